@@ -164,12 +164,18 @@ def _show_ranges(
         )
         console.print(
             printable(
-                f"  {each.topic}-{each.partition}/{found.file}: bytes {found.start_byte} to {found.end_byte - 1}, "
+                f"  {each.topic}-{each.partition}/{found.file}: {_bytes_of(found)}, "
                 f"{offsets}, {found.record_count:,} records in valid batches. {found.reason}"
             )
         )
     if len(ranges) > _MOST_SHOWN:
         console.print(f"  and {len(ranges) - _MOST_SHOWN:,} more; the manifest has all.")
+
+
+def _bytes_of(found: LeftOut) -> str:
+    if found.start_byte == found.end_byte:
+        return f"from byte {found.start_byte} on"
+    return f"bytes {found.start_byte} to {found.end_byte - 1}"
 
 
 def _summary(report: RecoveryReport) -> str:

@@ -28,7 +28,7 @@ from storage_core.inspect.index_entries import (
     judge_indexes,
     producer_batches,
 )
-from storage_core.inspect.roots import has_topic_selection
+from storage_core.inspect.roots import has_topic_selection, require_outside
 from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log_config import LogConfig
 from storage_core.scan.resolve import split_paths
@@ -344,6 +344,7 @@ def rebuild_indexes(
     )
     if target is not None:
         require_empty(filesystem, target)
+        require_outside(filesystem, os.path.abspath(target), {each.root.path for each in directories})
         return IndexReport(tuple(rebuild.partition(each, advance) for each in directories))
     roots = sorted({each.root.path for each in directories})
     for root in roots:
@@ -398,12 +399,18 @@ class _Rebuild:
         findings: list[IndexFinding] = []
         rebuilt: list[str] = []
         failures: list[str] = []
+        has_damage = False
         for check in _check_log(self.filesystem, log, self.max_batch_bytes, advance):
             findings.extend(check.findings)
+            is_after_damage = has_damage
+            judged = check.judged
+            has_damage |= bool(judged.damage) or judged.end.position_bytes < judged.size_bytes
             if not (check.findings or self.is_all):
                 continue
             name = log_file_name(check.base_offset) + check.suffix
             problem = self._problem(log.path, check)
+            if problem is None and is_after_damage and (check.aborted or len(check.judged.indexes[2])):
+                problem = "an earlier segment is damaged, so where its transactions begin is not known. Recover the log first."
             if problem is None:
                 self._write(log.path, check)
                 rebuilt.append(name)

@@ -185,18 +185,29 @@ def recover(
         target = os.path.abspath(target)
         require_outside(filesystem, target, [found.root.path])
         require_empty(filesystem, target)
+    if manifest is not None:
+        manifest = os.path.abspath(manifest)
+        _require_new_file(filesystem, manifest, found.root.path)
     plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
     report = report_of(found, plans, policy, None if is_dry_run else target)
     if target is not None and not is_dry_run:
-        with _building(filesystem, target) as work:
+        with _building(filesystem, target, found.root.path) as work:
             _Copy(filesystem, found, work, link, advance).copy(plans)
             ends = load_recovered(filesystem, work, plans, options.max_decompressed_batch_bytes)
             report = with_ends(report, ends)
-            path = os.path.join(work, MANIFEST_FILE) if manifest is None else os.path.abspath(manifest)
-            write_manifest(filesystem, path, report)
-            marker = read_clean_shutdown_file(filesystem, found.root.path)
-            write_clean_shutdown_file(filesystem, work, marker)
+            write_manifest(filesystem, manifest or os.path.join(work, MANIFEST_FILE), report)
+            write_clean_shutdown_file(filesystem, work, found.marker_of(report))
     return report
+
+
+def _require_new_file(filesystem: FileSystem, path: str, source: str) -> None:
+    require_outside(filesystem, path, [source])
+    folder = filesystem.status(os.path.dirname(path), follow_symlinks=True)
+    if filesystem.status(path) is not None or folder is None or not folder.is_directory:
+        raise LogDirectoryError(
+            "Expected the path of a new file, in a directory that exists. Choose another one for the manifest.",
+            path=path,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +228,13 @@ class Survey:
     left_out_files: tuple[LeftOutFile, ...]
     marker: bytes | None
     is_selection: bool
+
+    def marker_of(self, report: RecoveryReport) -> bytes | None:
+        """The content of the marker of what was recovered.
+
+        The broker epoch in it says that nothing was lost since that broker stopped (KIP-966).
+        """
+        return self.marker if report.is_complete else None
 
     def plans(
         self,
@@ -289,6 +307,8 @@ def survey(filesystem: FileSystem, options: ReadOptions) -> Survey:
     root = found[0].root if found else LogDirectoryFiles(filesystem, path)
     require_no_commit(filesystem, root.path)
     is_partition = len(found) == 1 and found[0].path == path
+    if not (is_partition or has_topic_selection(options)):
+        _require_no_links(filesystem, root.path)
     everything = [] if is_partition else find_partitions(filesystem, [root.path])
     known = {os.path.basename(each.path) for each in everything}
     return Survey(
@@ -299,6 +319,17 @@ def survey(filesystem: FileSystem, options: ReadOptions) -> Survey:
         read_clean_shutdown_file(filesystem, root.path),
         has_topic_selection(options) or is_partition,
     )
+
+
+def _require_no_links(filesystem: FileSystem, root: str) -> None:
+    """Check that no partition's directory is a link: a broker follows it, and nothing else here would."""
+    for entry in filesystem.list_directory(root):
+        name = parse_partition_directory_name(entry.name)
+        if entry.is_symlink and name is not None and name.suffix is None:
+            raise LogDirectoryError(
+                "Expected a partition's directory, found a symbolic link. Replace it by the directory itself.",
+                path=os.path.join(root, entry.name),
+            )
 
 
 def _foreign(filesystem: FileSystem, root: str, known: set[str]) -> Iterable[LeftOutFile]:
@@ -321,12 +352,13 @@ def report_of(
     survey: Survey, plans: Sequence[PartitionPlan], policy: Policy, target: str | None
 ) -> RecoveryReport:
     """What a recovery by these plans keeps and leaves out."""
+    left_out = [plan.left_out or _missing_end(plan) for plan in plans]
     return RecoveryReport(
         survey.root.path,
         target,
         None,
         policy,
-        not any(plan.left_out or plan.damaged for plan in plans),
+        not any(left_out) and not any(plan.damaged for plan in plans),
         tuple(
             RecoveredPartition(
                 plan.directory.topic,
@@ -336,14 +368,33 @@ def report_of(
                 plan.record_count,
                 plan.batch_count,
                 plan.size_bytes,
-                plan.left_out,
+                parts,
                 plan.damaged,
                 tuple(log_file_name(each.base_offset) for each in plan.segments if not each.has_indexes),
             )
-            for plan in plans
+            for plan, parts in zip(plans, left_out, strict=True)
         ),
         survey.left_out_files + tuple(each for plan in plans for each in plan.left_out_files),
     )
+
+
+def _missing_end(plan: PartitionPlan) -> tuple[LeftOut, ...]:
+    """What the log lacks at its end, if its checkpoints say that it was longer."""
+    root, key = plan.directory.root, plan.directory.topic_partition
+    known_offset = 0
+    with contextlib.suppress(CorruptCheckpointError):
+        known_offset = root.recovery_points.get(key, 0)
+    with contextlib.suppress(CorruptCheckpointError):
+        known_offset = max(known_offset, root.high_watermarks.get(key, 0))
+    if known_offset <= plan.log_end_offset:
+        return ()
+    segment = plan.segments[-1] if plan.segments else None
+    name = log_file_name(plan.log_end_offset) if segment is None else segment.name
+    position_bytes = 0 if segment is None else segment.size_bytes
+    reason = (
+        f"The checkpoints say that the log reached offset {known_offset}: records at its end are missing."
+    )
+    return (LeftOut(name, position_bytes, position_bytes, plan.log_end_offset, known_offset, 0, 0, reason),)
 
 
 def with_ends(report: RecoveryReport, ends: Mapping[tuple[str, int], int]) -> RecoveryReport:
@@ -368,11 +419,13 @@ def write_manifest(filesystem: FileSystem, path: str, report: RecoveryReport) ->
 
 
 @contextlib.contextmanager
-def _building(filesystem: FileSystem, target: str) -> Iterator[str]:
+def _building(filesystem: FileSystem, target: str, source: str) -> Iterator[str]:
     """A directory beside the target, which becomes the target at the end, or is removed after an error."""
     parent, name = os.path.split(target)
     work = os.path.join(parent, f".{name}{_WORK_SUFFIX}")
     is_new = filesystem.status(work) is None
+    if not is_new:
+        _require_interrupted(filesystem, work, source)
     if is_new:
         filesystem.make_directory(work)
     try:
@@ -400,6 +453,18 @@ def _building(filesystem: FileSystem, target: str) -> Iterator[str]:
         raise
     lock.release()
     filesystem.flush_directory(parent)
+
+
+def _require_interrupted(filesystem: FileSystem, work: str, source: str) -> None:
+    """Check that a directory may be what an interrupted recovery left: its content is about to be removed."""
+    status = filesystem.status(work)
+    if status is None or not status.is_directory:
+        raise LogDirectoryError(
+            "Expected nothing, or what an interrupted recovery left, found something else. Rename it.",
+            path=work,
+        )
+    require_outside(filesystem, work, [source])
+    require_outside(filesystem, source, [work])
 
 
 def _remove_tree(filesystem: FileSystem, path: str, keep: str | None = None) -> None:
@@ -462,6 +527,7 @@ class _Copy:
             # Another file system, or one without links.
             with contextlib.suppress(StorageError):
                 self._filesystem.link(source, target)
+                self._written.append(target)
                 self._note(segment.size_bytes)
                 return
         copy_ranges(self._filesystem, source, target, segment)

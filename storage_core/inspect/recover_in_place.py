@@ -44,10 +44,12 @@ from storage_core.inspect.recovery_plan import PartitionPlan, Policy, SegmentPla
 from storage_core.inspect.roots import require_outside
 from storage_core.log.local_log import rename_files
 from storage_core.log.log_loader import complete_interrupted_swaps
+from storage_core.log.log_root import has_future_logs
 from storage_core.log.recovery_check import list_regular_files, log_base_offsets
 from storage_core.log_config import LogConfig
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
+    DELETED_SUFFIX,
     LOG_SUFFIX,
     SWAP_SUFFIX,
     index_file_names,
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     from storage_core.scan.options import ReadOptions
 
 
+# Log files that completing an interrupted compaction, and loading, remove unread.
+_REPLACED: Final = tuple(LOG_SUFFIX + suffix for suffix in (SWAP_SUFFIX, DELETED_SUFFIX, CLEANED_SUFFIX))
 _SET_ASIDE: Final = (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,
@@ -117,19 +121,25 @@ def recover_in_place(
         report = replace(report_of(found, plans, policy, found.root.path), aside=aside)
         _InPlace(filesystem, found, aside, report).change(plans)
         ends = load_recovered(filesystem, found.root.path, plans, options.max_decompressed_batch_bytes)
-        write_clean_shutdown_file(filesystem, found.root.path, found.marker)
+        if found.marker is not None or not has_future_logs(filesystem, found.root.path):
+            # Logs that are being moved here are not recovered, and a broker would load them as closed cleanly.
+            write_clean_shutdown_file(filesystem, found.root.path, found.marker_of(report))
     return with_ends(report, ends)
 
 
 def _put_replaced_aside(filesystem: FileSystem, directory: PartitionDirectory, aside: str) -> None:
-    """Put aside the log files beside the output of an interrupted compaction, which replaces some of them unread."""
+    """Put aside the log files that are removed unread.
+
+    Such are the output of an interrupted compaction, what it replaces, and what a broker's own recovery has discarded.
+    """
     names = list_regular_files(filesystem, directory.path)
-    if not any(name.endswith(LOG_SUFFIX + SWAP_SUFFIX) for name in names):
+    if not any(name.endswith(_REPLACED) for name in names):
         return
     folder = os.path.join(aside, f"{directory.topic}-{directory.partition}")
     make_directories(filesystem, folder)
+    has_swap = any(name.endswith(LOG_SUFFIX + SWAP_SUFFIX) for name in names)
     for name in names:
-        if name.endswith((LOG_SUFFIX, LOG_SUFFIX + SWAP_SUFFIX)):
+        if name.endswith(_REPLACED) or (has_swap and name.endswith(LOG_SUFFIX)):
             copy_flushed(filesystem, os.path.join(directory.path, name), os.path.join(folder, name))
     filesystem.flush_directory(folder)
 
@@ -146,9 +156,15 @@ class _InPlace:
     def change(self, plans: Sequence[PartitionPlan]) -> None:
         self._put_aside(plans)
         root = self._survey.root.path
-        if self._report.policy == "salvage":
+        if self._report.policy == "salvage" or self._survey.root.clean_shutdown:
             # Should a broker start before this is done, it must not discard what comes after damage.
-            points = {plan.directory.topic_partition: plan.recovery_point for plan in plans}
+            self._flush_logs(plans)
+            points = {
+                plan.directory.topic_partition: max(
+                    plan.recovery_point, plan.segments[-1].base_offset if plan.segments else 0
+                )
+                for plan in plans
+            }
             write_offset_checkpoint(self._filesystem, os.path.join(root, RECOVERY_POINT_CHECKPOINT), points)
         truncations = TruncationsFile(self._filesystem, root)
         for plan in plans:
@@ -164,13 +180,24 @@ class _InPlace:
         if self._filesystem.status(path) is not None:
             write_offset_checkpoint(self._filesystem, path, cleaned)
 
+    def _flush_logs(self, plans: Sequence[PartitionPlan]) -> None:
+        """Flush what the recovery points are going to call flushed; after a clean shutdown it is."""
+        if self._survey.root.clean_shutdown:
+            return
+        self._filesystem.sync(self._survey.root.path)
+        for plan in plans:
+            for segment in plan.segments:
+                path = os.path.join(plan.directory.path, segment.name)
+                with self._filesystem.open_for_writing(path) as file:
+                    file.flush()
+
     def _put_aside(self, plans: Sequence[PartitionPlan]) -> None:
         filesystem, root = self._filesystem, self._survey.root.path
         make_directories(filesystem, self._aside)
         for name in _SET_ASIDE:
             copy_flushed(filesystem, os.path.join(root, name), os.path.join(self._aside, name))
         for plan in plans:
-            if not (plan.left_out or plan.left_out_files or plan.epochs):
+            if not (plan.left_out or plan.left_out_files or plan.epochs or plan.damaged):
                 continue
             folder = path_in(self._aside, plan)
             make_directories(filesystem, folder)
@@ -180,6 +207,8 @@ class _InPlace:
                 source = os.path.join(plan.directory.path, each.file)
                 copy_flushed(filesystem, source, os.path.join(folder, name), part)
             names = [os.path.basename(each.path) for each in plan.left_out_files]
+            # Until the marker is back, a start would cut the last segment at damage that is kept.
+            names += [each.file for each in plan.damaged if each.file == plan.segments[-1].name]
             for name in sorted({LEADER_EPOCH_CHECKPOINT, *names, *plan.file_names}):
                 copy_flushed(filesystem, os.path.join(plan.directory.path, name), os.path.join(folder, name))
             filesystem.flush_directory(folder)

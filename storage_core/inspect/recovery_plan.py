@@ -31,6 +31,7 @@ from storage_core.errors import (
     OffsetOverflowError,
 )
 from storage_core.inspect.index_check import check_segments, new_producers
+from storage_core.inspect.index_entries import judge_indexes
 from storage_core.log.recovery_check import (
     list_regular_files,
     log_base_offsets,
@@ -245,6 +246,8 @@ class _Planner:
         self._counted: dict[int, _Counted] = {base: _Counted() for base in self._bases}
         self._checkpointed_epochs = self._read_epochs()
         self._has_other_epochs = False
+        # Epochs never descend in a log, and no CRC covers them.
+        self._has_damaged_epochs = False
         self._epochs: list[EpochEntry] = []
         # Segments that a recovery reads, and so makes the indexes of.
         self._recovered: set[int] = set()
@@ -310,8 +313,14 @@ class _Planner:
             self._path,
             # No process changes the directory.
             is_clean=True,
-            swap_end_offset=lambda base_offset: self._open(base_offset, SWAP_SUFFIX).end().next_offset,
+            swap_end_offset=self._swap_end_offset,
         )
+
+    def _swap_end_offset(self, base_offset: int) -> int:
+        segment = self._open(base_offset, SWAP_SUFFIX)
+        if self._is_salvage:
+            return judge_indexes(self._filesystem, segment).end.next_offset
+        return segment.end().next_offset
 
     def _open(self, base_offset: int, suffix: str) -> SegmentReader:
         return SegmentReader(
@@ -420,6 +429,7 @@ class _Planner:
             expected = np.array([entry.epoch for entry in known])[numbers]
             self._has_other_epochs |= bool(((epochs >= 0) & (numbers >= 0) & (epochs != expected)).any())
         running = np.maximum.accumulate(np.append(latest, epochs))
+        self._has_damaged_epochs |= bool(((epochs >= 0) & (epochs < running[:-1])).any())
         for number in np.flatnonzero(np.diff(running)).tolist():
             self._epochs.append(
                 EpochEntry(int(running[number + 1]), int(window.headers["base_offset"][number]))
@@ -478,7 +488,10 @@ class _Planner:
         ]
         if cut is not None:
             return self._cut_range(check, cut, counted)
-        end_bytes = judged.end.position_bytes if is_last else judged.size_bytes
+        end_bytes = judged.size_bytes
+        if is_last or (self._is_salvage and self._is_blank(check, judged.end.position_bytes)):
+            # Consumers stop at zeros within a log.
+            end_bytes = judged.end.position_bytes
         if end_bytes < judged.size_bytes and not self._is_blank(check, end_bytes):
             reason = "No valid batch follows: the last append was torn, or its bytes are damaged."
             next_offset = judged.end.next_offset
@@ -527,7 +540,7 @@ class _Planner:
             return ()
 
     def _rebuilt_epochs(self) -> tuple[EpochEntry, ...] | None:
-        if self._has_other_epochs:
+        if self._has_other_epochs and not self._has_damaged_epochs:
             reason = "Batches of the log have other leader epochs. It is made again from the log."
             self._leave_out(LEADER_EPOCH_CHECKPOINT, reason)
         elif self._checkpointed_epochs:

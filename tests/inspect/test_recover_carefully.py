@@ -1,0 +1,227 @@
+"""A recovery is careful with the one copy of the data: nothing that it does not own is written, moved or removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+
+import crc32c
+import pytest
+
+from storage_core.errors import LogDirectoryError, OptionError
+from storage_core.filesystem import FileSystem
+from storage_core.inspect import recover_in_place as in_place
+from storage_core.inspect.index_check import rebuild_indexes
+from storage_core.scan.options import options_of
+from tests.conformance.archives import fingerprint, unpack_case
+from tests.inspect.recovering import EXAMPLES, PARTITION_DIRECTORY, TOPIC, flip, rows, run, run_in_place
+
+FIRST = "00000000000000000000.log"
+SECOND = "00000000000000001787.log"
+LAST = "00000000000000007209.log"
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A broker's directory, stopped cleanly."""
+    shutil.copytree(EXAMPLES, tmp_path / "source", ignore=shutil.ignore_patterns("README.md", ".git*"))
+    (tmp_path / "source" / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":77}')
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def partition(source):
+    return source / PARTITION_DIRECTORY
+
+
+def marker(root):
+    return json.loads((root / ".kafka_cleanshutdown").read_text())
+
+
+@pytest.mark.parametrize("where", ["a file of the source", "an existing file", "a missing folder"])
+def test_a_manifest_replaces_no_file(source, partition, tmp_path, where: str):
+    (tmp_path / "existing").write_text("mine")
+    path = {
+        "a file of the source": partition / FIRST,
+        "an existing file": tmp_path / "existing",
+        "a missing folder": tmp_path / "missing" / "manifest.json",
+    }[where]
+    before = fingerprint(source)
+    with pytest.raises((LogDirectoryError, OptionError)):
+        run(source, tmp_path / "target", manifest=str(path))
+    assert fingerprint(source) == before
+    assert (tmp_path / "existing").read_text() == "mine"
+    assert not (tmp_path / "target").exists()
+
+
+def test_the_source_may_be_what_an_interrupted_recovery_left(source, tmp_path):
+    left = tmp_path / ".target.segmentlog-recovery"
+    source.rename(left)
+    before = fingerprint(left)
+    with pytest.raises(OptionError, match="outside of"):
+        run(left, tmp_path / "target")
+    assert fingerprint(left) == before
+
+
+def test_a_link_in_the_place_of_an_interrupted_recovery_is_not_followed(source, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    (tmp_path / ".target.segmentlog-recovery").symlink_to(tmp_path / "mine")
+    with pytest.raises(LogDirectoryError, match="found something else"):
+        run(source, tmp_path / "target")
+    assert (tmp_path / "mine" / "file").read_text() == "mine"
+
+
+def test_what_a_broker_discarded_is_put_aside_in_place(source, partition, tmp_path):
+    """A broker's own recovery renames the segments that it discards, and deletes them a minute later."""
+    discarded = (partition / LAST).read_bytes()
+    (partition / LAST).rename(partition / f"{LAST}.deleted")
+    run_in_place(source, tmp_path / "aside", "salvage")
+    assert (tmp_path / "aside" / PARTITION_DIRECTORY / f"{LAST}.deleted").read_bytes() == discarded
+
+
+def test_an_unclean_directory_with_a_log_that_is_being_moved_gets_no_marker(source, partition, tmp_path):
+    (source / ".kafka_cleanshutdown").unlink()
+    shutil.copytree(partition, source / f"{TOPIC}-7.3b2d4c5e6f708192a3b4c5d6e7f80912-future")
+    run_in_place(source, tmp_path / "aside")
+    assert not (source / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_a_partition_that_is_a_link_is_refused(source, partition, tmp_path, is_in_place: bool):
+    partition.rename(tmp_path / "elsewhere")
+    partition.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LogDirectoryError, match="symbolic link"):
+        run_in_place(source, tmp_path / "aside") if is_in_place else run(source, tmp_path / "target")
+
+
+def test_a_start_in_the_middle_of_a_recovery_in_place_cuts_nothing(source, partition, tmp_path, monkeypatch):
+    """The marker is gone by then, so a start reads from the recovery points on."""
+    flip(partition / SECOND, 5_000)
+    (source / "recovery-point-offset-checkpoint").unlink()
+
+    def stop(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(in_place, "load_recovered", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_in_place(source, tmp_path / "aside")
+    points = (source / "recovery-point-offset-checkpoint").read_text().splitlines()
+    assert f"{TOPIC} {PARTITION_DIRECTORY.rpartition('-')[2]} 7209" in points
+
+
+def test_damage_that_stays_in_the_last_segment_is_put_aside(source, partition, tmp_path):
+    flip(partition / LAST, 5_000)
+    before = (partition / LAST).read_bytes()
+    report = run_in_place(source, tmp_path / "aside")
+    assert not report.is_complete
+    assert (tmp_path / "aside" / PARTITION_DIRECTORY / LAST).read_bytes() == before
+
+
+def test_logs_are_flushed_before_recovery_points_say_so(source, partition, tmp_path, monkeypatch):
+    (source / ".kafka_cleanshutdown").unlink()
+    flip(partition / SECOND, 5_000)
+    flushed = []
+
+    class Watched(FileSystem):
+        def open_for_writing(self, path, *, create=False):
+            flushed.append(os.path.basename(path))
+            return super().open_for_writing(path, create=create)
+
+    points = []
+    write = in_place.write_offset_checkpoint
+
+    def note(filesystem, path, offsets):
+        if path.endswith("recovery-point-offset-checkpoint") and not points:
+            points.append(set(flushed))
+        write(filesystem, path, offsets)
+
+    monkeypatch.setattr(in_place, "write_offset_checkpoint", note)
+    in_place.recover_in_place(
+        Watched(), options_of([str(source)], {}), str(tmp_path / "aside"), policy="salvage"
+    )
+    assert {path.name for path in partition.glob("*.log")} <= points[0]
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_the_marker_keeps_the_brokers_epoch_only_if_nothing_was_lost(
+    source, partition, tmp_path, is_in_place: bool
+):
+    def recovered(name, policy):
+        if is_in_place:
+            run_in_place(source, tmp_path / f"aside-{name}", policy)
+            return source
+        run(source, tmp_path / name, policy)
+        return tmp_path / name
+
+    assert marker(recovered("sound", "broker"))["brokerEpoch"] == 77
+    flip(partition / SECOND, 5_000)
+    assert marker(recovered("damaged", "salvage")).get("brokerEpoch", -1) == -1
+
+
+def test_a_damaged_epoch_of_a_batch_does_not_replace_the_checkpoint(source, partition, tmp_path):
+    """No CRC covers the leader epoch of a batch."""
+    flip(partition / SECOND, 12)
+    checkpoint = (partition / "leader-epoch-checkpoint").read_bytes()
+    run(source, tmp_path / "target")
+    assert (tmp_path / "target" / PARTITION_DIRECTORY / "leader-epoch-checkpoint").read_bytes() == checkpoint
+
+
+def test_an_end_that_only_the_checkpoints_remember_is_reported(source, partition, tmp_path):
+    for path in partition.glob("00000000000000007209.*"):
+        path.unlink()
+    report = run(source, tmp_path / "target")
+    assert not report.is_complete
+    (found,) = (each for each in report.partitions if f"{each.topic}-{each.partition}" == PARTITION_DIRECTORY)
+    assert [(each.start_offset, each.end_offset) for each in found.left_out] == [(7209, 8234)]
+
+
+def test_salvage_leaves_out_zeros_within_a_log(source, partition, tmp_path):
+    with open(partition / SECOND, "ab") as log:
+        log.write(bytes(5_000))
+    expected = rows(source, mode="DROPMALFORMED")
+    run(source, tmp_path / "target", "salvage")
+    assert not (tmp_path / "target" / PARTITION_DIRECTORY / SECOND).read_bytes().endswith(bytes(100))
+    assert rows(tmp_path / "target").equals(expected)
+
+
+def test_salvage_takes_a_damaged_swap_without_an_index(source, partition, tmp_path):
+    (partition / SECOND).rename(partition / f"{SECOND}.swap")
+    for suffix in ("index", "timeindex"):
+        (partition / SECOND).with_suffix(f".{suffix}").unlink()
+    flip(partition / f"{SECOND}.swap", 5_000)
+    report = run(source, tmp_path / "target", "salvage")
+    assert rows(tmp_path / "target").num_rows > 0
+    assert not report.is_complete
+
+
+# -- Indexes --------
+
+
+def test_indexes_are_not_built_inside_a_log_directory(source):
+    before = fingerprint(source)
+    with pytest.raises(OptionError, match="outside of"):
+        rebuild_indexes(FileSystem(), options_of([str(source)], {}), target=str(source / "new"))
+    assert fingerprint(source) == before
+
+
+def test_a_transaction_index_after_damage_is_not_guessed(tmp_path):
+    """The marker that ended a transaction may be in the damage, and then the next one seems to begin with it."""
+    logs, _ = unpack_case("txn", tmp_path / "case")
+    partition = logs / "txn-long-0"
+    index = max(partition.glob("*.txnindex"), key=lambda path: path.stat().st_size)
+    earlier = sorted(path for path in partition.glob("*.log") if path.stem < index.stem)
+    content = bytearray(earlier[-1].read_bytes())
+    (size,) = struct.unpack_from(">i", content, 8)
+    content[size // 2] ^= 0x10
+    assert crc32c.crc32c(content[21 : size + 12]) != struct.unpack_from(">I", content, 17)[0]
+    earlier[-1].write_bytes(content)
+    before = index.read_bytes()
+    (index.with_suffix(".index")).unlink()
+    report = rebuild_indexes(FileSystem(), options_of([str(logs)], {"subscribe": "txn-long"}))
+    assert index.read_bytes() == before
+    assert any(
+        "an earlier segment is damaged" in text for each in report.partitions for text in each.not_rebuilt
+    )
