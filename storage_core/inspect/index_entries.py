@@ -23,7 +23,7 @@ from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
 from storage_core.segment import DamagedRange, Resynchroniser, SegmentEnd, SegmentReader, TimestampOffset
 from storage_core.segment.batch_walk import read_batch
-from storage_core.segment.batch_windows import read_windows
+from storage_core.segment.batch_windows import WINDOW_BYTES, read_windows
 from storage_core.segment.file_names import (
     offset_index_file_name,
     time_index_file_name,
@@ -59,6 +59,7 @@ BEYOND_LOG: Final = "the log ends before it"
 
 _MAX_ROWS: Final = 65_536
 _SEGMENTS_IN_A_TASK: Final = 32
+_WINDOW_BYTES_AFTER_DAMAGE: Final = 16 << 10
 # One for each code, which is its number here.
 _PROBLEMS: Final = (
     None,
@@ -418,11 +419,21 @@ def _windows_and_damage(log_file: OpenFile, segment: SegmentReader) -> Iterator[
         log_file, segment.base_offset, size_bytes, segment.end_offset, segment.max_batch_bytes
     )
     position_bytes, next_offset = 0, segment.base_offset
+    window_bytes = WINDOW_BYTES
     while position_bytes < size_bytes:
-        for valid in _valid_windows(log_file, segment, position_bytes, next_offset):
+        begin_bytes, is_sound_again = position_bytes, False
+        for valid in _valid_windows(log_file, segment, position_bytes, next_offset, window_bytes):
             yield valid
             position_bytes = valid.position_bytes + valid.end
             next_offset = _next_offset(valid)
+            is_sound_again = window_bytes < WINDOW_BYTES <= position_bytes - begin_bytes
+            if is_sound_again:
+                break
+        if is_sound_again:
+            window_bytes = WINDOW_BYTES
+            continue
+        # More damage may be near: what is read after each is read again after the next.
+        window_bytes = _WINDOW_BYTES_AFTER_DAMAGE
         item = next(resynchroniser.items(position_bytes, next_offset), None)
         if item is None:
             return
@@ -437,7 +448,7 @@ def _windows_and_damage(log_file: OpenFile, segment: SegmentReader) -> Iterator[
 
 
 def _valid_windows(
-    log_file: OpenFile, segment: SegmentReader, position_bytes: int, next_offset: int
+    log_file: OpenFile, segment: SegmentReader, position_bytes: int, next_offset: int, window_bytes: int
 ) -> Iterator[BatchWindow]:
     """Windows from a boundary on, up to a batch that is not valid, or whose offset only the batch after it can judge."""
     try:
@@ -447,6 +458,7 @@ def _valid_windows(
             segment.size_bytes,
             next_offset,
             max_batch_bytes=segment.max_batch_bytes,
+            window_bytes=window_bytes,
         ):
             count = _count_valid(window, next_offset, segment.end_offset)
             if count:

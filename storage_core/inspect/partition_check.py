@@ -20,7 +20,7 @@ from storage_core.checkpoint import (
     read_partition_metadata,
     read_producer_snapshot,
 )
-from storage_core.directory.log_directory_files import INTERNAL_TOPICS
+from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS
 from storage_core.errors import CorruptError
 from storage_core.inspect.broker_start import BrokerSegment, BrokerStart, KnownOfLog, start_of_broker
 from storage_core.inspect.files import UNKNOWN, name_in_partition
@@ -128,6 +128,8 @@ class _PartitionCheck:
                 "Not verified: its files are being replaced or removed by another process. Verify again.",
             )
         key = partition.place.topic_partition
+        # Kafka recovers the whole metadata log at each start (`KafkaRaftLog.createLog`).
+        self._is_recovered = not root.is_clean or key[0] == CLUSTER_METADATA_TOPIC
         self._recovery_point = root.recovery_points.get(key, 0)
         self._log_start_checkpoint = root.log_start_offsets.get(key, 0)
         self._high_watermark = root.high_watermarks.get(key)
@@ -227,7 +229,11 @@ class _PartitionCheck:
 
     def _check_orphan(self, name: str) -> None:
         base_offset = base_offset_of(name)
-        if base_offset is not None and base_offset not in self._bases:
+        if (
+            base_offset is not None
+            and base_offset not in self._bases
+            and log_file_name(base_offset) not in self._names
+        ):
             self._add(
                 "damage" if self._root.is_clean else "suspect",
                 "file",
@@ -261,7 +267,7 @@ class _PartitionCheck:
         """The transaction indexes that a broker cannot read. It stops at the first entry that is wrong."""
         refused = []
         for facts in self._facts:
-            if facts.refused_entry is not None and facts.refused_entry.version > 0:
+            if facts.refused_entry is not None and facts.refused_entry.version >> 8 > 0:
                 refused.append(
                     f"{transaction_index_file_name(facts.base_offset)} has entries of an unknown version"
                 )
@@ -271,7 +277,7 @@ class _PartitionCheck:
     def _known(self, snapshots: _Snapshots, refusals: list[str]) -> KnownOfLog:
         kept = _without_strays(list(snapshots), sorted(self._bases))
         return KnownOfLog(
-            self._root.is_clean,
+            not self._is_recovered,
             self._recovery_point,
             self._log_start_checkpoint,
             [offset for offset in kept if snapshots[offset] is not None],
@@ -430,6 +436,15 @@ class _PartitionCheck:
         known = [self._epoch_entries[number].epoch if number >= 0 else None for number in (first, last)]
         if known == [run.epoch, run.epoch] or run.first_offset < self._log_start_checkpoint:
             return
+        entry = self._epoch_entries[0]
+        if (
+            self._is_recovered
+            and run.first_offset < entry.start_offset
+            and run.epoch <= entry.epoch
+            and (known[1] is None or known[1] == run.epoch)
+        ):
+            # A raised log start removes epochs at once. Its checkpoint is written a minute later, for metadata never.
+            return
         is_rebuilt = facts.base_offset in self._start.recovered and not self._root.is_clean
         expected = " and ".join(str(epoch) for epoch in dict.fromkeys(known))
         self._add(
@@ -482,12 +497,18 @@ class _PartitionCheck:
         is_rebuilt = not self._root.is_clean and facts.base_offset in self._start.recovered
         for aborted in (*transactions.wrong_at_first(facts), *facts.wrong_aborts):
             indexed_offset = aborted.indexed_offset
-            found = "none" if indexed_offset is None else f"one that begins at {indexed_offset}"
+            if indexed_offset is None:
+                found = "none: its records count as committed"
+            elif indexed_offset > aborted.first_offset:
+                found = f"one that begins at {indexed_offset}: the records before count as committed"
+            else:
+                found = (
+                    f"one that begins at {indexed_offset}: records of the transaction before count as aborted"
+                )
             self._add(
                 "unclean" if is_rebuilt and indexed_offset is None else "damage", "transaction index", path,
                 f"Expected an entry for the transaction of producer {aborted.producer_id} that begins at "
-                f"{aborted.first_offset} and is aborted at {aborted.marker_offset}, found {found}: its records count as "
-                "committed.",
+                f"{aborted.first_offset} and is aborted at {aborted.marker_offset}, found {found}.",
                 action=self._action_on_index(facts),
                 start_offset=aborted.first_offset, end_offset=aborted.marker_offset + 1,
             )  # fmt: skip
@@ -595,6 +616,7 @@ class _Transactions:
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
+        self._ended: dict[int, int] = {}
 
     def forget(self) -> None:
         """Damage may have held markers, and data: nothing is known any more."""
@@ -604,14 +626,25 @@ class _Transactions:
         """Those of earlier segments that are aborted in a segment, and of which its transaction index does not say so."""
         found = []
         for marker in facts.first_markers:
-            first_offset = self._open.get(marker.producer_id)
-            if marker.is_abort and first_offset is not None:
-                found.append(Aborted(marker.producer_id, first_offset, marker.offset, marker.indexed_offset))
-        for producer_id in facts.ended:
+            if not marker.is_abort:
+                continue
+            producer_id, indexed_offset = marker.producer_id, marker.indexed_offset
+            ended_offset = self._ended.get(producer_id, -1)
+            first_offset = self._open.get(producer_id, marker.first_offset)
+            if indexed_offset is not None and indexed_offset <= ended_offset:
+                # It reaches into the transaction before.
+                lowest_offset = ended_offset + 1 if first_offset is None else first_offset
+                found.append(Aborted(producer_id, lowest_offset, marker.offset, indexed_offset))
+            elif first_offset is not None:
+                aborted = Aborted(producer_id, first_offset, marker.offset, indexed_offset)
+                if is_wrong(aborted):
+                    found.append(aborted)
+        for producer_id, offset in facts.ended:
             self._open.pop(producer_id, None)
+            self._ended[producer_id] = offset
         for producer_id, first_offset in facts.open_transactions:
             self._open.setdefault(producer_id, first_offset)
-        return [each for each in found if is_wrong(each)]
+        return found
 
 
 def _without_strays(offsets: list[int], bases: list[int]) -> list[int]:

@@ -142,11 +142,15 @@ class Aborted(NamedTuple):
 
 
 class FirstMarker(NamedTuple):
-    """A producer's marker that ends a transaction of an earlier segment, if it has data at all."""
+    """A producer's first marker in a segment: it may end a transaction of an earlier one.
+
+    ``first_offset`` is that of the transaction's data in this segment; None if it has none.
+    """
 
     producer_id: int
     offset: int
     is_abort: bool
+    first_offset: int | None
     indexed_offset: int | None
 
 
@@ -194,9 +198,9 @@ class SegmentFacts:
         epochs: The leader epochs of its batches, in their order.
         index_faults: What the log contradicts in its index files.
         wrong_aborts: Transactions that are aborted, and of which the transaction index does not say so.
-        first_markers: Of each producer that has a marker before its first transactional data.
+        first_markers: Of each producer that has a marker.
         open_transactions: By producer, the first offset of what is open at the segment's end.
-        ended: The producers with a marker.
+        ended: By producer with a marker, the offset of the last one.
         refused_entry: The first entry of the transaction index that a broker objects to.
         scan: How a broker reads the log file.
         malformed: Batches whose records contradict a right checksum, and markers that cannot be read.
@@ -222,7 +226,7 @@ class SegmentFacts:
     wrong_aborts: tuple[Aborted, ...]
     first_markers: tuple[FirstMarker, ...]
     open_transactions: tuple[tuple[int, int], ...]
-    ended: frozenset[int]
+    ended: tuple[tuple[int, int], ...]
     refused_entry: AbortedEntry | None
     scan: BrokerScan
 
@@ -438,7 +442,7 @@ class _Observer:
             tuple(transactions.wrong),
             tuple(transactions.first_markers.values()),
             tuple(transactions.open.items()),
-            frozenset(transactions.ended),
+            tuple(transactions.ended.items()),
             transactions.refused_entry,
             scan,
         )
@@ -449,14 +453,13 @@ class _Transactions:
 
     def __init__(self, base_offset: int, aborted: list[AbortedEntry]) -> None:
         self.open: dict[int, int] = {}
-        self.ended: set[int] = set()
+        self.ended: dict[int, int] = {}
         self.first_markers: dict[int, FirstMarker] = {}
         self.wrong: list[Aborted] = []
         self.refused_entry = next(
-            (entry for entry in aborted if entry.version > 0 or entry.last_offset < base_offset), None
+            (entry for entry in aborted if entry.version >> 8 > 0 or entry.last_offset < base_offset), None
         )
         self._indexed = {entry.last_offset: entry.first_offset for entry in aborted}
-        self._has_begun: set[int] = set()
 
     def forget(self) -> None:
         """Damage may have held markers, and data."""
@@ -467,19 +470,21 @@ class _Transactions:
         producer_id, offset = batch.producer_id, batch.base_offset
         if batch.marker is None:
             if batch.is_transactional:
-                self._has_begun.add(producer_id)
                 self.open.setdefault(producer_id, offset)
             return
         is_abort = batch.marker.is_abort
         indexed_offset = self._indexed.get(offset) if is_abort else None
         first_offset = self.open.pop(producer_id, None)
-        if producer_id not in self._has_begun and producer_id not in self.ended:
-            self.first_markers[producer_id] = FirstMarker(producer_id, offset, is_abort, indexed_offset)
+        if producer_id not in self.ended:
+            # Whether it is wrong is known when the segments before are.
+            self.first_markers[producer_id] = FirstMarker(
+                producer_id, offset, is_abort, first_offset, indexed_offset
+            )
         elif is_abort and first_offset is not None:
             aborted = Aborted(producer_id, first_offset, offset, indexed_offset)
             if is_wrong(aborted) and len(self.wrong) < MOST_REPORTED:
                 self.wrong.append(aborted)
-        self.ended.add(producer_id)
+        self.ended[producer_id] = offset
 
 
 def is_wrong(aborted: Aborted) -> bool:

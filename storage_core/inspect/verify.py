@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import zip_longest
 from multiprocessing import get_context
@@ -82,6 +83,7 @@ class Plan:
 
     roots: tuple[LogRoot, ...]
     partitions: tuple[PlannedPartition, ...]
+    root_checks: Mapping[str, RootCheck]
     unreadable: Mapping[str, LogDirectoryError]
     is_deep: bool
     size_bytes: int
@@ -95,6 +97,8 @@ def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: 
         LogDirectoryError: A path is no log directory.
     """
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
+    # Before the segments are listed: a running broker's checkpoints then say nothing of later ones.
+    root_checks = {root.path: RootCheck(filesystem, root) for root in roots if root.problem is None}
     partitions: list[PlannedPartition] = []
     unreadable: dict[str, LogDirectoryError] = {}
     size_bytes = 0
@@ -111,7 +115,7 @@ def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: 
             unreadable[place.path] = error
             planned = PlannedPartition(place, (), SegmentListing((), FileNames()), ())
         partitions.append(planned)
-    return Plan(roots, tuple(partitions), unreadable, is_deep, size_bytes)
+    return Plan(roots, tuple(partitions), root_checks, unreadable, is_deep, size_bytes)
 
 
 def _size_bytes(filesystem: FileSystem, task: SegmentTask) -> int:
@@ -167,7 +171,7 @@ def verify(
     """
     tasks = [task for partition in plan.partitions for task in partition.tasks]
     with _Checks(filesystem, tasks, jobs, plan.size_bytes) as checks:
-        root_checks = {root.path: RootCheck(filesystem, root) for root in plan.roots if root.problem is None}
+        root_checks = plan.root_checks
         reports = []
         for partition in plan.partitions:
             root_check = root_checks[partition.place.root]
@@ -186,7 +190,10 @@ def verify(
                 if refused is not None:
                     raise refused
                 partition, facts = _again_if_replaced(filesystem, partition, facts)  # noqa: PLW2901  (listed again)
-                reports.append(check_partition(filesystem, root_check, partition, facts))
+                report = check_partition(filesystem, root_check, partition, facts)
+                if filesystem.status(partition.place.path) is not None:
+                    # Not deleted meanwhile.
+                    reports.append(report)
             except LogDirectoryError as error:
                 reports.append(_unreadable_partition(partition.place, error, is_clean=root_check.is_clean))
     reports = with_topic_ids_compared(reports)
@@ -298,7 +305,13 @@ class _Checks:
 
     def next(self) -> _Checked:
         """Of the next segment; why it cannot be read; or None if its file is gone, or another one now."""
-        return next(self._facts)
+        try:
+            return next(self._facts)
+        except BrokenProcessPool as error:
+            raise ChildProcessError(
+                "Expected a process that checks segments to go on, found it ended from outside. Verify again, with --jobs 1 "
+                "if memory is short."
+            ) from error
 
     def _check(self, task: SegmentTask) -> _Checked:
         return _check(self._filesystem, task)

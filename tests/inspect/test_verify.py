@@ -14,6 +14,7 @@ from storage_core.errors import OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect.verify import plan_verification, verify
 from storage_core.scan.options import options_of
+from tests.conformance.archives import unpack_case
 from tests.log.logs import BATCH_BYTES, MARKER, append, flip, name, open_directory, small, unclean, write
 from tests.log.producing import ABORT, COMMIT, data, marker, transactional
 
@@ -324,14 +325,56 @@ def test_an_abort_in_a_later_segment_than_the_data(tmp_path):
     assert "producer 7 that begins at 0 and is aborted at 45, found one that begins at 5" in finding.reason
 
 
-def test_a_transaction_index_that_a_broker_cannot_read(tmp_path):
+@pytest.mark.parametrize(
+    ("version", "action"),
+    [
+        (b"\1\0", "refuse"),
+        # Of the two bytes, Kafka reads the first.
+        (b"\0\1", "unnoticed"),
+    ],
+)
+def test_a_transaction_index_of_another_version(tmp_path, version: bytes, action: str):
     batches = [transactional(0, producer=7), marker(1, producer=7, kind=ABORT)]
     orders = logs_of(tmp_path, batches)
     index = orders / name(0, "txnindex")
-    index.write_bytes(b"\0\1" + index.read_bytes()[2:])
+    index.write_bytes(version + index.read_bytes()[2:])
     report = report_of(tmp_path)
-    assert [each.action for each in found(report)] == ["refuse"]
-    assert report.partitions[0].start.refusal == f"{name(0, 'txnindex')} has entries of an unknown version"
+    assert [each.action for each in found(report)] == [action]
+    refusal = f"{name(0, 'txnindex')} has entries of an unknown version"
+    assert report.partitions[0].start.refusal == (refusal if action == "refuse" else None)
+
+
+@pytest.mark.parametrize("first_offset", [0, 78])
+def test_an_aborted_transaction_that_begins_in_an_earlier_segment(tmp_path, first_offset: int):
+    """Rows change if the index says that it begins later, or that it reaches over an earlier one."""
+    logs, _ = unpack_case("txn", tmp_path / "case")
+    index = logs / "txn-long-0" / name(78, "txnindex")
+    content = bytearray(index.read_bytes())
+    # The second of its entries, of 34 bytes each.
+    assert struct.unpack_from(">q", content, 34 + 10) == (53,)
+    struct.pack_into(">q", content, 34 + 10, first_offset)
+    index.write_bytes(content)
+    assert {(each.severity, each.file) for each in found(report_of(logs))} == {("damage", index.name)}
+
+
+def test_epochs_that_were_cut_at_a_raised_log_start_are_sound(tmp_path):
+    """A running broker cuts the epochs at once, and writes the log start a minute later."""
+    logs, _ = unpack_case("v2-none", tmp_path / "case")
+    (logs / ".kafka_cleanshutdown").unlink()
+    (logs / "none-java-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 25\n")
+    assert [each for each in report_of(logs).findings if each.severity == "damage"] == []
+
+
+def test_the_metadata_log_is_recovered_at_each_start(tmp_path):
+    """Kafka's Raft log takes no clean-shutdown marker for an answer."""
+    logs, _ = unpack_case("internal", tmp_path / "case")
+    log = logs / "__cluster_metadata-0" / name(0)
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    log.write_bytes(content)
+    actions = [each.action for each in found(report_of(logs)) if each.kind == "batch"]
+    assert actions
+    assert "unnoticed" not in actions
 
 
 # Leader epochs.
