@@ -208,7 +208,8 @@ class _InPlace:
                 copy_flushed(filesystem, source, os.path.join(folder, name), part)
             names = [os.path.basename(each.path) for each in plan.left_out_files]
             # Until the marker is back, a start would cut the last segment at damage that is kept.
-            names += [each.file for each in plan.damaged if each.file == plan.segments[-1].name]
+            last = plan.segments[-1].name if plan.segments else None
+            names += [each.file for each in plan.damaged if each.file == last]
             for name in sorted({LEADER_EPOCH_CHECKPOINT, *names, *plan.file_names}):
                 copy_flushed(filesystem, os.path.join(plan.directory.path, name), os.path.join(folder, name))
             filesystem.flush_directory(folder)
