@@ -42,7 +42,8 @@ def test_it_is_complete_and_calls_nothing_damaged(broker: KafkaBroker, topic: st
     ends: list[int] = []
     is_changed = False
     deadline = time.monotonic() + DURATION_S
-    with BackgroundProducer(new_producer(broker, batch_size=8_000), topic, numbered, deliveries):
+    producer = new_producer(broker, batch_size=8_000)
+    with BackgroundProducer(producer, topic, numbered, deliveries):
         while not (is_changed and time.monotonic() > deadline):
             assert time.monotonic() < deadline + 300, "the broker deleted and compacted nothing"
             found = inventory(FileSystem(), [str(broker.log_directory)], exact=len(ends) % 2 == 1)
@@ -58,6 +59,8 @@ def test_it_is_complete_and_calls_nothing_damaged(broker: KafkaBroker, topic: st
             read_table(broker.log_directory, view="files", columns=["path", "kind"])
             rows = read_table(broker.log_directory, view="segments", subscribe=topic).to_pylist()
             assert not any(row["isDamaged"] for row in rows)
+    # What is queued would be sent meanwhile.
+    assert producer.flush(60) == 0
     assert ends == sorted(ends)
     assert not deliveries.errors
     (row,) = read_table(broker.log_directory, view="partitions", subscribe=topic).to_pylist()
