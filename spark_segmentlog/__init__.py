@@ -23,11 +23,12 @@ except ImportError as error:
 from pyspark.errors import PySparkException
 
 from spark_segmentlog.data_source import SegmentLogDataSource
+from spark_segmentlog.progress import Lag, lag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SegmentLogDataSource", "__version__", "register"]
+__all__ = ["Lag", "SegmentLogDataSource", "__version__", "lag", "register"]
 
 __version__ = "0.1.0"
 

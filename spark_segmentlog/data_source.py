@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql.datasource import DataSource
 
 from spark_segmentlog.tracebacks import raises_without_frames
+from storage_core.errors import SegmentLogError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_segmentlog.reader import SegmentLogReader, ViewReader
+    from spark_segmentlog.stream_reader import RefusedStreamReader, SegmentLogStreamReader
     from spark_segmentlog.writer import SegmentLogWriter
 
 
@@ -36,7 +38,8 @@ class SegmentLogDataSource(DataSource):
         """The columns of Spark's Kafka source, or those that the options ask for."""
         from spark_segmentlog import options, schema  # noqa: PLC0415
 
-        return schema.source_schema(options.read_options(self.options))
+        # Spark does not say here whether it is going to read a batch or a stream.
+        return schema.source_schema(options.read_options_of_any_query(self.options))
 
     @raises_without_frames
     def reader(self, schema: StructType) -> SegmentLogReader | ViewReader:
@@ -53,17 +56,8 @@ class SegmentLogDataSource(DataSource):
         read_options = options.read_options(self.options)
         columns = schemas.projected_columns(schema, read_options)
         # Logged here, because this is called once per plan whether or not `schema` was.
-        ignored = options.ignored_options(self.options)
-        if ignored:
-            _logger.warning(
-                "segmentlog reads files, in one batch: ignored %s, which concern brokers, streams or catalogs.",
-                ", ".join(ignored),
-            )
-        if options.has_times_without_zone(self.options):
-            _logger.warning(
-                "where compares with a time that names no zone: it is read as UTC, whatever spark.sql.session.timeZone "
-                "is. Name the zone in the text (2026-01-01T00:00:00Z), or set the option timeZone."
-            )
+        for notice in options.read_notices(self.options):
+            _logger.warning(notice)
         if read_options.view != RECORDS:
             return reader.ViewReader(read_options, columns)
         if read_options.filter_pushdown and reader.is_pushdown_offered():
@@ -98,9 +92,22 @@ class SegmentLogDataSource(DataSource):
             )
         return writer.SegmentLogWriter(plan)
 
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802
-        """Not in this version."""
-        _not_in_this_version("A streaming read")
+    def streamReader(self, schema: StructType) -> SegmentLogStreamReader | RefusedStreamReader:  # noqa: N802
+        """Create a reader of a streaming query.
+
+        Args:
+            schema: As for `reader`.
+        """
+        from spark_segmentlog import options, stream_reader  # noqa: PLC0415
+        from spark_segmentlog import schema as schemas  # noqa: PLC0415
+
+        try:
+            stream_options = options.stream_options(self.options)
+            columns = schemas.projected_columns(schema, stream_options.read)
+        except SegmentLogError as error:
+            return stream_reader.RefusedStreamReader(error)
+        notices = options.read_notices(self.options, is_stream=True)
+        return stream_reader.SegmentLogStreamReader(stream_options, columns, notices)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802
         """Not in this version."""

@@ -36,7 +36,14 @@ from storage_core.scan.option_values import (
     parse_paths,
     path_of,
 )
-from storage_core.scan.options import RECORDS, VIEWS, ReadOptions, parse_read_options
+from storage_core.scan.options import (
+    RECORDS,
+    VIEWS,
+    ReadOptions,
+    StreamOptions,
+    parse_read_options,
+    parse_stream_options,
+)
 from storage_core.scan.where import parse_where
 
 if TYPE_CHECKING:
@@ -61,6 +68,7 @@ _IGNORED: Final = {
         "location",
     )
 }
+_TRIGGER_NAMES: Final = frozenset(map(str.lower, TRIGGER_OPTIONS))
 _TWO_ZONES: Final = (dt.UTC, dt.timezone(dt.timedelta(hours=1)))
 _IGNORED_PREFIXES: Final = ("kafka.", "option.")
 # The only consumer option that changes what is read.
@@ -111,15 +119,59 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     Raises:
         OptionError: Naming the option, what was expected and what was found.
     """
+    return parse_read_options(
+        {name: value for name, value in _checked(options).items() if not _is_ignored_by_reads(name)}
+    )
+
+
+def stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """Check all options of a streaming read; raises as `read_options` does."""
+    return parse_stream_options(
+        {name: value for name, value in _checked(options).items() if not _is_ignored_by_streams(name)}
+    )
+
+
+def _checked(options: Mapping[str, str]) -> dict[str, str]:
+    """The options by their names in lower case, without those that only CREATE TABLE adds."""
     given = {name.lower(): value for name, value in options.items()}
     for name, message in _REJECTED_BY_READS.items():
         if name in given:
             raise OptionError(message)
-    if _CATALOG.issubset(given):
-        given = _table_options(given)
-    return parse_read_options(
-        {name: value for name, value in given.items() if not _is_ignored_by_reads(name)}
-    )
+    return _table_options(given) if _CATALOG.issubset(given) else given
+
+
+def read_options_of_any_query(options: Mapping[str, str]) -> ReadOptions:
+    """Check the options of a read that may be a batch or a stream.
+
+    Raises:
+        OptionError: Neither would accept them.
+    """
+    try:
+        return read_options(options)
+    except OptionError as error:
+        if any(name.lower().startswith("ending") for name in options):
+            raise
+        # The batch's error may be about its start, which a stream accepts.
+        try:
+            return stream_options(options).read
+        except OptionError as stream_error:
+            raise (error if "view" in map(str.lower, options) else stream_error) from None
+
+
+def read_notices(options: Mapping[str, str], *, is_stream: bool = False) -> list[str]:
+    """What the user should know about options that are accepted."""
+    notices = []
+    if ignored := ignored_options(options, is_stream=is_stream):
+        how, whose = (
+            ("", "brokers or catalogs") if is_stream else (", in one batch", "brokers, streams or catalogs")
+        )
+        notices.append(f"segmentlog reads files{how}: ignored {', '.join(ignored)}, which concern {whose}.")
+    if has_times_without_zone(options):
+        notices.append(
+            "where compares with a time that names no zone: it is read as UTC, whatever spark.sql.session.timeZone "
+            "is. Name the zone in the text (2026-01-01T00:00:00Z), or set the option timeZone."
+        )
+    return notices
 
 
 def has_times_without_zone(options: Mapping[str, str]) -> bool:
@@ -139,11 +191,10 @@ def has_times_without_zone(options: Mapping[str, str]) -> bool:
     return here != elsewhere
 
 
-def ignored_options(options: Mapping[str, str]) -> tuple[str, ...]:
+def ignored_options(options: Mapping[str, str], *, is_stream: bool = False) -> tuple[str, ...]:
     """Names, never values, of the options that are accepted and have no effect."""
-    return tuple(
-        _IGNORED.get(name, name) for name in sorted(map(str.lower, options)) if _is_ignored_by_reads(name)
-    )
+    is_ignored = _is_ignored_by_streams if is_stream else _is_ignored_by_reads
+    return tuple(_IGNORED.get(name, name) for name in sorted(map(str.lower, options)) if is_ignored(name))
 
 
 def _is_for_a_broker_or_catalog(name: str) -> bool:
@@ -153,6 +204,10 @@ def _is_for_a_broker_or_catalog(name: str) -> bool:
 
 def _is_ignored_by_reads(name: str) -> bool:
     return name != _ISOLATION_LEVEL and _is_for_a_broker_or_catalog(name)
+
+
+def _is_ignored_by_streams(name: str) -> bool:
+    return _is_ignored_by_reads(name) and name not in _TRIGGER_NAMES
 
 
 def _table_options(given: Mapping[str, str]) -> dict[str, str]:

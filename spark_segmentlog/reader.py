@@ -154,20 +154,23 @@ class SegmentLogReader(DataSourceReader):
         """Read one partition. Runs in tasks, once for every attempt."""
         # For an empty plan, Spark runs one task: before 4.2 without a partition, later with one without a value.
         task: ScanTask | None = None if partition is None else partition.value
-        if task is None:
-            return
-        schema = _arrow_schema(self._columns, self._options)
-        try:
-            # Not the partitions: what was deleted since planning is for failOnDataLoss to judge.
-            roots = {os.path.dirname(span.directory) for span in task.spans}
-            require_directories(FileSystem(), roots, self._planned_on)
-            with contextlib.closing(prefetch(lambda: read_task(FileSystem(), task, schema))) as batches:
-                yield from batches
-        except SegmentLogError as error:
-            raise without_frames(error) from None
+        if task is not None:
+            yield from read_records_of(task, arrow_schema(self._columns, self._options), self._planned_on)
 
 
-def _arrow_schema(columns: tuple[ProjectedColumn, ...], options: ReadOptions) -> pa.Schema:
+def read_records_of(task: ScanTask, schema: pa.Schema, planned_on: str) -> Iterator[pa.RecordBatch]:
+    """Read the records of a task that was planned on a host, which may be another one."""
+    try:
+        # Not the partitions: what was deleted since planning is for failOnDataLoss to judge.
+        roots = {os.path.dirname(span.directory) for span in task.spans}
+        require_directories(FileSystem(), roots, planned_on)
+        with contextlib.closing(prefetch(lambda: read_task(FileSystem(), task, schema))) as batches:
+            yield from batches
+    except SegmentLogError as error:
+        raise without_frames(error) from None
+
+
+def arrow_schema(columns: tuple[ProjectedColumn, ...], options: ReadOptions) -> pa.Schema:
     """The schema that Spark expects of batches, nullable flags included."""
     if options.view == RECORDS:
         known = record_schema(
@@ -207,7 +210,7 @@ class ViewReader(DataSourceReader):
         try:
             filesystem = FileSystem()
             require_directories(filesystem, set(paths), self._planned_on, may_be_empty=True)
-            yield from read_view_task(filesystem, task, _arrow_schema(self._columns, self._options))
+            yield from read_view_task(filesystem, task, arrow_schema(self._columns, self._options))
         except SegmentLogError as error:
             raise without_frames(error) from None
 

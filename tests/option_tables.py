@@ -17,13 +17,13 @@ TABLES = {"options": READ_OPTIONS, "write-options": WRITE_OPTIONS}
 
 
 def options_table(options: Sequence[OptionSpec]) -> str:
-    """A Markdown table of the options that a batch query takes."""
+    """A Markdown table of options; which of them only batches or only streams have is said before their meaning."""
     rows = ["| option | value | default | meaning |", "|---|---|---|---|"]
     for spec in options:
-        if spec.applies_to == "batch":
-            names = ", ".join(f"`{name}`" for name in (spec.name, *spec.aliases) if name != "paths")
-            default = f"`{spec.default}`" if spec.default else ""
-            rows.append(f"| {names} | {spec.kind} | {default} | {spec.doc} |")
+        names = ", ".join(f"`{name}`" for name in (spec.name, *spec.aliases) if name != "paths")
+        default = f"`{spec.default}`" if spec.default else ""
+        only = {"batch": "Batches only. ", "stream": "Streams only. "}.get(spec.applies_to, "")
+        rows.append(f"| {names} | {spec.kind} | {default} | {only}{spec.doc} |")
     return "\n".join(rows) + "\n"
 
 

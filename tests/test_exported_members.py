@@ -142,7 +142,7 @@ EXPORTED = {
         "OpenTransaction",
         "Transaction",
     ],
-    "spark_segmentlog": ["SegmentLogDataSource", "__version__", "register"],
+    "spark_segmentlog": ["Lag", "SegmentLogDataSource", "__version__", "lag", "register"],
     "pyspark_segmentlog": ["DefaultSource"],
 }
 
@@ -322,7 +322,7 @@ OPTIONS = {
         "maxOffsetsPerTrigger": "",
         "maxRecordsPerPartition": "",
         "maxTimestampDisorder": "",
-        "maxTriggerDelay": "",
+        "maxTriggerDelay": "15m",
         "minOffsetsPerTrigger": "",
         "minPartitions": "",
         "mode": "FAILFAST",

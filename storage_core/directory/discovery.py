@@ -54,14 +54,16 @@ _log = logging.getLogger(__name__)
 _NO_EPOCH = -1
 
 
-def choose_replica(filesystem: FileSystem, candidates: Sequence[PartitionDirectory]) -> PartitionDirectory:
-    """Choose which directory of a partition to read, and warn about the others; see `preferred_replica`."""
+def choose_replica(
+    filesystem: FileSystem, candidates: Sequence[PartitionDirectory], level: int = logging.WARNING
+) -> PartitionDirectory:
+    """Choose which directory of a partition to read, and log the others; see `preferred_replica`."""
     directories = candidates if len(candidates) == 1 else _distinct(filesystem, candidates)
     chosen = preferred_replica(filesystem, directories)
     others = ", ".join(directory.path for directory in directories if directory is not chosen)
     if others:
-        _log.warning(
-            "%s-%d is read from %s, not from %s.", chosen.topic, chosen.partition, chosen.path, others
+        _log.log(
+            level, "%s-%d is read from %s, not from %s.", chosen.topic, chosen.partition, chosen.path, others
         )
     return chosen
 
@@ -163,6 +165,7 @@ def find_partitions(
     follow_symlinks: bool = False,
     watch: CommitWatch | None = None,
     must_be_log_directory: bool = False,
+    is_repeated: bool = False,
 ) -> list[PartitionDirectory]:
     """Find every partition under ``paths``, once, ordered by topic and partition.
 
@@ -178,6 +181,7 @@ def find_partitions(
         watch: Notes each log directory, and says what is visible in it.
         must_be_log_directory: Whether finding no partition is an error, unless a path is an empty log directory,
             or a folder of such.
+        is_repeated: Whether these paths were searched before: what is left out is then no news for the log.
 
     Raises:
         LogDirectoryError: A path does not exist, or is no directory.
@@ -185,7 +189,7 @@ def find_partitions(
         ReplicaConflictError: A partition is in two roots that do not belong together.
     """
     paths = tuple(paths)
-    search = _Search(filesystem, follow_symlinks, watch)
+    search = _Search(filesystem, follow_symlinks, watch, logging.DEBUG if is_repeated else logging.WARNING)
     for path in paths:
         search.add_path(path)
     found = search.result()
@@ -292,16 +296,21 @@ class _Search:
         has_log_directory: Whether a log directory was found, with or without partitions.
     """
 
-    def __init__(self, filesystem: FileSystem, follow_symlinks: bool, watch: CommitWatch | None) -> None:
+    def __init__(
+        self, filesystem: FileSystem, follow_symlinks: bool, watch: CommitWatch | None, level: int
+    ) -> None:
         self.has_log_directory = False
         self._filesystem = filesystem
         self._follow_symlinks = follow_symlinks
         self._watch = watch
+        self._level = level
         self._roots: dict[str, LogDirectoryFiles] = {}
         self._found: dict[tuple[str, int], list[PartitionDirectory]] = {}
 
     def result(self) -> list[PartitionDirectory]:
-        return [choose_replica(self._filesystem, self._found[key]) for key in sorted(self._found)]
+        return [
+            choose_replica(self._filesystem, self._found[key], self._level) for key in sorted(self._found)
+        ]
 
     def add_path(self, path: str) -> None:
         if not path:
@@ -321,8 +330,11 @@ class _Search:
             return
         if name is not None and holds_partition_files(self._filesystem, path):
             if name.suffix is not None:
-                _log.warning(
-                    "Left out %s: a directory with suffix -%s is not a live partition.", path, name.suffix
+                _log.log(
+                    self._level,
+                    "Left out %s: a directory with suffix -%s is not a live partition.",
+                    path,
+                    name.suffix,
                 )
             else:
                 self._add_partition(path, name.topic, name.partition, os.path.dirname(path))
@@ -333,7 +345,9 @@ class _Search:
             for other in others:
                 self._add_log_directory(os.path.join(path, other))
         elif others:
-            _log.warning("Left out directories in %s that are not partitions: %s", path, _some(others))
+            _log.log(
+                self._level, "Left out directories in %s that are not partitions: %s", path, _some(others)
+            )
 
     def _add_log_directory(self, path: str) -> tuple[bool, list[str]]:
         """Add the partitions in ``path``; return whether there are any, and the names of other directories."""
@@ -388,7 +402,8 @@ class _Search:
             elif entry.is_symlink and self._leads_to_directory(path, entry):
                 (names if self._follow_symlinks else left_out).append(entry.name)
         if left_out:
-            _log.warning(
+            _log.log(
+                self._level,
                 "Left out symbolic links to directories in %s: %s. Set followSymlinks to read them.",
                 path,
                 _some(left_out),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint.truncations_file import truncated_to, truncations_bytes
-from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import DataLossError, LogTruncationError, OptionError, SegmentLogError
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
@@ -24,7 +24,7 @@ from storage_core.scan.plan import plan_partition
 from storage_core.scan.pruning import prune_partition
 from storage_core.scan.read import read_task
 from storage_core.scan.resolve import resolve, resolve_partition, split_paths
-from storage_core.scan.topic_selection import select_partitions
+from storage_core.scan.tail import is_settled, present_partitions
 from storage_core.segment.file_names import log_file_name
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-# A file that changed so recently may change again without another time or size: clocks of file systems tick slowly.
-_SETTLED_MS: Final = 2_000
 # A log directory without partitions is not watched, so that its first one shows only in a new search.
 _SEARCH_AGAIN_S: Final = 30
 # What looks like damage while a broker truncates or replaces files is gone in the next rounds.
@@ -119,9 +117,9 @@ class LogFollower:
                 changed_roots = set(self._watch.known)
         for followed in list(self._partitions.values()):
             mark = self._mark_of(followed)
-            is_settled = mark == followed.mark and followed.directory.root.path not in changed_roots
-            if not is_settled:
-                followed.mark = mark if _is_settled(mark) else None
+            is_unchanged = mark == followed.mark and followed.directory.root.path not in changed_roots
+            if not is_unchanged:
+                followed.mark = mark if is_settled(*mark) else None
                 yield from self._read_followed(followed)
 
     def _read_first(self) -> Iterator[pa.RecordBatch]:
@@ -155,10 +153,7 @@ class LogFollower:
         """Whether a directory may have other entries than at the last look."""
         found = {path: self._filesystem.status(path, follow_symlinks=True) for path in self._places}
         have_changed = found != self._places
-        self._places = {
-            path: status if status is not None and _is_settled((status, None)) else None
-            for path, status in found.items()
-        }
+        self._places = {path: status if is_settled(status) else None for path, status in found.items()}
         return have_changed or time.monotonic() - self._searched_s > _SEARCH_AGAIN_S
 
     def _found_again(self, known: dict[TopicPartition, _Followed]) -> dict[TopicPartition, _Followed]:
@@ -181,27 +176,8 @@ class LogFollower:
 
     def _selected(self) -> Sequence[PartitionDirectory]:
         self._searched_s = time.monotonic()
-        options = self._options
-        paths = split_paths(self._filesystem, options.paths)
-        found = find_partitions(
-            self._filesystem, paths, follow_symlinks=options.follow_symlinks, watch=self._watch
-        )
-        # Topics may come and go, which is an error only at the beginning.
-        topics = {directory.topic for directory in found}
-        if options.subscribe is not None:
-            options = replace(options, subscribe=tuple(each for each in options.subscribe if each in topics))
-        if options.assign is not None:
-            present = {directory.topic_partition for directory in found}
-            options = replace(
-                options,
-                assign={
-                    topic: tuple(number for number in numbers if (topic, number) in present)
-                    for topic, numbers in options.assign.items()
-                    if topic in topics
-                },
-            )
-        selected = select_partitions(found, options)
-        condition = options.where
+        selected = present_partitions(self._filesystem, self._options, self._watch)
+        condition = self._options.where
         if condition is None:
             return selected
         return [each for each in selected if not prune_partition(condition, *each.topic_partition).is_empty]
@@ -345,12 +321,6 @@ class LogFollower:
                     yield batch
             followed.next_offset = present.end_offset
         followed.epoch = epoch_for_offset(present.log.leader_epochs, followed.next_offset - 1)
-
-
-def _is_settled(mark: _Mark) -> bool:
-    """Whether a change after these statuses were taken will show in the next ones."""
-    settled_ms = time.time() * 1000 - _SETTLED_MS
-    return all(status is None or status.modified_ms < settled_ms for status in mark)
 
 
 def _end_of_epoch(log: PartitionLog, epoch: int) -> int:

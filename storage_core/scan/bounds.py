@@ -230,6 +230,19 @@ def parse_bounds(given: Mapping[str, object], zone: dt.tzinfo, now_ms: int) -> t
     return start, end
 
 
+def parse_stream_start(given: Mapping[str, object], zone: dt.tzinfo, now_ms: int) -> Bound:
+    """Parse the start of a stream, which by default is the latest offset.
+
+    Raises:
+        OptionError: The start is malformed, or an end is given: a stream has none.
+    """
+    for option in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+        if option in given:
+            what = "offset" if option == "endingOffsets" else "timestamp"
+            raise OptionError(f"ending {what} not valid in streaming queries. Leave {option} out.")
+    return _parse_end(given, "starting", LatestBound(), zone, now_ms)
+
+
 def _parse_end(
     given: Mapping[str, object], position: str, default: Bound, zone: dt.tzinfo, now_ms: int
 ) -> Bound:

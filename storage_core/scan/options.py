@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast
 
 from storage_core.errors import OptionError
 from storage_core.option_table import find_option
-from storage_core.scan.bounds import Bound, EarliestBound, LatestBound, parse_assignment, parse_bounds
+from storage_core.scan.bounds import (
+    Bound,
+    EarliestBound,
+    LatestBound,
+    parse_assignment,
+    parse_bounds,
+    parse_stream_start,
+)
 from storage_core.scan.option_values import (
     DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
     parse_boolean,
@@ -114,6 +121,51 @@ class ReadOptions:
     exact: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TriggerLimits:
+    """How much a micro-batch takes; None is no limit.
+
+    Attributes:
+        max_offsets: The most offsets of all partitions together.
+        min_offsets: Fewer new offsets than this wait for more.
+        max_delay_ms: The longest wait for them.
+        max_bytes: About the most bytes of log.
+    """
+
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = 900_000
+    max_bytes: int | None = None
+
+    @property
+    def are_given(self) -> bool:
+        """Whether there is any."""
+        return any(each is not None for each in (self.max_offsets, self.min_offsets, self.max_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a stream reads, and how much at a time.
+
+    Attributes:
+        read: What to read. ``starting`` is where a new query starts, ``ending`` is the latest offset, and ``ending_at``
+            is what the user asked for if ``is_end_given``.
+        limits: How much a micro-batch takes.
+        is_start_relative: Whether the start is a time relative to the present, so that each start of the query would
+            find another one.
+        is_end_given: Whether the user says what the latest offset is.
+    """
+
+    read: ReadOptions
+    limits: TriggerLimits = TriggerLimits()
+    is_start_relative: bool = False
+    is_end_given: bool = False
+
+
+# Relative times are told from others by reading them at another time, too.
+_LATER_MS: Final = 3_600_000
+
+
 def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) -> ReadOptions:
     """Parse and check the options of a batch read. Nothing is opened or looked up.
 
@@ -124,17 +176,67 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
         now_ms: The time that relative times are relative to; the clock if None.
 
     Raises:
-        OptionError: A name is unknown, a value is wrong, options contradict each other, or
-            one asks for a feature that this version does not have.
+        OptionError: A name is unknown, a value is wrong, options contradict each other, or one is for streams.
     """
     given = _by_documented_name(raw)
-    _refuse_later_options(given)
-    view = parse_choice("view", given.get("view", RECORDS), tuple(VIEWS))
-    _refuse_options_of_other_views(given, view)
-    subscribe, subscribe_pattern, assign = _parse_topic_selection(given)
+    for name in given:
+        if find_option(name).applies_to == "stream":
+            raise OptionError(f"Option '{name}' is for streams, and this is a batch read. Leave it out.")
     zone = parse_time_zone("timeZone", given.get("timeZone", "UTC"))
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
     starting, ending = parse_bounds(given, zone, now_ms)
+    return _parse_options(given, starting, ending, zone, now_ms)
+
+
+def parse_stream_options(raw: Mapping[str, object], *, now_ms: int | None = None) -> StreamOptions:
+    """Parse and check the options of a streaming read, as `parse_read_options` does those of a batch read.
+
+    Raises:
+        OptionError: As there; or an option makes sense only for a batch.
+    """
+    given = _by_documented_name(raw)
+    zone = parse_time_zone("timeZone", given.get("timeZone", "UTC"))
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    starting = parse_stream_start(given, zone, now_ms)
+    _refuse_options_of_batches(given)
+    read = _parse_options(given, starting, LatestBound(), zone, now_ms)
+    if _parse_condition(given, RECORDS, zone, now_ms + _LATER_MS) != read.where:
+        raise OptionError(
+            f"where is {given['where']!r}, which names a relative time: a batch that is repeated after a failure would "
+            "have other rows. Name the time itself, or filter the DataFrame."
+        )
+    limits = TriggerLimits(
+        _optional(given, "maxOffsetsPerTrigger", parse_count),
+        _optional(given, "minOffsetsPerTrigger", parse_count),
+        parse_interval_ms("maxTriggerDelay", given.get("maxTriggerDelay", "15m")),
+        _optional(given, "maxBytesPerTrigger", parse_size_bytes),
+    )
+    most, least = limits.max_offsets, limits.min_offsets
+    if most is not None and least is not None and least > most:
+        raise OptionError(
+            f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
+        )
+    return StreamOptions(
+        read,
+        limits,
+        is_start_relative=parse_stream_start(given, zone, now_ms + _LATER_MS) != starting,
+        is_end_given="endingAt" in given,
+    )
+
+
+def _refuse_options_of_batches(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        option = find_option(name)
+        if option.applies_to == "batch" and str(value).strip().lower() != option.default:
+            raise OptionError(f"Option '{name}' is for batch reads, and this is a stream. Leave it out.")
+
+
+def _parse_options(
+    given: Mapping[str, object], starting: Bound, ending: Bound, zone: dt.tzinfo, now_ms: int
+) -> ReadOptions:
+    view = parse_choice("view", given.get("view", RECORDS), tuple(VIEWS))
+    _refuse_options_of_other_views(given, view)
+    subscribe, subscribe_pattern, assign = _parse_topic_selection(given)
     include_headers = _boolean(given, "includeHeaders", default=False)
     include_metadata = _boolean(given, "includeMetadata", default=False)
     mode: DamageMode = _choice(given, "mode", "FAILFAST", "DROPMALFORMED", "PERMISSIVE")
@@ -216,14 +318,6 @@ def _same_value(first: object, second: object) -> bool:
     if isinstance(first, str) and isinstance(second, str):
         return first.strip().lower() == second.strip().lower()
     return first == second
-
-
-def _refuse_later_options(given: Mapping[str, object]) -> None:
-    for name in given:
-        if find_option(name).applies_to == "later":
-            raise OptionError(
-                f"Option '{name}' is not available in this version of segmentlog. Leave it out."
-            )
 
 
 def _refuse_options_of_other_views(given: Mapping[str, object], view: str) -> None:

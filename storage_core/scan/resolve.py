@@ -50,6 +50,28 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+def limit_offset(log: PartitionLog, options: ReadOptions) -> int:
+    """What ``latest`` means; nothing is read at or after it.
+
+    Raises:
+        LogDirectoryError: The high watermark is asked for and not known.
+        SegmentLogError: The log cannot be read.
+    """
+    end_offset = log.log_end_offset
+    if options.ending_at == "highWatermark":
+        high_watermark = log.high_watermark
+        if high_watermark is None:
+            raise LogDirectoryError(
+                f"endingAt=highWatermark needs the high watermark of {log.topic}-{log.partition}, and no "
+                "replication-offset-checkpoint beside the partition names it. Use endingAt=logEnd.",
+                path=log.path,
+            )
+        end_offset = high_watermark
+    if options.isolation_level == "read_committed":
+        end_offset = last_stable_offset(log, end_offset)
+    return end_offset
+
+
 class _PartitionResolver:
     """Turns both bounds of one partition into offsets."""
 
@@ -60,7 +82,7 @@ class _PartitionResolver:
 
     def resolve(self) -> PartitionRange:
         """Turn both bounds into offsets."""
-        start_offset = self._start_offset()
+        start_offset = self.start_offset()
         end_offset = self._end_offset()
         if start_offset > end_offset:
             self._check_inverted(start_offset, end_offset)
@@ -69,21 +91,7 @@ class _PartitionResolver:
 
     @cached_property
     def _limit_offset(self) -> int:
-        """What ``latest`` means; nothing is read at or after it."""
-        log, options = self._log, self._options
-        limit_offset = log.log_end_offset
-        if options.ending_at == "highWatermark":
-            high_watermark = log.high_watermark
-            if high_watermark is None:
-                raise LogDirectoryError(
-                    f"endingAt=highWatermark needs the high watermark of {self._name}, and no "
-                    "replication-offset-checkpoint beside the partition names it. Use endingAt=logEnd.",
-                    path=log.path,
-                )
-            limit_offset = high_watermark
-        if options.isolation_level == "read_committed":
-            limit_offset = last_stable_offset(log, limit_offset)
-        return limit_offset
+        return limit_offset(self._log, self._options)
 
     @property
     def _limit_name(self) -> str:
@@ -99,8 +107,9 @@ class _PartitionResolver:
             return True
         return offset <= self._limit_offset
 
-    def _start_offset(self) -> int:
-        requested = _requested(self._options.starting, self._log)
+    def start_offset(self) -> int:
+        """Turn the start into an offset."""
+        requested = requested_bound(self._options.starting, self._log)
         if isinstance(requested, TimestampBound):
             return self._start_at_timestamp(requested.timestamp_ms)
         log_start_offset = self._log.log_start_offset
@@ -126,7 +135,7 @@ class _PartitionResolver:
         )
 
     def _end_offset(self) -> int:
-        requested = _requested(self._options.ending, self._log)
+        requested = requested_bound(self._options.ending, self._log)
         if isinstance(requested, TimestampBound):
             found = self._log.offset_for_timestamp(requested.timestamp_ms, self._limit_offset)
             return self._limit_offset if found is None else found.offset
@@ -172,7 +181,7 @@ class _PartitionResolver:
         )
 
 
-def _requested(bound: Bound, log: PartitionLog) -> int | TimestampBound:
+def requested_bound(bound: Bound, log: PartitionLog) -> int | TimestampBound:
     """The bound of one partition: an offset, -1 or -2, or a timestamp."""
     topic_partition = log.directory.topic_partition
     match bound:
@@ -253,9 +262,7 @@ def directories_to_open(
         OptionError: Bounds name other partitions than those that are selected.
     """
     selected = list(selected)
-    assigned = {directory.topic_partition for directory in selected}
-    _check_assigned(options.starting, "starting", assigned)
-    _check_assigned(options.ending, "ending", assigned)
+    check_bounds(options, selected)
     return [
         directory
         for directory in selected
@@ -263,11 +270,27 @@ def directories_to_open(
     ]
 
 
+def check_bounds(options: ReadOptions, selected: Iterable[PartitionDirectory]) -> None:
+    """Check that bounds by partition name exactly the partitions that are selected.
+
+    Raises:
+        OptionError: They name others.
+    """
+    assigned = {directory.topic_partition for directory in selected}
+    _check_assigned(options.starting, "starting", assigned)
+    _check_assigned(options.ending, "ending", assigned)
+
+
 def resolve_partition(
     filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions
 ) -> PartitionRange:
     """Find where a partition starts and stops, as `resolve` does; raises as it does."""
-    return _PartitionResolver(_load(filesystem, directory, options), options).resolve()
+    return _PartitionResolver(load_log(filesystem, directory, options), options).resolve()
+
+
+def resolve_start(log: PartitionLog, options: ReadOptions) -> int:
+    """Find where a partition starts, as `resolve` does; raises as it does."""
+    return _PartitionResolver(log, options).start_offset()
 
 
 def _without(
@@ -332,7 +355,8 @@ def _exists(filesystem: FileSystem, path: str) -> bool:
         return False
 
 
-def _load(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions) -> PartitionLog:
+def load_log(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions) -> PartitionLog:
+    """List a partition's directory, as `PartitionLog.load` does, for a read with these options."""
     return PartitionLog.load(
         filesystem,
         directory,

@@ -56,6 +56,22 @@ class ClassicSpark:
         except Exception as error:
             raise SparkReadError(f"{type(error).__name__}: {error}") from error
 
+    def stream(self, path: Path, options: Mapping[str, Any]) -> pa.Table:
+        """Read ``path`` with ``spark.readStream.format("segmentlog")``, all micro-batches that there are now.
+
+        Args:
+            path: A log directory.
+            options: Read options by their snake_case names.
+        """
+        tables: list[pa.Table] = []
+        frame = self._session.readStream.format("segmentlog").options(**_words(options)).load(str(path))
+        query = frame.writeStream.foreachBatch(lambda batch, _: tables.append(batch.toArrow())).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        return pa.concat_tables(tables)
+
     def copy(
         self, path: Path, options: Mapping[str, Any], target: Path, write_options: Mapping[str, Any]
     ) -> None:

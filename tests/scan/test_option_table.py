@@ -22,7 +22,7 @@ def test_every_option_is_documented():
         assert spec.doc.endswith(".")
         assert spec.kind
         assert "|" not in spec.doc + spec.kind
-        assert spec.applies_to in ("batch", "later")
+        assert spec.applies_to in ("any", "batch", "stream")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,13 @@ import pytest
 from storage_core.errors import OptionError
 from storage_core.option_table import READ_OPTIONS
 from storage_core.scan.bounds import EarliestBound, LatestBound, OffsetsBound, TimestampBound
-from storage_core.scan.options import ReadOptions, parse_read_options
+from storage_core.scan.options import (
+    ReadOptions,
+    StreamOptions,
+    TriggerLimits,
+    parse_read_options,
+    parse_stream_options,
+)
 from storage_core.scan.predicate import Comparison, IsNull, Not
 
 NOW_MS = 1_767_225_600_000
@@ -21,7 +27,7 @@ def parse(given=None, **more):
 def test_defaults_are_those_of_the_class_and_of_the_table():
     assert parse() == ReadOptions(paths=("/a",))
     documented = {
-        spec.name: spec.default for spec in READ_OPTIONS if spec.default and spec.applies_to == "batch"
+        spec.name: spec.default for spec in READ_OPTIONS if spec.default and spec.applies_to != "stream"
     }
     assert parse(documented) == parse()
 
@@ -188,15 +194,62 @@ def test_every_mistake_is_one_clear_line(given, message):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay"])
+def test_limits_of_micro_batches_are_for_streams(name):
+    with pytest.raises(OptionError, match=rf"^Option '{name}' is for streams, and this is a batch read\."):
+        parse({name: "5"})
+
+
+def parse_stream(given=None, **more):
+    return parse_stream_options({"path": "/a", **(given or {}), **more}, now_ms=NOW_MS)
+
+
+def test_defaults_of_a_stream():
+    assert parse_stream() == StreamOptions(
+        ReadOptions(paths=("/a",), starting=LatestBound()), TriggerLimits(None, None, 900_000, None)
+    )
+
+
+def test_limits_of_a_stream():
+    limits = parse_stream(
+        maxOffsetsPerTrigger="500",
+        minOffsetsPerTrigger="20",
+        maxTriggerDelay="2 minutes",
+        maxBytesPerTrigger="64m",
+    ).limits
+    assert limits == TriggerLimits(500, 20, 120_000, 64 << 20)
+    assert limits.are_given
+    assert not parse_stream(maxTriggerDelay="1s").limits.are_given
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("given", "message"),
     [
-        ("maxOffsetsPerTrigger", "5"),
+        ({"endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
+        ({"endingTimestamp": "5"}, "ending timestamp not valid in streaming queries"),
+        ({"endingOffsetsByTimestamp": '{"a":{"0":1}}'}, "ending timestamp not valid in streaming queries"),
+        ({"view": "batches"}, "Option 'view' is for batch reads, and this is a stream"),
+        ({"filterPushdown": "true"}, "Option 'filterPushdown' is for batch reads"),
+        (
+            {"minOffsetsPerTrigger": 5, "maxOffsetsPerTrigger": 3},
+            "The value of minOffsetPerTrigger(5) is higher than the maxOffsetsPerTrigger(3).",
+        ),
+        ({"where": "timestamp > '-10 minutes'"}, "which names a relative time"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be positive"),
     ],
 )
-def test_what_this_version_does_not_have_is_said_in_one_line(name, value):
-    with pytest.raises(OptionError, match=rf"{name}.* is not available in this version of segmentlog\."):
-        parse({name: value})
+def test_what_streams_refuse(given, message):
+    with pytest.raises(OptionError) as raised:
+        parse_stream(given)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_stream_may_start_at_the_latest_offset_and_at_a_relative_time():
+    assert parse_stream(startingOffsets='{"a":{"0":-1}}').read.starting == OffsetsBound({("a", 0): -1})
+    assert parse_stream(startingTimestamp="-10 minutes").is_start_relative
+    assert not parse_stream(startingTimestamp="5000").is_start_relative
+    assert parse_stream(endingAt="logEnd").is_end_given
 
 
 def test_conditions_are_parsed_with_the_zone_and_the_clock_of_the_read():

@@ -81,7 +81,6 @@ def test_the_source_is_pickled_as_its_options():
 @pytest.mark.parametrize(
     ("call", "what"),
     [
-        (lambda made: made.streamReader(OFFSETS), "A streaming read"),
         (lambda made: made.streamWriter(OFFSETS, overwrite=False), "A streaming write"),
     ],
 )

@@ -328,12 +328,6 @@ def test_a_wrong_schema_is_one_clear_line_before_any_task(load, jobs, schema, ex
     assert list(jobs()) == []
 
 
-def test_streaming_is_not_supported(spark, tmp_path):
-    query = spark.readStream.format("segmentlog").load(str(tmp_path)).writeStream.format("noop").start()
-    with pytest.raises(Exception, match="A streaming read is not supported"):
-        query.processAllAvailable()
-
-
 def test_damage_in_a_task_is_an_error_with_file_and_position(load, new_logs, records_of):
     new_logs.write("d", 0, records_of(10)).write("d", 0, records_of(10, 10), base_offset=10)
     path = os.path.join(new_logs.path, "d-0", "00000000000000000000.log")

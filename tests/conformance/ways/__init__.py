@@ -16,6 +16,7 @@ from conformance.ways import (
     restored,
     spark,
     splits,
+    streams,
     tables,
     topics,
     unchanged,
@@ -36,6 +37,7 @@ WAYS: tuple[Way, ...] = (
     *damage.WAYS,
     *written.WAYS,
     *restored.WAYS,
+    *streams.WAYS,
     *spark.WAYS,
     *unchanged.WAYS,
 )

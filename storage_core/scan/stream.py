@@ -1,0 +1,458 @@
+"""A read that goes on: micro-batches of what is appended, between offsets that the caller keeps.
+
+Nothing is remembered between two runs but the offsets. So a batch that is planned again, from the same start to the same
+end, has the same rows, unless retention or compaction has removed some.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from storage_core.config import INT_MAX, LONG_MAX
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory
+from storage_core.directory.visibility import CommitWatch, read_consistently
+from storage_core.errors import DataLossError, LogDirectoryError, OptionError
+from storage_core.scan.bounds import (
+    LATEST_OFFSET,
+    LatestBound,
+    OffsetsBound,
+    TimestampBound,
+    TopicPartition,
+    format_topic_partitions,
+    warn_of_seconds,
+)
+from storage_core.scan.isolation import last_stable_offset
+from storage_core.scan.offset_ranges import PartitionRange, locate_spans
+from storage_core.scan.option_values import as_integer
+from storage_core.scan.plan import ScanPlan, cut_span, plan_ranges
+from storage_core.scan.resolve import (
+    check_bounds,
+    load_log,
+    requested_bound,
+    resolve_partition,
+    resolve_start,
+)
+from storage_core.scan.tail import LogTail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from storage_core.directory import PartitionLog
+    from storage_core.filesystem import FileSystem
+    from storage_core.scan.options import StreamOptions
+
+
+_log = logging.getLogger(__name__)
+Offsets = Mapping[TopicPartition, int]
+"""By topic and partition, the first offset that is not read yet."""
+# While nothing is new, looking takes this part of the time at most.
+_LOOKING_SHARE: Final = 1 / 15
+_LONGEST_PAUSE_S: Final = 0.5
+# How often a batch is planned while retention deletes segments of it.
+_ATTEMPTS: Final = 3
+_TO_READ_ON: Final = "Set failOnDataLoss to false to read what is left."
+
+
+def offsets_of_json(value: object) -> dict[TopicPartition, int]:
+    """The offsets in a checkpoint, as Spark's Kafka source writes them: ``{"topic":{"0":23}}``.
+
+    Raises:
+        OptionError: The value is something else.
+    """
+    try:
+        return {
+            (topic, _checked(int(number), INT_MAX)): _checked(offset, LONG_MAX)
+            for topic, by_partition in value.items()  # type: ignore[attr-defined]
+            for number, offset in by_partition.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise OptionError(
+            f'Expected offsets in the checkpoint as {{"topic":{{"0":23}}}}, found {value!r}. The checkpoint belongs to '
+            "another source: start with a new one."
+        ) from None
+
+
+def _checked(value: object, largest: int) -> int:
+    number = as_integer(value)
+    if number is None or not 0 <= number <= largest:
+        raise ValueError
+    return number
+
+
+def json_of_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """The inverse of `offsets_of_json`, sorted by topic and number: Spark compares offsets as text."""
+    by_topic: dict[str, dict[str, int]] = {}
+    for topic, number in sorted(offsets):
+        by_topic.setdefault(topic, {})[str(number)] = offsets[topic, number]
+    return by_topic
+
+
+class LogStream:
+    """The micro-batches of one query, on its driver.
+
+    Args:
+        filesystem: Where to read.
+        options: What to read.
+    """
+
+    def __init__(self, filesystem: FileSystem, options: StreamOptions) -> None:
+        self._filesystem = filesystem
+        self._options = options
+        self._tail = LogTail(filesystem, options)
+        self._initial: dict[TopicPartition, int] | None = None
+        # Partitions whose initial offset may be another one when the query starts again, and those of them that the
+        # first batch takes nothing of.
+        self._moving: set[TopicPartition] = set()
+        self._anchored: set[TopicPartition] = set()
+        self._has_begun = False
+        self._pinned: dict[TopicPartition, int] | None = None
+        self._position: Offsets | None = None
+        self._has_planned = False
+        self._triggered_s = -math.inf
+        self._is_idle = False
+        self._next_look_s = -math.inf
+
+    def initial_offsets(self) -> dict[TopicPartition, int]:
+        """Where a new query starts. The first call decides.
+
+        Raises:
+            SegmentLogError: These directories cannot give what the options ask for.
+        """
+        if self._initial is None:
+            warn_of_seconds(self._options.read.starting, LatestBound())
+            ends = self._look()
+            directories = [each.directory for each in self._tail.partitions.values()]
+            check_bounds(self._options.read, directories)
+            self._initial = {
+                each.topic_partition: self._initial_offset(each, ends[each.topic_partition])
+                for each in directories
+            }
+        return self._initial
+
+    def _initial_offset(self, directory: PartitionDirectory, latest_offset: int) -> int:
+        """Where a partition starts."""
+        key = directory.topic_partition
+        options = self._tail.options_of(directory)
+        log = load_log(self._filesystem, directory, options)
+        requested = requested_bound(options.starting, log)
+        if requested == LATEST_OFFSET:
+            offset = latest_offset
+        elif isinstance(requested, TimestampBound):
+            offset = resolve_start(log, options)
+        else:
+            # An offset that is asked for need not be below a high watermark, which may be some seconds old.
+            everything = dataclasses.replace(options, ending_at="logEnd", isolation_level="read_uncommitted")
+            return resolve_partition(self._filesystem, directory, everything).start_offset
+        self._moving.add(key)
+        if offset >= latest_offset or self._options.is_start_relative:
+            self._anchored.add(key)
+        return offset
+
+    def pin_ends(self) -> None:
+        """Read up to the present ends, and no further."""
+        self._pinned = self._look()
+
+    def newest_offsets(self) -> dict[TopicPartition, int]:
+        """Where the partitions ended at the last look."""
+        return {key: each.end_offset for key, each in self._tail.partitions.items()}
+
+    def latest_offsets(self, start: Offsets | None = None, *, is_limited: bool = True) -> Offsets:
+        """Where a micro-batch that begins at ``start`` ends; there, too, if there is nothing to read.
+
+        Args:
+            start: Where the batch before ended. None: where the last batch that was planned ended, or the initial
+                offsets.
+            is_limited: Whether the limits of a micro-batch apply.
+
+        Raises:
+            SegmentLogError: A log cannot be read.
+        """
+        if start is None:
+            start = self.initial_offsets() if self._position is None else self._position
+        is_first = not self._has_begun and start == self._initial
+        self._has_begun = True
+        self._wait_while_idle()
+        ends = {key: self._end_after(key, start.get(key), end) for key, end in self._look().items()}
+        if start and not self._tail.has_paths:
+            raise self._nothing_there()
+        if self._pinned is not None:
+            known = self._pinned.keys() | start.keys()
+            furthest = {key: max(self._pinned.get(key, 0), start.get(key, 0)) for key in known & ends.keys()}
+            ends = {key: min(ends[key], furthest_offset) for key, furthest_offset in furthest.items()}
+        if is_first:
+            # The first batch takes nothing of these, so that the checkpoint has their initial offsets.
+            ends |= {key: start[key] for key in self._anchored & ends.keys()}
+        if is_limited:
+            ends = self._limited(start, ends)
+        self._is_idle = ends == start
+        return start if self._is_idle else ends
+
+    def _look(self) -> dict[TopicPartition, int]:
+        begun_s = time.monotonic()
+        ends = self._tail.look()
+        looked_s = time.monotonic()
+        pause_s = min((looked_s - begun_s) / _LOOKING_SHARE, _LONGEST_PAUSE_S)
+        self._next_look_s = looked_s + pause_s
+        return ends
+
+    def _wait_while_idle(self) -> None:
+        if self._is_idle:
+            time.sleep(max(0.0, self._next_look_s - time.monotonic()))
+
+    def _end_after(self, key: TopicPartition, start: int | None, end: int) -> int:
+        """Where a partition ends for a reader that has read up to ``start``; below it only if records are lost."""
+        tailed = self._tail.partitions[key]
+        if start is None:
+            return end
+        if tailed.rewound_to is not None:
+            if tailed.rewound_to < start:
+                return tailed.rewound_to
+            # The reader has gone back that far.
+            tailed.rewound_to = None
+        if end >= start:
+            return end
+        # A high watermark may be older than the offsets of a checkpoint, and a last stable offset lower than they are if
+        # the isolation level was another one.
+        options = self._tail.options_of(tailed.directory)
+        log_end_offset = load_log(self._filesystem, tailed.directory, options).log_end_offset
+        return min(start, log_end_offset)
+
+    def _nothing_there(self) -> LogDirectoryError:
+        return LogDirectoryError(
+            "Expected the log directory whose partitions this stream has read, found nothing. If it was moved, start the "
+            "query with its new path.",
+            path=", ".join(self._options.read.paths),
+        )
+
+    def _limited(self, start: Offsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        limits = self._options.limits
+        if not limits.are_given:
+            return ends
+        begins = {key: self._begin(key, start) for key, end in ends.items() if end > start.get(key, -1)}
+        sizes = {key: ends[key] - begin for key, begin in begins.items() if ends[key] > begin}
+        if limits.min_offsets is not None and self._pinned is None and self._waits(sum(sizes.values())):
+            return {key: start[key] for key in ends if key in start}
+        if limits.max_offsets is not None:
+            for key, share in shares(sizes, limits.max_offsets).items():
+                ends[key] = min(ends[key], begins[key] + share)
+        if limits.max_bytes is not None:
+            wanted = {key: (begins[key], ends[key]) for key in sizes}
+            ends |= self._ends_within(wanted, limits.max_bytes)
+        return ends
+
+    def _begin(self, key: TopicPartition, start: Offsets) -> int:
+        if key in start:
+            return start[key]
+        directory = self._tail.partitions[key].directory
+        return load_log(self._filesystem, directory, self._tail.options_of(directory)).log_start_offset
+
+    def _waits(self, new_offsets: int) -> bool:
+        """Whether a batch waits for more records; the first one of a run never does."""
+        limits = self._options.limits
+        now_s = time.monotonic()
+        is_overdue = now_s - self._triggered_s >= limits.max_delay_ms / 1000
+        if new_offsets >= (limits.min_offsets or 0) or is_overdue:
+            self._triggered_s = now_s
+            return False
+        return True
+
+    def _ends_within(
+        self, wanted: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
+    ) -> dict[TopicPartition, int]:
+        """Ends that keep ranges of offsets within a number of bytes, shared in proportion to what each has."""
+        ranges = []
+        for key, (begin, end) in wanted.items():
+            directory = self._tail.partitions[key].directory
+            log = load_log(self._filesystem, directory, self._tail.options_of(directory))
+            ranges.append(PartitionRange(log, max(begin, log.log_start_offset), end))
+        sizes = {
+            (each.topic, each.partition): sum(span.size_bytes for span in locate_spans(each))
+            for each in ranges
+        }
+        within = shares(sizes, max_bytes)
+        return {
+            (each.topic, each.partition): _end_within(each, within.get((each.topic, each.partition), 1))
+            for each in ranges
+        }
+
+    def plan(self, start: Offsets, end: Offsets) -> ScanPlan:
+        """Plan the read of a micro-batch.
+
+        Raises:
+            DataLossError: With ``failOnDataLoss``, records between the two were deleted or truncated.
+            SegmentLogError: A log cannot be read.
+        """
+        # Of a first batch that is repeated, the initial offsets are looked up again: there may be more partitions, and
+        # some may start after its end.
+        is_first = self._position is None and start == self._initial
+        self._position = end
+        moving = self._moving if is_first else ()
+        if not is_first:
+            self._check_deleted(start.keys() - end.keys())
+        wanted: dict[TopicPartition, tuple[int | None, int]] = {}
+        for key, end_offset in end.items():
+            start_offset = start.get(key)
+            if start_offset is None or start_offset < end_offset:
+                wanted[key] = start_offset, end_offset
+            elif start_offset > end_offset and key not in moving:
+                self._report_loss(
+                    "PARTITION_OFFSET_CHANGED",
+                    f"Partition {_name(key)}'s offset was changed from {start_offset} to {end_offset}: it was "
+                    "truncated, or created anew.",
+                )
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                plan = self._planned(wanted)
+            except DataLossError:
+                # Retention or a cleaner was faster than the planning: list again.
+                if not attempts_left:
+                    raise
+            else:
+                self._has_planned |= bool(wanted)
+                return plan
+        raise AssertionError
+
+    def _planned(self, wanted: Mapping[TopicPartition, tuple[int | None, int]]) -> ScanPlan:
+        if not wanted:
+            return plan_ranges((), self._options.read)
+
+        def planned(watch: CommitWatch) -> ScanPlan:
+            directories = self._directories(wanted.keys(), watch)
+            ranges = [self._range(directory, *wanted[key]) for key, directory in sorted(directories.items())]
+            return plan_ranges([each for each in ranges if not each.is_empty], self._options.read)
+
+        return read_consistently(CommitWatch(self._filesystem), planned)
+
+    def _directories(
+        self, keys: Iterable[TopicPartition], watch: CommitWatch
+    ) -> dict[TopicPartition, PartitionDirectory]:
+        """The directories of partitions as they are now."""
+        if not all(key in self._tail.partitions for key in keys):
+            # Nothing was looked at in this run.
+            self._look()
+        found = {}
+        roots: dict[str, LogDirectoryFiles] = {}
+        for key in keys:
+            tailed = self._tail.partitions.get(key)
+            if tailed is None or self._filesystem.status(tailed.directory.path, follow_symlinks=True) is None:
+                self._check_deleted([key])
+                continue
+            known = tailed.directory
+            path = known.root.path
+            if path not in roots:
+                watch.observe(path)
+                roots[path] = LogDirectoryFiles(self._filesystem, path)
+                roots[path].visibility = watch.visibility_of(path)
+            found[key] = PartitionDirectory(known.path, known.topic, known.partition, roots[path])
+        return found
+
+    def _range(
+        self, directory: PartitionDirectory, start_offset: int | None, end_offset: int
+    ) -> PartitionRange:
+        """The range of offsets to read of a partition, and a report of those that do not exist any more."""
+        options = self._options.read
+        key = directory.topic_partition
+        if start_offset is None:
+            log = load_log(self._filesystem, directory, options)
+            start_offset = log.log_start_offset
+            if start_offset:
+                self._report_loss(
+                    "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
+                    f"Added partition {_name(key)} starts from {start_offset} instead of 0.",
+                )
+            start_offset = min(start_offset, end_offset)
+        # The end was decided when the batch was: whatever the isolation level and the high watermark are, it stays.
+        bounds = dataclasses.replace(
+            options,
+            starting=OffsetsBound({key: start_offset}),
+            ending=OffsetsBound({key: end_offset}),
+            ending_at="logEnd",
+            isolation_level="read_uncommitted",
+        )
+        wanted = resolve_partition(self._filesystem, directory, bounds)
+        if not self._has_planned and options.isolation_level == "read_committed":
+            _require_stable(wanted.log, end_offset)
+        return wanted
+
+    def _check_deleted(self, keys: Iterable[TopicPartition]) -> None:
+        deleted = sorted(keys)
+        if deleted:
+            self._report_loss(
+                "PARTITIONS_DELETED", f"Partitions {format_topic_partitions(deleted)} have been deleted."
+            )
+
+    def _report_loss(self, condition: str, message: str) -> None:
+        text = f"[KAFKA_DATA_LOSS.{condition}] {message} Some data may have been missed."
+        if self._options.read.fail_on_data_loss:
+            raise DataLossError(f"{text} {_TO_READ_ON}")
+        _log.warning("%s The stream goes on, because failOnDataLoss is false.", text)
+
+
+def backlog(
+    filesystem: FileSystem, options: StreamOptions, read: Offsets
+) -> dict[TopicPartition, tuple[int, int]]:
+    """What a stream has not read yet of the logs as they are now.
+
+    Returns:
+        By partition, the number of offsets, and the bytes of log files that they take. Partitions that are read to their
+        ends are left out.
+
+    Raises:
+        SegmentLogError: A log cannot be read.
+    """
+    tail = LogTail(filesystem, options)
+    left = {}
+    for key, end_offset in tail.look().items():
+        log = load_log(filesystem, tail.partitions[key].directory, options.read)
+        wanted = PartitionRange(log, max(read.get(key, 0), log.log_start_offset), end_offset)
+        if not wanted.is_empty:
+            left[key] = wanted.size, sum(span.size_bytes for span in locate_spans(wanted))
+    return left
+
+
+def shares(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
+    """How much each partition takes of a limit: in proportion to what it has, and not nothing, however small that is.
+
+    Source: ``KafkaMicroBatchStream.rateLimit`` of Spark's Kafka source.
+    """
+    total = sum(sizes.values())
+    if total <= limit:
+        return dict(sizes)
+    proportions = {key: limit * (size / total) for key, size in sizes.items()}
+    return {key: math.ceil(each) if each < 1 else math.floor(each) for key, each in proportions.items()}
+
+
+def _end_within(wanted: PartitionRange, max_bytes: int) -> int:
+    """The end of the first batches of a range that have about ``max_bytes``; of one batch at least."""
+    left_bytes = max_bytes
+    for span in locate_spans(wanted):
+        if span.size_bytes > left_bytes:
+            index = wanted.log.segment_index_for(span.base_offset)
+            assert index is not None  # noqa: S101  (the span was located in it)
+            segment = wanted.log.read_segment(index, lambda segment: segment)
+            pieces = cut_span(span, segment, max(left_bytes, 1))
+            return pieces[0].end_offset
+        left_bytes -= span.size_bytes
+        if left_bytes <= 0:
+            return span.end_offset
+    return wanted.end_offset
+
+
+def _require_stable(log: PartitionLog, end_offset: int) -> None:
+    """Require that no transaction is open in a batch that an earlier run, perhaps with other options, decided on."""
+    stable_offset = last_stable_offset(log)
+    if stable_offset < end_offset:
+        raise OptionError(
+            f"Expected {log.topic}-{log.partition} to have no open transaction below offset {end_offset}, where the "
+            f"batch that is repeated ends, found one from offset {stable_offset} on. The batch was begun with "
+            "isolationLevel=read_uncommitted: finish it with that, or wait for the end of the transaction."
+        )
+
+
+def _name(key: TopicPartition) -> str:
+    return f"{key[0]}-{key[1]}"

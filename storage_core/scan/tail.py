@@ -1,0 +1,380 @@
+"""Where growing logs end, looked up again only where something has changed.
+
+A look that finds nothing costs two statuses for each partition: of its active segment, which grows, and of its directory,
+where new segments show. Under a broker's high watermark it costs one for each log directory, because the checkpoint of
+high watermarks says which partitions have new records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from storage_core.checkpoint import REPLICATION_OFFSET_CHECKPOINT
+from storage_core.checkpoint.truncations_file import truncated_to
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
+from storage_core.directory.visibility import CommitWatch, read_visibility
+from storage_core.errors import LogDirectoryError, SegmentLogError
+from storage_core.scan.resolve import limit_offset, load_log, split_paths
+from storage_core.scan.topic_selection import select_partitions
+from storage_core.segment.file_names import log_file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from storage_core.directory import PartitionLog
+    from storage_core.filesystem import FileStatus, FileSystem
+    from storage_core.scan.bounds import TopicPartition
+    from storage_core.scan.options import ReadOptions, StreamOptions
+
+
+_log = logging.getLogger(__name__)
+# What changed so recently may change again without another time: clocks of file systems tick slowly.
+_SETTLED_MS: Final = 2_000
+# A log directory without partitions is not watched, so that its first one shows only in a new search.
+_SEARCH_AGAIN_S: Final = 30
+# While nothing is found, the search goes on more often.
+_SEARCH_FOR_THE_FIRST_S: Final = 1
+# What looks like damage while a broker truncates or replaces files is gone a moment later.
+_ATTEMPTS: Final = 3
+_FAILING_S: Final = 1.0
+# A look is faster than a commit or the pause between two, so the second attempt usually succeeds.
+_LOOKS_BETWEEN_COMMITS: Final = 10
+_UNKNOWN: Final = None, False
+
+
+def is_settled(*statuses: FileStatus | None) -> bool:
+    """Whether a change after these statuses were taken will show in the next ones."""
+    settled_ms = time.time() * 1000 - _SETTLED_MS
+    return all(status is None or status.modified_ms < settled_ms for status in statuses)
+
+
+def present_partitions(
+    filesystem: FileSystem, options: ReadOptions, watch: CommitWatch
+) -> list[PartitionDirectory]:
+    """The partitions of a read that exist now. Topics and partitions that are named may come and go."""
+    found = find_partitions(
+        filesystem,
+        split_paths(filesystem, options.paths),
+        follow_symlinks=options.follow_symlinks,
+        watch=watch,
+        is_repeated=True,
+    )
+    topics = {directory.topic for directory in found}
+    if options.subscribe is not None:
+        subscribed = tuple(topic for topic in options.subscribe if topic in topics)
+        options = dataclasses.replace(options, subscribe=subscribed)
+    if options.assign is not None:
+        present = {directory.topic_partition for directory in found}
+        assigned = {
+            topic: tuple(number for number in numbers if (topic, number) in present)
+            for topic, numbers in options.assign.items()
+            if topic in topics
+        }
+        options = dataclasses.replace(options, assign=assigned)
+    return select_partitions(found, options)
+
+
+@dataclass(slots=True)
+class TailedPartition:
+    """A partition, and where it ended at the last look.
+
+    Attributes:
+        directory: Its directory.
+        end_offset: What may be read ends here: at the log end, or at the high watermark, or at the last stable offset.
+        rewound_to: The lowest offset that the log was truncated to, or was created anew from, since this was last
+            taken note of; None if it only grew.
+        active_path: The segment that grows; empty before the first look.
+        active_status: Its status before the last look.
+        directory_status: The directory's status before the last look; None to look again in any case.
+        topic_id: The topic's id, which a topic that is created anew does not have.
+        truncations_bytes: How much of the log directory's list of truncations was taken into account.
+        failures: How many looks failed, one after the other, since ``failing_since_s``.
+    """
+
+    directory: PartitionDirectory
+    end_offset: int = 0
+    rewound_to: int | None = None
+    active_path: str = ""
+    active_status: FileStatus | None = None
+    directory_status: FileStatus | None = None
+    topic_id: str | None = None
+    truncations_bytes: int = 0
+    failures: int = 0
+    failing_since_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Root:
+    """A log directory, and what its checkpoint of high watermarks said at the last look.
+
+    Attributes:
+        options: What to read of it; says whether its logs end at the high watermark.
+        partitions: Its partitions.
+        checkpoint_status: The status of the checkpoint before it was read; None to read it again.
+        high_watermarks: Its content.
+    """
+
+    path: str
+    options: ReadOptions
+    partitions: list[TailedPartition] = field(default_factory=list)
+    checkpoint_status: FileStatus | None = None
+    high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def ends_at_high_watermark(self) -> bool:
+        return self.options.ending_at == "highWatermark"
+
+
+class LogTail:
+    """The partitions that a stream reads, and where they end.
+
+    Args:
+        filesystem: Where to look.
+        options: What to read.
+
+    Attributes:
+        partitions: Those that exist.
+        has_paths: Whether any of the paths exists.
+    """
+
+    def __init__(self, filesystem: FileSystem, options: StreamOptions) -> None:
+        self.partitions: dict[TopicPartition, TailedPartition] = {}
+        self.has_paths = False
+        self._filesystem = filesystem
+        self._options = options
+        self._watch = CommitWatch(filesystem)
+        self._roots: dict[str, _Root] = {}
+        # By path, the status of the directories whose entries are partitions or log directories, and whether a later
+        # change will show in it.
+        self._places: dict[str, tuple[FileStatus | None, bool]] = {}
+        self._searched_s = -float("inf")
+
+    def look(self) -> dict[TopicPartition, int]:
+        """Look for new partitions and new records; return where each partition ends.
+
+        All rows of a job that is committed meanwhile are within these ends, or none is.
+
+        Raises:
+            SegmentLogError: A log cannot be read, in several looks one after the other.
+        """
+        for _ in range(_LOOKS_BETWEEN_COMMITS):
+            changed_roots = self._changed_roots()
+            have_places_changed = self._have_places_changed()
+            if changed_roots or have_places_changed:
+                self._search()
+            if all(
+                self._look_at(root, self._suspects(root, is_changed=root.path in changed_roots))
+                for root in self._roots.values()
+            ):
+                break
+        else:
+            _log.warning(
+                "Jobs are committed faster than their partitions can be looked at. The stream looks again."
+            )
+        return {key: each.end_offset for key, each in self.partitions.items()}
+
+    def options_of(self, directory: PartitionDirectory) -> ReadOptions:
+        """What is read of a partition: as asked for, with what ``latest`` means in its log directory."""
+        return self._roots[directory.root.path].options
+
+    def _changed_roots(self) -> set[str]:
+        """The log directories in which commits or truncations became visible."""
+        before = dict(self._watch.known)
+        self._watch.has_changed()
+        return {root for root, visibility in self._watch.known.items() if visibility != before.get(root)}
+
+    def _have_places_changed(self) -> bool:
+        """Whether a directory may have other entries than at the last look."""
+        have_changed = False
+        for path, (before, was_settled) in self._places.items():
+            status = self._filesystem.status(path, follow_symlinks=True)
+            have_changed |= not was_settled or status != before
+            self._places[path] = status, is_settled(status)
+        pause_s = _SEARCH_AGAIN_S if self.partitions else _SEARCH_FOR_THE_FIRST_S
+        return have_changed or time.monotonic() - self._searched_s > pause_s
+
+    def _search(self) -> None:
+        is_first = self._searched_s < 0
+        self._searched_s = time.monotonic()
+        options = self._present_paths(is_first=is_first)
+        self.has_paths = bool(options.paths)
+        found = present_partitions(self._filesystem, options, self._watch) if self.has_paths else []
+        if self.has_paths and not found and is_first:
+            _log.warning(
+                "Nothing to read yet in %s. The stream waits for its first partition.",
+                ", ".join(self._options.read.paths),
+            )
+        known, self.partitions = self.partitions, {}
+        for root in self._roots.values():
+            root.partitions.clear()
+        for directory in found:
+            tailed = known.get(directory.topic_partition)
+            if tailed is None:
+                tailed = TailedPartition(directory)
+            elif tailed.directory.path != directory.path:
+                # Moved to another disk.
+                tailed = TailedPartition(directory, tailed.end_offset, topic_id=tailed.topic_id)
+            self.partitions[directory.topic_partition] = tailed
+            self._root_of(directory).partitions.append(tailed)
+            self._places.setdefault(directory.root.path, _UNKNOWN)
+
+    def _present_paths(self, *, is_first: bool) -> ReadOptions:
+        """The options with those of their paths that exist: a log directory may appear later, but not vanish."""
+        options = self._options.read
+        paths = split_paths(self._filesystem, options.paths)
+        for path in paths:
+            self._places.setdefault(path, _UNKNOWN)
+        absent = [path for path in paths if self._filesystem.status(path, follow_symlinks=True) is None]
+        for path in absent:
+            inside = os.path.join(os.path.abspath(path), "")
+            if any(os.path.join(root, "").startswith(inside) for root in self._roots):
+                raise LogDirectoryError(
+                    "Expected the log directory that this stream reads, found nothing. Mount or restore it, and start "
+                    "the query again; or leave it out of path.",
+                    path=path,
+                )
+            if is_first:
+                _log.warning("%s does not exist yet. The stream waits for it.", path)
+        return dataclasses.replace(options, paths=tuple(path for path in paths if path not in absent))
+
+    def _root_of(self, directory: PartitionDirectory) -> _Root:
+        path = directory.root.path
+        root = self._roots.get(path)
+        if root is None:
+            root = self._roots[path] = _Root(path, self._options_of_root(directory.root))
+        return root
+
+    def _options_of_root(self, root: LogDirectoryFiles) -> ReadOptions:
+        options = self._options.read
+        if self._options.is_end_given:
+            return options
+        # Other programs' checkpoints are not kept up to date while they append.
+        is_brokers = root.meta_properties is not None
+        has_checkpoint = self._filesystem.status(self._checkpoint_path(root.path)) is not None
+        if is_brokers and has_checkpoint:
+            return dataclasses.replace(options, ending_at="highWatermark")
+        _log.log(
+            logging.WARNING if is_brokers else logging.INFO,
+            "%s is read to its log ends, because no checkpoint of a broker tells its high watermarks.",
+            root.path,
+        )
+        return dataclasses.replace(options, ending_at="logEnd")
+
+    @staticmethod
+    def _checkpoint_path(root: str) -> str:
+        return os.path.join(root, REPLICATION_OFFSET_CHECKPOINT)
+
+    def _suspects(self, root: _Root, *, is_changed: bool) -> list[TailedPartition]:
+        """The partitions of a log directory that may end elsewhere than at the last look."""
+        if is_changed:
+            return list(root.partitions)
+        if not root.ends_at_high_watermark:
+            return [each for each in root.partitions if self._has_changed(each)]
+        before = root.high_watermarks
+        status = self._filesystem.status(self._checkpoint_path(root.path))
+        if status is None or status != root.checkpoint_status:
+            root.checkpoint_status = status
+            root.high_watermarks = LogDirectoryFiles(self._filesystem, root.path).high_watermarks
+        now = root.high_watermarks
+        return [
+            each
+            for each in root.partitions
+            if each.directory_status is None
+            or now.get(each.directory.topic_partition) != before.get(each.directory.topic_partition)
+        ]
+
+    def _has_changed(self, tailed: TailedPartition) -> bool:
+        if tailed.directory_status is None:
+            return True
+        if self._filesystem.status(tailed.active_path) != tailed.active_status:
+            return True
+        return self._filesystem.status(tailed.directory.path, follow_symlinks=True) != tailed.directory_status
+
+    def _look_at(self, root: _Root, suspects: Sequence[TailedPartition]) -> bool:
+        """Look up where partitions of a log directory end; False if a commit became visible meanwhile."""
+        if not suspects:
+            return True
+        for each in suspects:
+            # Before the look, so that later changes show in the next one.
+            each.directory_status = self._filesystem.status(each.directory.path, follow_symlinks=True)
+            each.active_status = self._filesystem.status(each.active_path) if each.active_path else None
+        files = LogDirectoryFiles(self._filesystem, root.path)
+        files.visibility = before = self._watch.visibility_of(root.path)
+        found = [(each, self._end_of(each, root, files)) for each in suspects]
+        if read_visibility(self._filesystem, root.path, before) != before:
+            for each in suspects:
+                each.directory_status = None
+            return False
+        for tailed, end in found:
+            if end is not None:
+                self._note(tailed, *end)
+        return True
+
+    def _end_of(
+        self, tailed: TailedPartition, root: _Root, files: LogDirectoryFiles
+    ) -> tuple[PartitionLog, int] | None:
+        """The partition's log, and where what may be read of it ends; None if it cannot be read now."""
+        known = tailed.directory
+        directory = PartitionDirectory(known.path, known.topic, known.partition, files)
+        try:
+            log = load_log(self._filesystem, directory, root.options)
+            if root.ends_at_high_watermark and files.high_watermarks and log.high_watermark is None:
+                # A broker's checkpoint names a new partition some seconds later.
+                end_offset = log.log_start_offset
+            else:
+                end_offset = limit_offset(log, root.options)
+            log.topic_id  # noqa: B018  (read here, where an error counts as a failed look)
+        except SegmentLogError as error:
+            self._note_failure(tailed, error)
+            return None
+        tailed.failures = 0
+        return log, end_offset
+
+    def _note_failure(self, tailed: TailedPartition, error: SegmentLogError) -> None:
+        tailed.directory_status = None
+        if self._filesystem.status(tailed.directory.path, follow_symlinks=True) is None:
+            # Deleted, or moved away: the next search will tell.
+            self._places = dict.fromkeys(self._places, _UNKNOWN)
+            return
+        tailed.failures += 1
+        if tailed.failures == 1:
+            tailed.failing_since_s = time.monotonic()
+        has_lasted = time.monotonic() - tailed.failing_since_s >= _FAILING_S
+        if tailed.failures >= _ATTEMPTS and has_lasted:
+            raise error
+
+    def _note(self, tailed: TailedPartition, log: PartitionLog, end_offset: int) -> None:
+        """Note where a partition ends, and what the next look compares with."""
+        root = log.directory.root
+        if tailed.active_path:
+            self._note_rewind(tailed, log)
+        tailed.end_offset = end_offset
+        tailed.topic_id = log.topic_id or tailed.topic_id
+        tailed.truncations_bytes = root.visibility.truncations_bytes
+        bases = log.segments.base_offsets
+        active_path = os.path.join(log.path, log_file_name(bases[-1])) if bases else log.path
+        if self._roots[root.path].ends_at_high_watermark:
+            # A copy may lack records that its checkpoint counts, and get them later.
+            is_certain = root.high_watermarks.get(log.directory.topic_partition, 0) <= log.log_end_offset
+        else:
+            # The status of another active segment before the look is not known.
+            is_certain = active_path == tailed.active_path and is_settled(tailed.directory_status)
+        tailed.active_path = active_path
+        if not is_certain:
+            tailed.directory_status = None
+
+    def _note_rewind(self, tailed: TailedPartition, log: PartitionLog) -> None:
+        """Note that records were taken off the end of a log, which may have grown again meanwhile."""
+        root = log.directory.root.path
+        rewound_to = truncated_to(self._filesystem, root, log.topic, log.partition, tailed.truncations_bytes)
+        if None not in (tailed.topic_id, log.topic_id) and log.topic_id != tailed.topic_id:
+            _log.warning("The topic of %s-%d was deleted and created anew.", log.topic, log.partition)
+            rewound_to = log.log_start_offset
+        if rewound_to is not None:
+            known = tailed.rewound_to
+            tailed.rewound_to = rewound_to if known is None else min(rewound_to, known)
