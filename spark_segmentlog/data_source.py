@@ -7,18 +7,19 @@ processes that plan. So it holds only its options, and large or slow modules are
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
 from spark_segmentlog.tracebacks import raises_without_frames
-from storage_core.errors import SegmentLogError
+from storage_core.errors import OptionError, SegmentLogError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_segmentlog.reader import SegmentLogReader, ViewReader
     from spark_segmentlog.stream_reader import RefusedStreamReader, SegmentLogStreamReader
+    from spark_segmentlog.stream_writer import SegmentLogStreamWriter
     from spark_segmentlog.writer import SegmentLogWriter
 
 
@@ -109,14 +110,24 @@ class SegmentLogDataSource(DataSource):
         notices = options.read_notices(self.options, is_stream=True)
         return stream_reader.SegmentLogStreamReader(stream_options, columns, notices)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802
-        """Not in this version."""
-        _not_in_this_version("A streaming write")
+    @raises_without_frames
+    def streamWriter(self, schema: StructType, overwrite: bool) -> SegmentLogStreamWriter:  # noqa: N802
+        """Create a writer of a micro-batch: one for its tasks, and one for its commit.
 
+        Args:
+            schema: The columns of the DataFrame.
+            overwrite: Whether the query has the output mode complete, which is not supported.
+        """
+        from spark_segmentlog import options, stream_writer, write_plan  # noqa: PLC0415
+        from storage_core.filesystem import FileSystem  # noqa: PLC0415
 
-def _not_in_this_version(what: str) -> NoReturn:
-    # Not PySparkNotImplementedError, which Spark catches to try the next method.
-    raise NotImplementedError(
-        f"{what} is not supported by this version of segmentlog, which reads and writes batches: "
-        'spark.read.format("segmentlog").load(path), df.write.format("segmentlog").mode("append").save(path).'
-    )
+        if overwrite:
+            raise OptionError(
+                "The output mode complete writes all rows again in each batch, and a log only grows. Use "
+                "writeStream.foreachBatch with the batch writer, mode overwrite, and the options txnAppId and "
+                "txnVersion (the number of the batch)."
+            )
+        write_options, app_id = options.stream_write_options(self.options)
+        plan = write_plan.plan_write(FileSystem(), schema, write_options, is_overwrite=False)
+        ignored = options.ignored_write_options(self.options, is_stream=True)
+        return stream_writer.SegmentLogStreamWriter(plan, app_id, ignored)

@@ -90,6 +90,8 @@ _REJECTED_BY_READS: Final = {
 }
 
 PartitionerName = Literal["default", "roundRobin", "random"]
+# Spark passes them to a sink.
+_OF_STREAMING_WRITES: Final = frozenset({"checkpointlocation", "queryname"})
 _COMPRESSION: Final = "compression.type"
 _LEVEL: Final = "compression.level"
 _BATCH_SIZE: Final = "batch.size"
@@ -361,6 +363,27 @@ class WriteOptions:
         return self.partitions or 1
 
 
+def stream_write_options(options: Mapping[str, str]) -> tuple[WriteOptions, str | None]:
+    """Parse and check the options of a streaming write; raises as `write_options` does.
+
+    Returns:
+        What to write, and the name that the user gives to the query: ``txnAppId``, without a version, because each
+        micro-batch has its number.
+    """
+    given = {option_key(name): name for name in options if name.lower() not in _OF_STREAMING_WRITES}
+    for name, why in (
+        ("txnVersion", "the number of each micro-batch is its version"),
+        ("offsetsFrom", "a stream has no rows of a whole directory"),
+    ):
+        if option_key(name) in given:
+            raise OptionError(f"{name} does not go with a stream: {why}. Leave it out.")
+    app_id = options[given["txnappid"]] if "txnappid" in given else None
+    if app_id is not None:
+        parse_transaction({"txnAppId": app_id, "txnVersion": "0"})
+    batch = write_options({name: options[name] for key, name in given.items() if key != "txnappid"})
+    return batch, app_id
+
+
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse and check the options of a batch write. Nothing is opened or looked up.
 
@@ -398,9 +421,11 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def ignored_write_options(options: Mapping[str, str]) -> tuple[str, ...]:
+def ignored_write_options(options: Mapping[str, str], *, is_stream: bool = False) -> tuple[str, ...]:
     """Names, never values, of the options that are accepted and have no effect."""
     names = [name for name in sorted(map(str.lower, options)) if _is_ignored_by_writes(name)]
+    if is_stream:
+        names = [name for name in names if name not in _OF_STREAMING_WRITES]
     return tuple(_READ_BY_KEY.get(option_key(name), name) for name in names)
 
 

@@ -81,9 +81,12 @@ class WritePlan:
         return self.topics.get(topic) or TopicPlan(self.options.partition_count, is_new=True)
 
     def settings(self, topics: Iterable[str] = ()) -> JobSettings:
-        """The settings of the commit, given the topics of the rows."""
+        """The settings of the commit, given the topics of the rows; that of the options is among them."""
         options = self.options
         written = set(topics)
+        if options.topic is not None and not options.broker_directory:
+            # Without rows, too, so that it can be read afterwards. A cluster creates its topics itself.
+            written.add(options.topic)
         makes_all_partitions = options.offsets_from is None or options.partitions is not None
         return JobSettings(
             job_id=self.job_id,

@@ -40,11 +40,12 @@ from storage_core.partitioning import (
 from storage_core.record.encode import BatchEncoding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
     from spark_segmentlog.write_plan import TopicPlan, WritePlan
+    from storage_core.commit.job import CommitOutcome
 
 
 # The size of a record besides key and value: lengths, attributes, small deltas.
@@ -234,6 +235,58 @@ class StagedRows(WriterCommitMessage):
     host: str = ""
 
 
+def consumed(iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+    """Pass over the rows of a job that is committed already: Spark waits until they are consumed."""
+    for _ in iterator:
+        pass
+    return StagedRows()
+
+
+def staged(iterator: Iterator[pa.RecordBatch], plan: WritePlan, planned_on: str) -> StagedRows:
+    """Stage the rows of one partition of a DataFrame, in a task of a job that was planned on a host."""
+    require_directories(FileSystem(), {plan.root}, planned_on, may_be_empty=True)
+    context = TaskContext.get()
+    if context is not None:
+        # Only tasks see the session's configuration.
+        plan.columns.check_case(context.getLocalProperty(CASE_SENSITIVE))
+    task, attempt = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
+    batches = (batch for batch in iterator if batch.num_rows)
+    first = next(batches, None)
+    if first is None:
+        return StagedRows()
+    config = plan.options.config
+    router = RowRouter(plan, task)
+    # Rows are encoded and written in another thread while this one waits for Spark.
+    with StageWriter(
+        FileSystem(max_open_files=_MOST_OPEN_FILES),
+        plan.root,
+        StageId(plan.job_id, task, attempt),
+        BatchEncoding(
+            config.compression_codec,
+            config.compression_level,
+            config.batch_size,
+            plan.options.max_decompressed_batch_bytes,
+        ),
+        config,
+        default_timestamp_ms=plan.time_ms,
+        flush=plan.options.flush,
+    ) as stage:
+        for batch in itertools.chain([first], batches):
+            stage.append(router.route(batch))
+        return StagedRows(stage.finish(), router.topics, socket.gethostname())
+
+
+def publish(root: str, job: CommitJob, rows: Iterable[StagedRows]) -> CommitOutcome:
+    """Commit what tasks have staged, perhaps on other hosts."""
+    manifests = {each.manifest: each.host for each in rows if each.manifest is not None}
+    try:
+        return job.commit(list(manifests))
+    except CorruptCheckpointError:
+        hosts = {os.path.join(root, manifest.name): host for manifest, host in manifests.items()}
+        require_shared_storage(FileSystem(), hosts)
+        raise
+
+
 class SegmentLogWriter(DataSourceArrowWriter):
     """Writes the rows of a `save()` into a log directory: all of them exactly once, or none."""
 
@@ -248,17 +301,8 @@ class SegmentLogWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
         """Stage the rows of one partition of the DataFrame. Runs in tasks, once for every attempt."""
         if self._plan.is_committed:
-            for _ in iterator:
-                # Spark waits until the rows are consumed.
-                pass
-            return StagedRows()
-        require_directories(FileSystem(), {self._plan.root}, self._planned_on, may_be_empty=True)
-        context = TaskContext.get()
-        if context is not None:
-            # Only tasks see the session's configuration.
-            self._plan.columns.check_case(context.getLocalProperty(CASE_SENSITIVE))
-        task, attempt = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
-        return self._stage((batch for batch in iterator if batch.num_rows), task, attempt)
+            return consumed(iterator)
+        return staged(iterator, self._plan, self._planned_on)
 
     @raises_without_frames
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -266,23 +310,12 @@ class SegmentLogWriter(DataSourceArrowWriter):
         if self._plan.is_committed:
             self._log_committed_before()
             return
-        staged = [message for message in messages if isinstance(message, StagedRows)]
-        manifests = [each.manifest for each in staged if each.manifest is not None]
-        job = self._job(staged)
-        if self._plan.options.topic is None and not manifests and not job.settings.restored_offsets:
+        rows = [message for message in messages if isinstance(message, StagedRows)]
+        job = self._job(rows)
+        has_rows = any(each.manifest is not None for each in rows)
+        if self._plan.options.topic is None and not has_rows and not job.settings.restored_offsets:
             self._log_no_topics()
-        try:
-            outcome = job.commit(manifests)
-        except CorruptCheckpointError:
-            require_shared_storage(
-                FileSystem(),
-                {
-                    os.path.join(self._plan.root, each.manifest.name): each.host
-                    for each in staged
-                    if each.manifest
-                },
-            )
-            raise
+        outcome = publish(self._plan.root, job, rows)
         if outcome.was_committed_before:
             self._log_committed_before()
 
@@ -298,37 +331,8 @@ class SegmentLogWriter(DataSourceArrowWriter):
             if self._plan.is_new_root:
                 job.empty_new_root()
 
-    def _stage(self, batches: Iterator[pa.RecordBatch], task: int, attempt: int) -> StagedRows:
-        first = next(batches, None)
-        if first is None:
-            return StagedRows()
-        plan, config = self._plan, self._plan.options.config
-        router = RowRouter(plan, task)
-        # Rows are encoded and written in another thread while this one waits for Spark.
-        with StageWriter(
-            FileSystem(max_open_files=_MOST_OPEN_FILES),
-            plan.root,
-            StageId(plan.job_id, task, attempt),
-            BatchEncoding(
-                config.compression_codec,
-                config.compression_level,
-                config.batch_size,
-                plan.options.max_decompressed_batch_bytes,
-            ),
-            config,
-            default_timestamp_ms=plan.time_ms,
-            flush=plan.options.flush,
-        ) as stage:
-            for batch in itertools.chain([first], batches):
-                stage.append(router.route(batch))
-            return StagedRows(stage.finish(), router.topics, socket.gethostname())
-
-    def _job(self, staged: list[StagedRows]) -> CommitJob:
-        topics = {topic for each in staged for topic in each.topics}
-        options = self._plan.options
-        if options.topic is not None and not options.broker_directory:
-            # Without rows, too, so that it can be read afterwards. A cluster creates its topics itself.
-            topics.add(options.topic)
+    def _job(self, rows: list[StagedRows]) -> CommitJob:
+        topics = {topic for each in rows for topic in each.topics}
         return CommitJob(FileSystem(), self._plan.root, self._plan.settings(topics))
 
     def _log_no_topics(self) -> None:

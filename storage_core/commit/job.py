@@ -52,6 +52,7 @@ from storage_core.errors import (
     CommitInDoubtError,
     LogDirectoryError,
     LogDirectoryLockedError,
+    OptionError,
     SegmentLogError,
     StorageError,
 )
@@ -90,8 +91,8 @@ _LOST_AND_FOUND: Final = "lost+found"
 _CONTENT: Final = b"segmentlog"
 _PATCHED: Final = b"segment***"
 _WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
-# A larger commits file is compacted.
-_LONG_COMMITS_BYTES: Final = 1 << 20
+# A longer commits file is compacted, if that makes it much shorter. Each commit reads it several times, at 3 µs a line.
+_MANY_COMMITS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +242,31 @@ class CommitOutcome:
     was_committed_before: bool
 
 
+def is_version_committed(commits: CommitsFile, settings: JobSettings) -> bool:
+    """Whether an application has committed this version, or a later one.
+
+    Raises:
+        OptionError: The name of the application is that of another streaming query, or of an application that is none.
+    """
+    if settings.txn_app_id is None or settings.txn_version is None:
+        return False
+    last = commits.last_of(settings.txn_app_id)
+    if last is None or last.txn_version is None:
+        return False
+    is_committed = settings.txn_version <= last.txn_version
+    # Batches that another program has written, with foreachBatch perhaps, may be continued.
+    is_other = settings.query_id != last.query_id and (last.query_id is not None or is_committed)
+    if settings.query_id is not None and is_other:
+        whose = "a job that is no stream" if last.query_id is None else f"the streaming query {last.query_id}"
+        raise OptionError(
+            f"Expected the txnAppId {settings.txn_app_id!r} to be that of the streaming query {settings.query_id}, at its "
+            f"batch {settings.txn_version}; found that {whose} has written batch {last.txn_version} with it. A query "
+            "with a new checkpoint is another query: restore the checkpoint, or give the query another txnAppId and "
+            "a start that repeats no rows."
+        )
+    return is_committed
+
+
 class CommitJob:
     """The driver's side of a job: `begin`, then the tasks stage rows, then `commit` or `abort`.
 
@@ -299,8 +325,7 @@ class CommitJob:
                 delete_staged_files(self._filesystem, self.root, self.settings.job_id)
                 _log.info("Job %s was committed before: nothing was done.", self.settings.job_id)
                 return CommitOutcome(commits.generation, was_committed_before=True)
-            if commits.size_bytes > _LONG_COMMITS_BYTES:
-                replace_commits_file(self._filesystem, self.root, shortened_commits(commits.entries))
+            self._shorten(commits)
             journal = prepare(
                 self._job,
                 manifests,
@@ -353,14 +378,14 @@ class CommitJob:
         entries = self._filesystem.list_directory(self.root)
         return {entry.name for entry in entries if not (entry.is_directory and entry.name == _LOST_AND_FOUND)}
 
+    def _shorten(self, commits: CommitsFile) -> None:
+        if len(commits.entries) >= _MANY_COMMITS:
+            shortened = shortened_commits(commits.entries)
+            if len(shortened) <= len(commits.entries) // 2:
+                replace_commits_file(self._filesystem, self.root, shortened)
+
     def _is_committed(self, commits: CommitsFile) -> bool:
-        settings = self.settings
-        if commits.has_job(settings.job_id):
-            return True
-        if settings.txn_app_id is None or settings.txn_version is None:
-            return False
-        last = commits.last_txn_version(settings.txn_app_id)
-        return last is not None and settings.txn_version <= last
+        return commits.has_job(self.settings.job_id) or is_version_committed(commits, self.settings)
 
     def _journal(self, journal: CommitJournal) -> None:
         """Create the interlock and write the journal. If no journal was written, the interlock is removed."""

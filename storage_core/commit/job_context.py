@@ -33,6 +33,7 @@ class JobSettings:
         txn_app_id: An application that numbers its jobs.
         txn_version: The application's number for this job. A number that is not above the last committed one counts
             as committed.
+        query_id: The streaming query that the application is, if it has another name. No other query may use the name.
         topic_ids: Ids for new topics, 22 characters. Existing topics must have the same id.
         broker_directory: Whether to write to a directory that belongs to a stopped broker.
         preserve_offsets: Whether the rows keep the offsets that they were staged with.
@@ -51,6 +52,7 @@ class JobSettings:
     targeted_topics: tuple[str, ...] = ()
     txn_app_id: str | None = None
     txn_version: int | None = None
+    query_id: str | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     broker_directory: bool = False
     preserve_offsets: bool = False
@@ -70,6 +72,10 @@ class JobSettings:
             )
         if self.txn_app_id is not None:
             _require_app_id(self.txn_app_id)
+        if self.query_id is not None and self.txn_app_id is None:
+            raise OptionError(
+                "Expected a txnAppId besides the id of a streaming query, found none. Set both."
+            )
         if self.restored_offsets and not self.preserve_offsets:
             raise OptionError("Expected offsets to be restored with preserveOffsets only. Set it, too.")
         for (topic, partition), (start, end) in self.restored_offsets.items():

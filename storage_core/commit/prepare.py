@@ -127,7 +127,14 @@ def prepare(
             path=root,
         )
     return CommitJournal(
-        entry=CommitEntry(generation, settings.job_id, time_ms, settings.txn_app_id, settings.txn_version),
+        entry=CommitEntry(
+            generation,
+            settings.job_id,
+            time_ms,
+            settings.txn_app_id,
+            settings.txn_version,
+            settings.query_id,
+        ),
         clean_shutdown=clean_shutdown,
         manifests=tuple(manifest.name for manifest in manifests),
         partitions=partitions,

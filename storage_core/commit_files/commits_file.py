@@ -5,6 +5,8 @@ and the JSON:
 
     <crc> {"generation":8,"job":"<32 hex>","time_ms":…,"txn_app_id":null,"txn_version":null}
 
+The micro-batch of a stream that has a name of the user's as txn_app_id also has "query_id", the id of the query.
+
 Bytes after the last complete line with a valid CRC were never committed; the next commit truncates them.
 """
 
@@ -31,13 +33,13 @@ if TYPE_CHECKING:
 OWN_PREFIX: Final = ".segmentlog-"
 """The prefix of this package's own files in a log directory; topic names with this prefix are refused."""
 COMMITS_FILE: Final = f"{OWN_PREFIX}commits"
-# A file beyond 1 MiB is compacted, but the last line of each application stays.
 MAX_COMMITS_BYTES: Final = 64 * 1024 * 1024
 JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
 _TXN_APP_ID: Final = re.compile(r".+", re.DOTALL)
 _LONGEST_LINE_BYTES: Final = 8192
 _LINE: Final = re.compile(rb"([0-9a-f]{8}) ([^\n]*)\n")
-_LINES_KEPT: Final = 1000
+# Late tasks of earlier jobs are recognised by them.
+_LINES_KEPT: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class CommitEntry:
         time_ms: Commit time.
         txn_app_id: The application that numbers its commits, if any.
         txn_version: The application's number for this commit.
+        query_id: The streaming query that the application is, if its user has named it.
     """
 
     generation: int
@@ -57,6 +60,7 @@ class CommitEntry:
     time_ms: int
     txn_app_id: str | None = None
     txn_version: int | None = None
+    query_id: str | None = None
 
     @classmethod
     def parse(cls, fields: JsonFields) -> CommitEntry:
@@ -66,22 +70,26 @@ class CommitEntry:
             CorruptCheckpointError: A field is missing or out of range.
         """
         has_txn = not fields.is_null("txn_app_id")
+        has_query = not fields.is_null("query_id")
         return cls(
             generation=fields.integer("generation", minimum=1),
             job_id=fields.text("job", JOB_ID, "32 hexadecimal digits"),
             time_ms=fields.integer("time_ms", minimum=-LONG_MAX),
             txn_app_id=fields.text("txn_app_id", _TXN_APP_ID, "a text") if has_txn else None,
             txn_version=fields.integer("txn_version", minimum=-LONG_MAX - 1) if has_txn else None,
+            query_id=fields.text("query_id", _TXN_APP_ID, "a text") if has_query else None,
         )
 
     def json_values(self) -> dict[str, Any]:
         """The fields as `parse` reads them."""
+        query = {} if self.query_id is None else {"query_id": self.query_id}
         return {
             "generation": self.generation,
             "job": self.job_id,
             "time_ms": self.time_ms,
             "txn_app_id": self.txn_app_id,
             "txn_version": self.txn_version,
+            **query,
         }
 
 
@@ -106,14 +114,10 @@ class CommitsFile:
         """Whether a job is committed."""
         return any(entry.job_id == job_id for entry in self.entries)
 
-    def last_txn_version(self, txn_app_id: str) -> int | None:
-        """The highest number that an application gave to a commit; None without one."""
-        versions = [
-            entry.txn_version
-            for entry in self.entries
-            if entry.txn_app_id == txn_app_id and entry.txn_version is not None
-        ]
-        return max(versions, default=None)
+    def last_of(self, txn_app_id: str) -> CommitEntry | None:
+        """The commit to which an application gave the highest number; None without one."""
+        entries = [each for each in self.entries if each.txn_app_id == txn_app_id]
+        return max(entries, key=lambda each: each.txn_version or 0, default=None)
 
 
 def read_commits_file(filesystem: FileSystem, root: str) -> CommitsFile:
@@ -199,7 +203,7 @@ def replace_commits_file(filesystem: FileSystem, root: str, entries: Sequence[Co
 
 
 def shortened_commits(entries: Sequence[CommitEntry]) -> list[CommitEntry]:
-    """The last 1,000 entries, preceded by the last entry of each application that is not among them."""
+    """The last 128 entries, preceded by the last entry of each application that is not among them."""
     kept = list(entries[-_LINES_KEPT:])
     applications = {entry.txn_app_id for entry in kept}
     older = []

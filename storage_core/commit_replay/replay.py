@@ -69,6 +69,7 @@ from storage_core.segment.file_names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     base_offset_of,
+    log_file_name,
     snapshot_file_name,
 )
 
@@ -461,10 +462,33 @@ class _CommitReplay:
         """Remove the commit's files once the rows are visible, the interlock last."""
         filesystem, root = self.filesystem, self.root
         delete_staged_files(filesystem, root, self.journal.job_id)
+        self._delete_former_snapshots()
         if self.journal.is_flushed:
             forget_unflushed(filesystem, root)
             write_clean_shutdown_file(filesystem, root, self.journal.clean_shutdown)
         self._delete_journal(flush=self.journal.is_flushed)
+
+    def _delete_former_snapshots(self) -> None:
+        """Delete the snapshots at the former log ends: a broker, too, keeps only the newest one and those of segments.
+
+        Otherwise a partition would have a snapshot for each micro-batch of a stream.
+        """
+        changed = []
+        for partition in self.journal.partitions:
+            former_end = partition.log_end_before
+            directory = os.path.join(self.root, f"{partition.topic}-{partition.partition}")
+            # A segment that begins there needs its snapshot.
+            is_needed = (
+                former_end == partition.log_end_after
+                or self.filesystem.status(f"{directory}/{log_file_name(former_end)}") is not None
+            )
+            if not is_needed and self.filesystem.delete(f"{directory}/{snapshot_file_name(former_end)}"):
+                changed.append(directory)
+        if self.journal.is_flushed:
+            if len(changed) >= _MANY_PARTITIONS:
+                self.filesystem.sync(self.root)
+            else:
+                in_parallel(self.filesystem.flush_directory, changed, DEFAULT_THREADS)
 
     def _delete_journal(self, *, flush: bool) -> None:
         self.filesystem.delete(os.path.join(self.root, COMMIT_JOURNAL))

@@ -169,18 +169,31 @@ def test_tells_what_was_committed():
     assert found.generation == 3
     assert found.has_job(f"{2:032x}")
     assert not found.has_job(f"{4:032x}")
-    assert [found.last_txn_version(name) for name in ("a", "b", "c")] == [7, 1, None]
+    assert [found.last_of(name) and found.last_of(name).txn_version for name in ("a", "b", "c")] == [
+        7,
+        1,
+        None,
+    ]
 
 
-def test_shortened_it_has_the_last_thousand_and_the_last_of_each_application():
-    applications = {2: "a", 5: "a", 7: "b", 9: "c", 1500: "c"}
+def test_the_id_of_a_query_is_beside_the_name_that_its_user_gave_it():
+    text = (
+        f'{{"generation":1,"job":"{JOB}","query_id":"q-1","time_ms":5,"txn_app_id":"orders","txn_version":0}}'
+    )
+    written = CommitEntry(1, JOB, 5, "orders", 0, "q-1")
+    assert commit_line(written) == line(text)
+    assert parse_commits_file(line(text), "commits").entries == (written,)
+
+
+def test_shortened_it_has_the_last_lines_and_the_last_of_each_application():
+    applications = {2: "a", 5: "a", 7: "b", 9: "c", 1950: "c"}
     entries = [
         entry(number, txn_app_id=applications.get(number), txn_version=applications.get(number) and number)
         for number in range(1, 2001)
     ]
     kept = shortened_commits(entries)
-    assert [each.generation for each in kept] == [5, 7, *range(1001, 2001)]
-    assert shortened_commits(entries[:1000]) == entries[:1000]
+    assert [each.generation for each in kept] == [5, 7, *range(1873, 2001)]
+    assert shortened_commits(entries[:128]) == entries[:128]
 
 
 entries = st.builds(
@@ -195,6 +208,7 @@ entries = st.builds(
     st.integers(-(2**62), 2**62),
     st.text(min_size=1, max_size=300),
     st.integers(-(2**63), 2**63 - 1),
+    st.none() | st.text(min_size=1, max_size=50),
 )
 
 

@@ -76,14 +76,3 @@ def test_nothing_is_looked_up_before_planning():
 
 def test_the_source_is_pickled_as_its_options():
     assert len(pickle.dumps(source())) < 300
-
-
-@pytest.mark.parametrize(
-    ("call", "what"),
-    [
-        (lambda made: made.streamWriter(OFFSETS, overwrite=False), "A streaming write"),
-    ],
-)
-def test_unsupported_operations_say_so(call, what):
-    with pytest.raises(NotImplementedError, match=f"^{what} is not supported by this version of segmentlog"):
-        call(source())

@@ -1,0 +1,249 @@
+"""`df.writeStream.format("segmentlog")`: each micro-batch is in the log once, whatever is repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions
+
+from storage_core import LogConfig, LogDirectory, read_table
+from storage_core.commit_files.commits_file import read_commits_file
+from storage_core.filesystem import FileSystem
+from tests.log.logs import append, open_directory
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A log that a query reads."""
+    with open_directory(tmp_path / "source") as logs:
+        yield logs.create("orders")
+
+
+class Sink:
+    """Runs of a query from a directory of logs to another, each until there is nothing left, or until it fails."""
+
+    def __init__(self, spark, folder):
+        self.spark = spark
+        self.folder = folder
+        self.checkpoint = folder / "checkpoint"
+        self.target = folder / "target"
+
+    def frame(self, **options):
+        reader = self.spark.readStream.format("segmentlog").options(startingOffsets="earliest", **options)
+        return reader.load(str(self.folder / "source")).select("key", "value", "partition", "timestamp")
+
+    def run(self, frame=None, *, mode="append", **options):
+        writer = (self.frame() if frame is None else frame).writeStream.format("segmentlog").outputMode(mode)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        query = writer.options(**{"topic": "copied", **options}).start(str(self.target))
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        return str(query.id)
+
+    def forget_last_commit(self):
+        """As a driver leaves its checkpoint that is killed before it notes that a batch is done."""
+        files = self.checkpoint / "commits"
+        last = max(
+            (each for each in files.iterdir() if each.name.isdecimal()), key=lambda each: int(each.name)
+        )
+        last.unlink()
+        (files / f".{last.name}.crc").unlink()
+
+    def values(self):
+        return [int(each) for each in read_table(self.target, subscribe="copied")["value"].to_pylist()]
+
+    def commits(self):
+        entries = read_commits_file(FileSystem(), str(self.target)).entries
+        return [(each.txn_app_id, each.txn_version, each.query_id) for each in entries]
+
+    def names(self):
+        return sorted(path.name for path in Path(self.target).iterdir())
+
+
+@pytest.fixture
+def sink(spark, tmp_path):
+    return Sink(spark, tmp_path)
+
+
+def test_each_batch_is_appended_once_and_known_by_query_and_number(source, sink):
+    append(source, 3)
+    query_id = sink.run()
+    append(source, 2)
+    assert sink.run() == query_id
+    assert sink.values() == [0, 1, 2, 3, 4]
+    assert sink.commits() == [(query_id, 0, None), (query_id, 1, None)]
+
+
+def test_a_batch_that_is_repeated_is_not_written_again(source, sink):
+    append(source, 3)
+    sink.run()
+    sink.forget_last_commit()
+    append(source, 2)
+    sink.run()
+    assert sink.values() == [0, 1, 2, 3, 4]
+    assert not [name for name in sink.names() if "stage" in name]
+
+
+def test_a_name_of_the_users_own_and_the_id_of_the_query_beside_it(source, sink):
+    append(source, 3)
+    query_id = sink.run(txnAppId="copier")
+    assert sink.commits() == [("copier", 0, query_id)]
+    sink.forget_last_commit()
+    append(source, 1)
+    sink.run(txnAppId="copier")
+    assert sink.values() == [0, 1, 2, 3]
+
+
+def test_a_new_query_under_an_old_name_is_an_error_and_skips_nothing_silently(source, sink):
+    append(source, 3)
+    first = sink.run(txnAppId="copier")
+    sink.checkpoint = sink.folder / "another checkpoint"
+    with pytest.raises(
+        Exception, match=f"found that the streaming query {first} has written batch 0 with it"
+    ):
+        sink.run(txnAppId="copier")
+    sink.run(txnAppId="another copier")
+    assert sink.values() == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_name_that_a_batch_job_has_used_may_be_continued_but_not_repeated(spark, source, sink):
+    rows = spark.createDataFrame([(b"7",)], "value binary")
+    (
+        rows.write.format("segmentlog")
+        .mode("append")
+        .options(topic="copied", txnAppId="copier", txnVersion="0")
+        .save(str(sink.target))
+    )
+    append(source, 1)
+    with pytest.raises(Exception, match="found that a job that is no stream has written batch 0 with it"):
+        sink.run(txnAppId="copier")
+    assert sink.values() == [7]
+
+
+def test_options_and_columns_are_those_of_the_batch_writer(source, sink):
+    append(source, 4)
+    frame = sink.frame().select(
+        functions.concat(
+            functions.lit("topic-"), functions.col("value").cast("string").cast("int") % 2
+        ).alias("topic"),
+        functions.lit(2).alias("partition"),
+        "value",
+        "timestamp",
+        functions.expr("array(struct('h' as key, value as value))").alias("headers"),
+    )
+    query = (
+        frame.writeStream.format("segmentlog")
+        .queryName("copies")
+        .options(
+            **{
+                "checkpointLocation": str(sink.checkpoint),
+                "partitions": "3",
+                "compression.type": "zstd",
+                "segment.bytes": str(2 << 20),
+                "kafka.bootstrap.servers": "b:9092",
+            }
+        )
+    )
+    running = query.start(str(sink.target))
+    try:
+        running.processAllAvailable()
+    finally:
+        running.stop()
+    table = read_table(sink.target, include_headers=True, include_metadata=True)
+    assert sorted(zip(table["topic"].to_pylist(), table["partition"].to_pylist(), strict=True)) == [
+        ("topic-0", 2),
+        ("topic-0", 2),
+        ("topic-1", 2),
+        ("topic-1", 2),
+    ]
+    assert {each["compression"] for each in table["_metadata"].to_pylist()} == {"zstd"}
+    assert [each[0]["key"] for each in table["headers"].to_pylist()] == ["h"] * 4
+
+
+def test_the_topic_exists_after_a_batch_without_rows(source, sink):
+    sink.run()
+    with LogDirectory.open(sink.target) as logs:
+        assert logs.get("copied").log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"txnVersion": "5"}, "txnVersion does not go with a stream"),
+        ({"txnAppId": " "}, "txnAppId is empty"),
+        ({"preserveOffsets": "true", "offsetsFrom": "/x"}, "offsetsFrom does not go with a stream"),
+        ({"compresion.type": "zstd"}, "Did you mean 'compression.type'"),
+    ],
+)
+def test_what_is_refused(source, sink, options, message):
+    append(source, 1)
+    with pytest.raises(Exception, match=message):
+        sink.run(**options)
+
+
+def test_complete_mode_is_refused_and_the_way_out_is_named(source, sink):
+    append(source, 1)
+    counts = sink.frame().groupBy("partition").count().selectExpr("cast(count as string) as value")
+    with pytest.raises(Exception, match=r"Use writeStream\.foreachBatch with the batch writer"):
+        sink.run(counts, mode="complete")
+
+
+def test_the_batch_writer_in_foreach_batch_writes_each_batch_once(source, sink):
+    append(source, 3)
+
+    def write(frame, number):
+        writer = frame.write.format("segmentlog").mode("append").option("topic", "copied")
+        writer.options(txnAppId="copier", txnVersion=str(number)).save(str(sink.target))
+
+    def run():
+        writer = sink.frame().writeStream.option("checkpointLocation", str(sink.checkpoint))
+        query = writer.foreachBatch(write).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    run()
+    sink.forget_last_commit()
+    append(source, 2)
+    run()
+    assert sink.values() == [0, 1, 2, 3, 4]
+
+
+def test_a_task_that_fails_leaves_nothing_staged(source, sink):
+    append(source, 3)
+    failing = sink.frame().withColumn("topic", functions.expr("if(value like '%2', null, 'copied')"))
+    writer = failing.writeStream.format("segmentlog").option("checkpointLocation", str(sink.checkpoint))
+    query = writer.start(str(sink.target))
+    with pytest.raises(Exception, match="null topic present in the data"):
+        query.processAllAvailable()
+    query.stop()
+    assert not [name for name in sink.names() if "stage" in name]
+
+
+def test_order_within_a_partition_is_kept_across_the_tasks_of_a_batch(source, sink):
+    append(source, 60)
+    sink.run(sink.frame(maxRecordsPerPartition="7"))
+    assert sink.values() == list(range(60))
+
+
+def test_compacted_topics_need_keys_as_in_a_batch(source, sink):
+    append(source, 1)
+    with pytest.raises(Exception, match="Compacted topic cannot accept message without key"):
+        sink.run(**{"cleanup.policy": "compact"})
+
+
+def test_files_do_not_grow_in_number_with_the_batches(source, sink):
+    for _ in range(4):
+        append(source, 1)
+        sink.run()
+    partition = sink.target / "copied-0"
+    assert sorted(path.name for path in partition.glob("*.snapshot")) == ["00000000000000000004.snapshot"]
+    assert len(list(partition.glob("*.log"))) == 1
+    with LogDirectory.open(sink.target, config=LogConfig()) as logs:
+        assert logs.get("copied").log_end_offset == 4
