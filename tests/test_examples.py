@@ -111,6 +111,16 @@ def test_processes_share_the_partitions():
     ]  # fmt: skip
 
 
+@pytest.mark.spark
+@pytest.mark.thorough
+def test_a_query_prints_what_is_appended_after_its_start():
+    assert run("examples/tail_live_directory.py").splitlines() == [
+        "batch 1: readings-0 1: reading 0",
+        "batch 2: readings-0 2: reading 1",
+        "batch 3: readings-0 3: reading 2",
+    ]
+
+
 @pytest.fixture
 def backfill(spark, tmp_path, capsys):
     """Run examples/hourly_backfill.py in the session of the tests; the lines that it prints."""

@@ -29,6 +29,7 @@ _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "memory": ("memory", {}),
     "append": ("append", {}),
     "write": ("write", {}),
+    "streaming": ("streaming", {}),
     "recovery": ("recovery", {}),
     "clean": ("clean", {}),
     "retention": ("retention", {}),

@@ -88,6 +88,30 @@ class WriteJob:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StreamJob:
+    """One streaming query; ``stream`` is an action of `benchmarks.spark.streams`, and ``more`` what it asks for."""
+
+    stream: str
+    format: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    path: str | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One line for the worker."""
+        return json.dumps(
+            {
+                "action": "stream",
+                "stream": self.stream,
+                "format": self.format,
+                "options": dict(self.options),
+                "path": self.path,
+                **self.more,
+            }
+        )
+
+
 class SparkProcess:
     """A Spark session elsewhere. Use as a context manager."""
 
@@ -110,6 +134,10 @@ class SparkProcess:
     def run(self, job: Job | WriteJob) -> float:
         """Run a job to its end; the seconds from ``load`` to the last row, or those of ``save``."""
         return float(self._ask(job)["seconds"])
+
+    def stream(self, job: StreamJob) -> dict[str, Any]:
+        """Run a streaming query; what its action answers."""
+        return self._ask(job)
 
     def fingerprint(self, job: Job) -> dict[str, int]:
         """Count and sums of the rows that the job reads."""
@@ -152,7 +180,7 @@ class SparkProcess:
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
 
-    def _ask(self, job: Job | WriteJob) -> dict[str, Any]:
+    def _ask(self, job: Job | WriteJob | StreamJob) -> dict[str, Any]:
         requests, _ = self._pipes()
         requests.write(job.to_json() + "\n")
         requests.flush()

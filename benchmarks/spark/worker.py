@@ -51,6 +51,10 @@ def main() -> None:
 
 def _run(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
     _register(spark, job["format"])
+    if job["action"] == "stream":
+        from benchmarks.spark.streams import run_stream
+
+        return run_stream(spark, job)
     if job["action"] == "write":
         return {"seconds": _write(spark, job)}
     started = time.perf_counter()
@@ -61,7 +65,7 @@ def _run(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
     if job["action"] == "fingerprint":
         row = frame.selectExpr(*_FINGERPRINT).collect()[0]
         return {"seconds": time.perf_counter() - started, "fingerprint": row.asDict()}
-    raise ValueError(f"Expected action noop, fingerprint or write, found {job['action']}.")
+    raise ValueError(f"Expected action noop, fingerprint, write or stream, found {job['action']}.")
 
 
 def _load(spark: SparkSession, job: dict[str, Any]) -> DataFrame:

@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 Offsets = Mapping[TopicPartition, int]
 """By topic and partition, the first offset that is not read yet."""
 # While nothing is new, looking takes this part of the time at most.
-_LOOKING_SHARE: Final = 1 / 15
+_LOOKING_SHARE: Final = 1 / 20
 _LONGEST_PAUSE_S: Final = 0.5
 # How often a batch is planned while retention deletes segments of it.
 _ATTEMPTS: Final = 3
