@@ -126,19 +126,14 @@ class LogStream:
         if self._initial is None:
             warn_of_seconds(self._options.read.starting, LatestBound())
             ends = self._look()
-            directories = [each.directory for each in self._tail.partitions.values()]
-            check_bounds(self._options.read, directories)
-            self._initial = {
-                each.topic_partition: self._initial_offset(each, ends[each.topic_partition])
-                for each in directories
-            }
+            check_bounds(self._options.read, [each.directory for each in self._tail.partitions.values()])
+            self._initial = {key: self._initial_offset(key, end) for key, end in ends.items()}
         return self._initial
 
-    def _initial_offset(self, directory: PartitionDirectory, latest_offset: int) -> int:
+    def _initial_offset(self, key: TopicPartition, latest_offset: int) -> int:
         """Where a partition starts."""
-        key = directory.topic_partition
-        options = self._tail.options_of(directory)
-        log = load_log(self._filesystem, directory, options)
+        options = self._tail.options_of(key)
+        log = self._tail.log_of(key)
         requested = requested_bound(options.starting, log)
         if requested == LATEST_OFFSET:
             offset = latest_offset
@@ -147,7 +142,7 @@ class LogStream:
         else:
             # An offset that is asked for need not be below a high watermark, which may be some seconds old.
             everything = dataclasses.replace(options, ending_at="logEnd", isolation_level="read_uncommitted")
-            return resolve_partition(self._filesystem, directory, everything).start_offset
+            return resolve_partition(self._filesystem, log.directory, everything).start_offset
         self._moving.add(key)
         if offset >= latest_offset or self._options.is_start_relative:
             self._anchored.add(key)
@@ -218,9 +213,7 @@ class LogStream:
             return end
         # A high watermark may be older than the offsets of a checkpoint, and a last stable offset lower than they are if
         # the isolation level was another one.
-        options = self._tail.options_of(tailed.directory)
-        log_end_offset = load_log(self._filesystem, tailed.directory, options).log_end_offset
-        return min(start, log_end_offset)
+        return min(start, self._tail.log_of(key).log_end_offset)
 
     def _nothing_there(self) -> LogDirectoryError:
         return LogDirectoryError(
@@ -246,10 +239,7 @@ class LogStream:
         return ends
 
     def _begin(self, key: TopicPartition, start: Offsets) -> int:
-        if key in start:
-            return start[key]
-        directory = self._tail.partitions[key].directory
-        return load_log(self._filesystem, directory, self._tail.options_of(directory)).log_start_offset
+        return start[key] if key in start else self._tail.log_of(key).log_start_offset
 
     def _waits(self, new_offsets: int) -> bool:
         """Whether a batch waits for more records; the first one of a run never does."""
@@ -267,8 +257,7 @@ class LogStream:
         """Ends that keep ranges of offsets within a number of bytes, shared in proportion to what each has."""
         ranges = []
         for key, (begin, end) in wanted.items():
-            directory = self._tail.partitions[key].directory
-            log = load_log(self._filesystem, directory, self._tail.options_of(directory))
+            log = self._tail.log_of(key)
             ranges.append(PartitionRange(log, max(begin, log.log_start_offset), end))
         sizes = {
             (each.topic, each.partition): sum(span.size_bytes for span in locate_spans(each))
@@ -288,8 +277,8 @@ class LogStream:
             SegmentLogError: A log cannot be read.
         """
         # Of a first batch that is repeated, the initial offsets are looked up again: there may be more partitions, and
-        # some may start after its end.
-        is_first = self._position is None and start == self._initial
+        # some may start after its end. Spark 4.0 and 4.1 plan the empty batch at its end before they repeat it.
+        is_first = start == self._initial and (self._position is None or self._position == end)
         self._position = end
         moving = self._moving if is_first else ()
         if not is_first:
@@ -408,7 +397,7 @@ def backlog(
     tail = LogTail(filesystem, options)
     left = {}
     for key, end_offset in tail.look().items():
-        log = load_log(filesystem, tail.partitions[key].directory, options.read)
+        log = tail.log_of(key)
         wanted = PartitionRange(log, max(read.get(key, 0), log.log_start_offset), end_offset)
         if not wanted.is_empty:
             left[key] = wanted.size, sum(span.size_bytes for span in locate_spans(wanted))

@@ -54,15 +54,18 @@ def is_settled(*statuses: FileStatus | None) -> bool:
 
 
 def present_partitions(
-    filesystem: FileSystem, options: ReadOptions, watch: CommitWatch
+    filesystem: FileSystem, options: ReadOptions, watch: CommitWatch, *, is_repeated: bool = True
 ) -> list[PartitionDirectory]:
-    """The partitions of a read that exist now. Topics and partitions that are named may come and go."""
+    """The partitions of a read that exist now. Topics and partitions that are named may come and go.
+
+    What is left out is news for the log unless the search is repeated.
+    """
     found = find_partitions(
         filesystem,
         split_paths(filesystem, options.paths),
         follow_symlinks=options.follow_symlinks,
         watch=watch,
-        is_repeated=True,
+        is_repeated=is_repeated,
     )
     topics = {directory.topic for directory in found}
     if options.subscribe is not None:
@@ -178,9 +181,17 @@ class LogTail:
             )
         return {key: each.end_offset for key, each in self.partitions.items()}
 
-    def options_of(self, directory: PartitionDirectory) -> ReadOptions:
+    def options_of(self, key: TopicPartition) -> ReadOptions:
         """What is read of a partition: as asked for, with what ``latest`` means in its log directory."""
-        return self._roots[directory.root.path].options
+        return self._roots[self.partitions[key].directory.root.path].options
+
+    def log_of(self, key: TopicPartition) -> PartitionLog:
+        """List a partition as it is now, with the commits that were visible at the last look."""
+        known = self.partitions[key].directory
+        root = LogDirectoryFiles(self._filesystem, known.root.path)
+        root.visibility = self._watch.visibility_of(root.path)
+        directory = PartitionDirectory(known.path, known.topic, known.partition, root)
+        return load_log(self._filesystem, directory, self.options_of(key))
 
     def _changed_roots(self) -> set[str]:
         """The log directories in which commits or truncations became visible."""
@@ -203,7 +214,9 @@ class LogTail:
         self._searched_s = time.monotonic()
         options = self._present_paths(is_first=is_first)
         self.has_paths = bool(options.paths)
-        found = present_partitions(self._filesystem, options, self._watch) if self.has_paths else []
+        found: list[PartitionDirectory] = []
+        if self.has_paths:
+            found = present_partitions(self._filesystem, options, self._watch, is_repeated=not is_first)
         if self.has_paths and not found and is_first:
             _log.warning(
                 "Nothing to read yet in %s. The stream waits for its first partition.",

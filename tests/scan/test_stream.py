@@ -54,12 +54,12 @@ class Query:
         self.options |= changed
         self.filesystem = FileSystem()
         self.stream = LogStream(self.filesystem, parse_stream_options(self.options))
-        if self.committed < len(self.ends):
-            self.run_batch()
-        elif self.ends and not self.knows_starts:
+        if self.ends and not self.knows_starts:
             # What Spark 4.0 and 4.1 do instead of passing the start.
             last = offsets_of_json(json.loads(self.ends[-1]))
             assert self.stream.plan(last, last).tasks == ()
+        if self.committed < len(self.ends):
+            self.run_batch()
         return self
 
     def plan_batch(self, *, is_limited=True):
