@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = """
-import json, sys, warnings
+import json, os, sys, warnings
 warnings.simplefilter("ignore")
 from pyspark.sql import SparkSession
 from tests.spark_settings import SPARK_SETTINGS
@@ -37,6 +37,12 @@ try:
     spark.read.format("segmentlog").option("startingOfset", "earliest").load(path).count()
 except Exception as error:
     answers["error"] = str(error)
+stream = spark.readStream.format("segmentlog").option("subscribe", "a").option("startingOffsets", "earliest").load(path)
+copy = stream.select("topic", "partition", "value").writeStream.format("segmentlog").option("partitions", 2)
+query = copy.option("checkpointLocation", os.path.abspath("checkpoint")).start(os.path.abspath("copied"))
+query.processAllAvailable()
+query.stop()
+answers["copied"] = spark.read.format("segmentlog").load(os.path.abspath("copied")).count()
 print("ANSWERS " + json.dumps(answers))
 spark.stop()
 """
@@ -72,5 +78,6 @@ def test_a_connect_session_reads_as_a_classic_one(logs, tmp_path):
         "count": 200,
         "sql": [[0, 99], [1, 99]],
         "limit": 3,
+        "copied": 200,
     }
     assert "OptionError: Unknown option 'startingofset'. Did you mean 'startingOffsets'?" in error

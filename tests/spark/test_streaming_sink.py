@@ -89,6 +89,7 @@ def test_a_batch_that_is_repeated_is_not_written_again(source, sink):
     assert not [name for name in sink.names() if "stage" in name]
 
 
+@pytest.mark.thorough
 def test_a_name_of_the_users_own_and_the_id_of_the_query_beside_it(source, sink):
     append(source, 3)
     query_id = sink.run(txnAppId="copier")
@@ -111,6 +112,7 @@ def test_a_new_query_under_an_old_name_is_an_error_and_skips_nothing_silently(so
     assert sink.values() == [0, 1, 2, 0, 1, 2]
 
 
+@pytest.mark.thorough
 def test_a_name_that_a_batch_job_has_used_may_be_continued_but_not_repeated(spark, source, sink):
     rows = spark.createDataFrame([(b"7",)], "value binary")
     (
@@ -125,6 +127,7 @@ def test_a_name_that_a_batch_job_has_used_may_be_continued_but_not_repeated(spar
     assert sink.values() == [7]
 
 
+@pytest.mark.thorough
 def test_options_and_columns_are_those_of_the_batch_writer(source, sink):
     append(source, 4)
     frame = sink.frame().select(
@@ -165,12 +168,14 @@ def test_options_and_columns_are_those_of_the_batch_writer(source, sink):
     assert [each[0]["key"] for each in table["headers"].to_pylist()] == ["h"] * 4
 
 
+@pytest.mark.thorough
 def test_the_topic_exists_after_a_batch_without_rows(source, sink):
     sink.run()
     with LogDirectory.open(sink.target) as logs:
         assert logs.get("copied").log_end_offset == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -186,6 +191,7 @@ def test_what_is_refused(source, sink, options, message):
         sink.run(**options)
 
 
+@pytest.mark.thorough
 def test_complete_mode_is_refused_and_the_way_out_is_named(source, sink):
     append(source, 1)
     counts = sink.frame().groupBy("partition").count().selectExpr("cast(count as string) as value")
@@ -193,6 +199,7 @@ def test_complete_mode_is_refused_and_the_way_out_is_named(source, sink):
         sink.run(counts, mode="complete")
 
 
+@pytest.mark.thorough
 def test_the_batch_writer_in_foreach_batch_writes_each_batch_once(source, sink):
     append(source, 3)
 
@@ -215,6 +222,7 @@ def test_the_batch_writer_in_foreach_batch_writes_each_batch_once(source, sink):
     assert sink.values() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.thorough
 def test_a_task_that_fails_leaves_nothing_staged(source, sink):
     append(source, 3)
     failing = sink.frame().withColumn("topic", functions.expr("if(value like '%2', null, 'copied')"))
@@ -226,18 +234,21 @@ def test_a_task_that_fails_leaves_nothing_staged(source, sink):
     assert not [name for name in sink.names() if "stage" in name]
 
 
+@pytest.mark.thorough
 def test_order_within_a_partition_is_kept_across_the_tasks_of_a_batch(source, sink):
     append(source, 60)
     sink.run(sink.frame(maxRecordsPerPartition="7"))
     assert sink.values() == list(range(60))
 
 
+@pytest.mark.thorough
 def test_compacted_topics_need_keys_as_in_a_batch(source, sink):
     append(source, 1)
     with pytest.raises(Exception, match="Compacted topic cannot accept message without key"):
         sink.run(**{"cleanup.policy": "compact"})
 
 
+@pytest.mark.thorough
 def test_files_do_not_grow_in_number_with_the_batches(source, sink):
     for _ in range(4):
         append(source, 1)

@@ -107,6 +107,7 @@ def test_what_is_appended_comes_in_later_batches_and_runs(growing, run):
     assert running.new_batches() == [orders(*range(5, 30))]
 
 
+@pytest.mark.thorough
 def test_offsets_in_the_checkpoint_are_those_of_the_kafka_source(growing, run):
     append(growing.create("orders"), 3)
     append(growing.create("clicks"), 1)
@@ -115,6 +116,7 @@ def test_offsets_in_the_checkpoint_are_those_of_the_kafka_source(growing, run):
     assert json.loads(running.offsets(0)) == {"clicks": {"0": 1}, "orders": {"0": 3}}
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_in_the_compact_form_of_the_kafka_source_goes_on(growing, run):
     log = growing.create("orders")
     append(log, 3)
@@ -138,6 +140,7 @@ def test_the_first_batch_of_a_query_that_starts_at_the_latest_offset_notes_it(gr
     assert [batch for batch in running.new_batches() if batch] == [orders(3, 4)]
 
 
+@pytest.mark.thorough
 def test_a_batch_that_is_repeated_has_the_same_rows(growing, run):
     log = growing.create("orders")
     append(log, 3)
@@ -148,6 +151,7 @@ def test_a_batch_that_is_repeated_has_the_same_rows(growing, run):
     assert running.new_batches() == [orders(0, 1, 2), orders(3, 4)]
 
 
+@pytest.mark.thorough
 def test_no_batch_is_larger_than_it_may_be(growing, run):
     append(growing.create("orders"), 25)
     running = run(maxOffsetsPerTrigger="10")
@@ -164,12 +168,14 @@ def test_available_now_reads_many_batches_and_ends(growing, run):
     assert running.new_batches(availableNow=True) == []
 
 
+@pytest.mark.thorough
 @needs_admission_control
 def test_once_has_no_limits(growing, run):
     append(growing.create("orders"), 25)
     assert run(maxOffsetsPerTrigger="10").new_batches(once=True) == [orders(*range(25))]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(HAS_ADMISSION_CONTROL, reason="what earlier versions do instead")
 def test_available_now_is_one_batch(growing, run):
     append(growing.create("orders"), 25)
@@ -178,6 +184,7 @@ def test_available_now_is_one_batch(growing, run):
     assert running.new_batches(availableNow=True) == [orders(*range(10, 20))]
 
 
+@pytest.mark.thorough
 @needs_admission_control
 def test_the_lag_is_what_the_query_has_not_read_yet(growing, run):
     append(growing.create("orders"), 25)
@@ -192,6 +199,7 @@ def test_the_lag_is_what_the_query_has_not_read_yet(growing, run):
     assert spark_segmentlog.lag(progress[2]).records == 0
 
 
+@pytest.mark.thorough
 def test_the_lag_in_bytes_is_looked_up_in_the_directory(growing, run, path):
     append(growing.create("orders"), 25)
     running = run(maxOffsetsPerTrigger="10")
@@ -220,6 +228,7 @@ def test_retention_before_a_batch_is_read_is_data_loss(growing, run):
     assert [row for batch in batches for row in batch] == orders(*range(22, 35))
 
 
+@pytest.mark.thorough
 def test_headers_conditions_and_columns_are_those_of_a_batch(spark, growing, tmp_path, path):
     append(growing.create("orders"), 12)
     rows = []
@@ -255,11 +264,13 @@ def test_mistakes_reach_the_user(growing, run, options, message):
     assert "UnboundLocalError" not in str(raised.value)
 
 
+@pytest.mark.thorough
 def test_a_batch_may_still_not_start_at_the_latest_offset(spark, path, growing):
     with pytest.raises(Exception, match="starting offset can't be latest for batch queries on Kafka"):
         spark.read.format("segmentlog").option("startingOffsets", "latest").load(str(path)).count()
 
 
+@pytest.mark.thorough
 def test_a_stream_of_a_directory_that_jobs_commit_to(spark, path, run):
     running = run()
     rows = spark.range(10).selectExpr("cast(id as string) as value")
@@ -270,6 +281,7 @@ def test_a_stream_of_a_directory_that_jobs_commit_to(spark, path, run):
         )
 
 
+@pytest.mark.thorough
 def test_a_moved_directory(growing, run, path, tmp_path):
     append(growing.create("orders"), 3)
     running = run()
