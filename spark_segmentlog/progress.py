@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import ast
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,5 +72,8 @@ def lag(
 
 
 def _json(offsets: object) -> Any:
-    # Text in the objects of PySpark, and values in their dictionaries.
-    return json.loads(offsets) if isinstance(offsets, str) else offsets
+    # PySpark has values in its dictionaries, and text in its objects: JSON, or since 4.1 what Python prints of it. Numbers,
+    # texts and objects are written alike in both.
+    if not isinstance(offsets, str):
+        return offsets
+    return None if offsets in {"", "null", "None"} else ast.literal_eval(offsets)

@@ -294,6 +294,14 @@ def test_a_moved_directory(growing, run, path, tmp_path):
     assert running.new_batches() == [orders(3, 4)]
 
 
+@pytest.mark.parametrize("written", ['{"orders":{"0":10}}', "{'orders': {'0': 10}}", {"orders": {"0": 10}}])
+def test_the_lag_of_a_report_as_any_pyspark_writes_it(written):
+    report = {"sources": [{"endOffset": written, "latestOffset": {"orders": {"0": 25}, "clicks": {"0": 1}}}]}
+    assert spark_segmentlog.lag(report).records_by_partition == {("orders", 0): 15, ("clicks", 0): 1}
+    with pytest.raises(ValueError, match="Give the path of the log directory, too"):
+        spark_segmentlog.lag({"sources": [{"endOffset": written, "latestOffset": "None"}]})
+
+
 class TestWithoutSpark:
     """What Spark's engine calls, called directly."""
 
