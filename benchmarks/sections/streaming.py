@@ -35,7 +35,12 @@ read the same backlog before. *Micro-batches*: `rate-micro-batch`, {_ROWS}, keys
 `triggerExecution` over {_BATCHES} batches, a round of each sink in turn; both flush as they do by default. *Idle*: a
 query of a directory of {_PARTITIONS:,} partitions in which nothing happens, at the default trigger; processor time of
 the Python processes and of the JVM, as a share of one core, beside the same query of one partition. *Latency*: from the
-return of `Log.append` to the moment at which a task has the row, with the default trigger."""
+return of `Log.append` to the moment at which a task has the row, with the default trigger.
+
+What bounds the backlog: of the 3.7 s of a query in a warm session, 1.0 s is its start with two Python processes, 0.9 s Spark's
+own bookkeeping of eight batches (planning, offset log, commit log), and 1.8 s are the eight jobs; one batch read of the same
+rows takes 1.3 s. The Kafka source pays the bookkeeping, too. Other guests of this machine slow it down at times: in a
+second run, later the same day, a backlog took 7.2 s beside 7.3 s, and a micro-batch 322 ms beside 164 ms."""
 
 
 def run(settings: Settings) -> SectionResult:
