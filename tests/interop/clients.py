@@ -336,6 +336,17 @@ def wait_for_markers(broker: KafkaBroker, places: Iterable[tuple[str, int]]) -> 
         time.sleep(0.05)
 
 
+def wait_for_high_watermarks(broker: KafkaBroker, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Wait until the checkpoint in the broker's directory has these high watermarks; it is some seconds late."""
+    checkpoint = broker.log_directory / "replication-offset-checkpoint"
+    wanted = {f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()}
+    deadline = time.monotonic() + _CLIENT_TIMEOUT_S
+    while not checkpoint.exists() or not wanted <= set(checkpoint.read_text().splitlines()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{checkpoint} does not have {wanted}.")
+        time.sleep(0.05)
+
+
 def offsets_at(
     broker: KafkaBroker,
     places: Iterable[tuple[str, int]],

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 
 from storage_core import read_table
 from tests.interop.clients import (
@@ -27,6 +27,8 @@ from tests.interop.clients import (
     consume_partitions,
     create_topic,
     new_producer,
+    offsets_at,
+    wait_for_high_watermarks,
     wait_for_markers,
 )
 from tests.interop.streaming_driver import STEPS, kill_session
@@ -320,9 +322,10 @@ class Campaign:
         }
 
     def _drain(self) -> None:
-        wait_for_markers(self.broker, self.workload.places())
-        # The checkpoint of high watermarks follows.
-        time.sleep(2)
+        places = self.workload.places()
+        wait_for_markers(self.broker, places)
+        ends = offsets_at(self.broker, places, OffsetSpec.latest())
+        wait_for_high_watermarks(self.broker, {place: end.offset for place, end in ends.items()})
         driver = Driver(self.folder, self.broker.log_directory, "drain")
         try:
             driver.wait_for("drained")

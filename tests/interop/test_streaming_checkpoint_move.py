@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from benchmarks.settings import Settings, default_cache_directory
 from benchmarks.spark.programs import kafka_source_jars, kafka_source_python
 from tests.interop.broker import KafkaBroker
-from tests.interop.clients import create_topic, new_producer
+from tests.interop.clients import create_topic, new_producer, wait_for_high_watermarks
 
 pytestmark = pytest.mark.spark
 REPOSITORY = Path(__file__).parents[2]
@@ -33,15 +32,6 @@ def produce(broker, first, count):
     for number in range(first, first + count):
         producer.produce("moved", b"%d" % number, partition=number % 2)
     assert producer.flush(_TIMEOUT_S) == 0
-
-
-def wait_for_high_watermark(broker, *offsets):
-    path = broker.log_directory / "replication-offset-checkpoint"
-    lines = {f"moved {number} {offset}" for number, offset in enumerate(offsets)}
-    end = time.monotonic() + _TIMEOUT_S
-    while not path.exists() or not lines <= set(path.read_text().splitlines()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_from_the_kafka_source_to_ours_and_back(programs, tmp_path):
@@ -88,5 +78,5 @@ def test_from_the_kafka_source_to_ours_and_back(programs, tmp_path):
         create_topic(broker, "moved", 2)
         for number, source in enumerate(("kafka", "segmentlog", "kafka", "segmentlog")):
             produce(broker, 10 * number, 10)
-            wait_for_high_watermark(broker, 5 * number + 5, 5 * number + 5)
+            wait_for_high_watermarks(broker, {("moved", 0): 5 * number + 5, ("moved", 1): 5 * number + 5})
             assert run(source) == values(10 * number, 10), source
