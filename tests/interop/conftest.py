@@ -50,6 +50,8 @@ _TOGETHER = (
     ("test_byte_differences", "test_recovery_beside_broker", "test_written_by_log"),
     ("test_restored_by_spark", "test_written_into_broker"),
     ("test_cleaned_beside_broker", "test_retention_beside_broker"),
+    # Modules of many tests begin first: with one, a test of minutes is not the last.
+    ("test_old_wrappers_beside_kafka", "test_streaming_faults"),
 )
 
 

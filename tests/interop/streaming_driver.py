@@ -149,10 +149,14 @@ class SourceOfParquet(KilledSource):
     """
 
 
-def start_query(spark, folder: Path, logs: str, name: str, source_class: type[KilledSource]):
+def start_query(spark, folder: Path, logs: str, name: str, source_class: type[KilledSource], limit: int):
     """Start one of the queries; it goes on where it was when the driver was killed."""
     reader = spark.readStream.format(source_class.name()).option("subscribe", TOPICS)
-    options = {"startingOffsets": "earliest", "isolationLevel": "read_committed", "maxOffsetsPerTrigger": 400}
+    options = {
+        "startingOffsets": "earliest",
+        "isolationLevel": "read_committed",
+        "maxOffsetsPerTrigger": limit,
+    }
     source = reader.options(**options).load(logs)
     if name == "copied":
         writer = source.selectExpr(*COPIED).writeStream.format(source_class.name()).option("partitions", 3)
@@ -178,7 +182,11 @@ def main(folder: str, logs: str, *mode: str) -> None:
     sources = {"copied": SourceOfCopied, "parquet": SourceOfParquet}
     for source in sources.values():
         spark.dataSource.register(source)
-    queries = {name: start_query(spark, Path(folder), logs, name, source) for name, source in sources.items()}
+    # Many batches while there are kills, and few for what is left in the end.
+    limit = 100_000 if mode == ("drain",) else 400
+    queries = {
+        name: start_query(spark, Path(folder), logs, name, source, limit) for name, source in sources.items()
+    }
     print("started", flush=True)
     if mode == ("drain",):
         for query in queries.values():
@@ -193,4 +201,4 @@ def main(folder: str, logs: str, *mode: str) -> None:
             except StreamingQueryException:
                 has_ended = True
             if has_ended:
-                queries[name] = start_query(spark, Path(folder), logs, name, sources[name])
+                queries[name] = start_query(spark, Path(folder), logs, name, sources[name], limit)
