@@ -154,8 +154,9 @@ class SegmentLogReader(DataSourceReader):
         """Read one partition. Runs in tasks, once for every attempt."""
         # For an empty plan, Spark runs one task: before 4.2 without a partition, later with one without a value.
         task: ScanTask | None = None if partition is None else partition.value
-        if task is not None:
-            yield from read_records_of(task, arrow_schema(self._columns, self._options), self._planned_on)
+        if task is None:
+            return iter(())
+        return read_records_of(task, arrow_schema(self._columns, self._options), self._planned_on)
 
 
 def read_records_of(task: ScanTask, schema: pa.Schema, planned_on: str) -> Iterator[pa.RecordBatch]:

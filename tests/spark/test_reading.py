@@ -223,9 +223,7 @@ MISUSES = [
     ({"subscribePattern": "("}, "subscribePattern"),
     ({"assign": "a"}, "No topicpartitions to assign as specified value for option 'assign' is 'a'"),
     ({"assign": '{"a":0}'}, 'Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got {"a":0}'),
-    ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries on Kafka"),
     ({"startingOffsets": "5"}, "Expected e.g."),
-    ({"startingOffsets": '{"a":{"0":-1}}'}, "can't be latest for batch queries on Kafka"),
     ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries on Kafka"),
     ({"endingOffsets": '{"a":{"0":-2}}'}, "can't be earliest for batch queries on Kafka"),
     ({"endingOffsets": "{"}, "Expected e.g."),
@@ -277,6 +275,28 @@ def _misuse(options, expected):
 def test_a_misused_option_is_one_clear_line_from_load(spark, logs, jobs, options, expected):
     with pytest.raises(AnalysisException) as raised:
         spark.read.format("segmentlog").options(**options).load(logs)
+    line = clear_line(raised.value)
+    assert line.startswith("storage_core.errors.OptionError: ")
+    assert expected in line
+    assert list(jobs()) == []
+
+
+# `load()` asks for the columns alone, and Spark does not say whether it is that of a batch or of a stream.
+STARTS_OF_STREAMS = [
+    ("latest", "starting offset can't be latest for batch queries on Kafka"),
+    pytest.param(
+        '{"a":{"0":-1}}',
+        "startingOffsets for a-0 can't be latest for batch queries on Kafka",
+        marks=pytest.mark.thorough,
+    ),
+]
+
+
+@pytest.mark.parametrize(("starting", "expected"), STARTS_OF_STREAMS)
+def test_a_start_that_a_stream_may_have_is_one_clear_line_before_any_task(load, jobs, starting, expected):
+    frame = load(startingOffsets=starting)
+    with pytest.raises(AnalysisException) as raised:
+        frame.count()
     line = clear_line(raised.value)
     assert line.startswith("storage_core.errors.OptionError: ")
     assert expected in line
