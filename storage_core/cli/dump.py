@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,8 +33,6 @@ _DECODERS: Final = {
 # The read options that choose files as well as records.
 _CHOOSING_TOPICS: Final = (*TOPIC_FLAGS, "followSymlinks")
 _JSON: Final = "jsonl"
-# On a terminal: all control characters but the end of a line.
-_CONTROLS: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 def _refuse_class(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -258,8 +255,7 @@ def _write_through(text: bytes) -> None:
 
 
 def _escaped(piece: bytes) -> bytes:
-    text = piece.decode(errors="replace")
-    return _CONTROLS.sub(lambda found: printable(found[0]), text).encode()
+    return "\n".join(map(printable, piece.decode(errors="replace").split("\n"))).encode()
 
 
 def _complain(line: str) -> None:

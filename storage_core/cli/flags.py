@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _SPECS: Final = {spec.name: spec for spec in READ_OPTIONS}
+_FORMULAS: Final = "segmentlog.csv_formulas"
 _WORDS: Final = re.compile(r"`([^`]+)`")
 
 TOPIC_FLAGS: Final = ("subscribe", "subscribePattern", "assign")
@@ -93,17 +94,29 @@ jobs_flag = click.option(
 
 
 def output_flag(*formats: OutputFormat, default: OutputFormat = "table") -> Callable[[_Function], _Function]:
-    """``output``: an `Output` of one of these formats, of all if none is named."""
+    """Add ``output``: an `Output` of one of these formats, of all if none is named."""
     choices = formats or OUTPUT_FORMATS
-    return click.option(
+    output = click.option(
         "--output",
         "-o",
         type=click.Choice(choices),
         default=default,
         show_default=True,
-        callback=lambda _context, _parameter, value: Output(value),
+        callback=lambda context, _parameter, value: Output(value, context.meta.get(_FORMULAS, False)),
         help="How the result is printed.",
     )
+    if "csv" not in choices:
+        return output
+    formulas = click.option(
+        "--csv-formulas",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=lambda context, _parameter, value: context.meta.update({_FORMULAS: value}),
+        help="Leave CSV cells that begin with = + - @ as they are. Without it, an apostrophe keeps a spreadsheet from running "
+        "them as formulas.",
+    )
+    return lambda function: output(formulas(function))
 
 
 def read_flags(

@@ -161,7 +161,9 @@ def _print_reset_plan(rows: Iterable[dict[str, Any]], *, has_group: bool) -> Non
             left_out.setdefault(reason, set()).add(row["group"])
             continue
         place = [row["topic"], row["partition"], row["offset"]]
-        writer.writerow([row["group"], *place] if has_group else place)
+        cells = [row["group"], *place] if has_group else place
+        # The tool needs the names as they are; a terminal must not see them.
+        writer.writerow([printable(str(each)) for each in cells] if sys.stdout.isatty() else cells)
     for line in _left_out_lines(left_out.items()):
         click.echo(printable(f"segmentlog: {line}"), err=True)
 

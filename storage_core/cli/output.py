@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
 import os
-import re
 import sys
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from storage_core.inspect.json_values import escaped_surrogates, json_value, timestamp_text
+from storage_core.errors import visible
+from storage_core.inspect.json_values import escaped_surrogates, json_text, json_value, timestamp_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -33,29 +32,24 @@ INPUT_OUTPUT: Final = 3
 
 OutputFormat: TypeAlias = Literal["table", "json", "jsonl", "csv", "arrow"]
 OUTPUT_FORMATS: Final[tuple[OutputFormat, ...]] = get_args(OutputFormat)
-# Control characters, those that change the direction of text, and halves of surrogate pairs.
-_UNPRINTABLE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
-)
 # What Python makes of bytes of file names that are no UTF-8.
 _BYTES_IN_NAMES: Final = range(0xDC80, 0xDD00)
-_SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
+# What begins a formula in a spreadsheet.
+_FORMULA_STARTS: Final = ("=", "+", "-", "@")
 _ROWS_IN_A_TABLE: Final = 1_000
 _UNFOLDED_WIDTH: Final = 10_000
 
 
 def printable(text: str) -> str:
-    r"""The text with control characters as escapes (``\n``, ``\x1b``), on one line."""
-    return _UNPRINTABLE.sub(_escaped, text)
+    r"""Return a text on one line whose control and invisible characters are escapes (``\n``, ``\e``, ``\u200b``)."""
+    return text if text.isprintable() else "".join(map(_printable, text))
 
 
-def _escaped(matched: re.Match[str]) -> str:
-    character = matched[0]
-    code = ord(character)
-    if code in _BYTES_IN_NAMES:
+def _printable(character: str) -> str:
+    if ord(character) in _BYTES_IN_NAMES:
         # As in JSON and views.
         return escaped_surrogates(character)
-    return _SHORT_ESCAPES.get(character) or (f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}")
+    return "\\e" if character == "\x1b" else visible(character)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +58,11 @@ class Output:
 
     Attributes:
         format: As the user chose it.
+        has_formulas: Leave cells of CSV as they are that a spreadsheet would run as formulas.
     """
 
     format: OutputFormat = "table"
+    has_formulas: bool = False
 
     def write_batches(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Print rows: as they come, but a table, which shows the first thousand, and JSON, which is one list."""
@@ -74,7 +70,7 @@ class Output:
             case "arrow":
                 _write_arrow(schema, batches)
             case "csv":
-                _write_csv(schema, batches)
+                _write_csv(schema, batches, has_formulas=self.has_formulas)
             case "jsonl":
                 for row in _rows(batches):
                     _write_json_line(row)
@@ -88,7 +84,7 @@ class Output:
         if self.format == "table":
             render(console())
         elif self.format == "json":
-            sys.stdout.write(json.dumps(json_value(report), indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(json_text(json_value(report), indent=2) + "\n")
         else:
             _write_json_line(json_value(report))
 
@@ -131,29 +127,37 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _write_json_line(value: object) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(value) + "\n")
 
 
 def _write_json_list(rows: Iterable[object]) -> None:
     separator = "["
     for row in rows:
-        sys.stdout.write(f"{separator}\n  {json.dumps(row, ensure_ascii=False)}")
+        sys.stdout.write(f"{separator}\n  {json_text(row)}")
         separator = ","
     sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
 
 
-def _write_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+def _write_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, has_formulas: bool) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(schema.names)
     for row in _rows(batches):
-        writer.writerow([_cell(value) for value in row.values()])
+        writer.writerow([_csv_cell(value, has_formulas=has_formulas) for value in row.values()])
+
+
+def _csv_cell(value: object, *, has_formulas: bool) -> object:
+    if not isinstance(value, str):
+        return _cell(value)
+    # An apostrophe in front makes a spreadsheet take a cell for text.
+    is_quoted = value.startswith(_FORMULA_STARTS) and not has_formulas
+    return ("'" if is_quoted else "") + printable(value)
 
 
 def _cell(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, dict)):
-        return json.dumps(value, ensure_ascii=False)
+        return json_text(value)
     return value
 
 

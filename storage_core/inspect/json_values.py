@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime as dt
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -30,6 +31,14 @@ def json_value(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _bytes_value(bytes(value))
     return value
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """Return JSON in which all that a terminal would interpret or hide is an escape: the value stays the same."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    if text.isprintable():
+        return text
+    return "".join(each if each == "\n" or each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def key_of(name: str) -> str:

@@ -297,6 +297,13 @@ def test_a_terminal_sees_no_control_characters(orders):
     assert b"payload: v\x1b[2J\r\n" in on_terminal("dump", str(orders / LOG), "--print-data-log", "--raw")
 
 
+def test_a_terminal_sees_no_invisible_characters(tmp_path):
+    value = "\u061c\u200b\ufff9\U000e0041".encode()
+    (tmp_path / LOG).write_bytes(Batch((Record(0, 0, None, value),)).encode())
+    shown = on_terminal("dump", str(tmp_path / LOG), "--print-data-log")
+    assert b"payload: \\u061c\\u200b\\ufff9\\U000e0041\r\n" in shown
+
+
 def on_terminal(*arguments: str) -> bytes:
     main, secondary = pty.openpty()
     try:

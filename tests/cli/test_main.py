@@ -313,6 +313,37 @@ def test_a_table_shows_no_control_byte_and_no_markup_is_interpreted(segmentlog, 
     assert "\\u202eevil" in shown
 
 
+HOSTILE = [
+    "a\x1b[2J",
+    "\x07",
+    "\x9b31m",
+    "\u202egnp",
+    "\u061c",
+    "\u200bz",
+    "\u2028",
+    "\U000e0041",
+    "\ufff9",
+    "\x7f",
+]
+
+
+@pytest.mark.parametrize("output", ["table", "json", "jsonl", "csv"])
+def test_no_output_has_a_character_that_a_terminal_interprets_or_hides(segmentlog, print_rows, output: str):
+    print_rows(pa.table({"name": HOSTILE, "nested": [[{"k": text}] for text in HOSTILE]}))
+    shown = segmentlog("try", "-o", output).stdout
+    assert shown.replace("\n", "").isprintable()
+    if output == "json":
+        assert [row["name"] for row in json.loads(shown)] == HOSTILE
+
+
+def test_a_spreadsheet_runs_no_cell_of_csv(segmentlog, print_rows):
+    print_rows(pa.table({"name": ["=1+1", "+1", "-1", "@x", "a=1", ""], "n": [-1, -2, -3, 4, 5, 6]}))
+    quoted = segmentlog("try", "-o", "csv").stdout
+    assert quoted == "name,n\n'=1+1,-1\n'+1,-2\n'-1,-3\n'@x,4\na=1,5\n,6\n"
+    plain = segmentlog("try", "-o", "csv", "--csv-formulas").stdout
+    assert plain == "name,n\n=1+1,-1\n+1,-2\n-1,-3\n@x,4\na=1,5\n,6\n"
+
+
 def test_a_long_table_says_how_many_rows_it_leaves_out(segmentlog, print_rows):
     print_rows(pa.table({"n": list(range(1_234))}))
     shown = segmentlog("try").stdout.splitlines()
