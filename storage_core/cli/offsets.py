@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 
 # What fits a terminal; the other formats have all columns.
-_SHOWN: Final = ("group", "groupType", "topic", "partition", "offset", "lag", "commitTime")
-_IN_A_PLAN: Final = ("group", "groupType", "isExpired", "topic", "partition", "offset")
+_SHOWN: Final = ("group", "groupType", "topic", "partition", "offset", "lag", "note", "commitTime")
+_IN_A_PLAN: Final = ("group", "groupType", "isExpired", "topic", "partition", "offset", "logEndOffset", "note")
 _SHARE: Final = "share"
+# Notes of `storage_core.inspect.group_offsets` after which a plan deserves a look.
+_ODD: Final = ("log not found", "beyond log end", "below log start")
 _FLAG_TEXTS: Final = {
     "asOf": "Show the offsets as they were at this time: epoch milliseconds, ISO-8601, or relative (-10 minutes).",
     "subscribe": "Only offsets in these topics, comma separated.",
@@ -33,7 +35,8 @@ _FLAG_TEXTS: Final = {
     "where": "A condition that rows must meet, as `topic = 'orders' AND partition IN (0, 1) AND timestamp < '-1 hour'`: "
     "`topic`, `partition`, `offset` and `timestamp` (the time of the commit) compared with literals, with `AND`, `OR`, "
     "`NOT`.",
-    "mode": "What a damaged batch or record does: fail the command, or be left out with a warning.",
+    "mode": "What a damaged batch does: fail the command, or be left out with a warning. A record that cannot be read is "
+    "left out and counted, unless FAILFAST is asked for.",
 }
 
 
@@ -101,50 +104,68 @@ class _Look:
         self.schema: pa.Schema = GROUP_OFFSETS_VIEW.schema
         self._condition = parsed.where
         self._filesystem = FileSystem()
-        self._parts = plan_group_offsets(self._filesystem, parsed)
+        self._parts = plan_group_offsets(
+            self._filesystem, parsed, fails_on_records="mode" in options and parsed.mode == "FAILFAST"
+        )
         self._is_quiet = is_quiet
-        self._found: set[str] = set()
+        # Groups that were met, each with its partition of __consumer_offsets, if it is in one.
+        self._owners: dict[str, int | None] = {}
 
     def rows(self) -> pa.Table:
         """Their rows, with all columns of the view, by group, topic and partition."""
         import pyarrow as pa  # noqa: PLC0415
 
         rows = pa.Table.from_batches(self._batches(), self.schema)
-        self._found = set(rows.column("group").to_pylist())
         return rows.sort_by([(name, "ascending") for name in ("group", "topic", "partition")])
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.compute as pc  # noqa: PLC0415
 
+        from storage_core.inspect.group_offsets import OFFSETS_TOPIC  # noqa: PLC0415
         from storage_core.inspect.views import ViewTask, read_view_task  # noqa: PLC0415
 
         groups = pa.array(self.groups, pa.string())
         with progress("Group offsets", sum(map(_size_bytes, self._parts)), self._is_quiet) as advance:
             for part in self._parts:
                 task = ViewTask("group_offsets", part, self._condition)
+                owner = part.part.partition if part.part.topic == OFFSETS_TOPIC else None
                 for batch in read_view_task(self._filesystem, task, self.schema):
+                    self._owners |= dict.fromkeys(batch.column("group").to_pylist(), owner)
                     yield batch.filter(pc.is_in(batch.column("group"), groups)) if self.groups else batch
                 advance(_size_bytes(part))
 
     def notes(self) -> Iterator[str]:
         """What is to say of groups of which nothing was found."""
+        from storage_core.inspect.group_offsets import OFFSETS_TOPIC, offsets_partition  # noqa: PLC0415
+
+        present = {each.part.partition for each in self._parts if each.part.topic == OFFSETS_TOPIC}
+        count = self._partition_count(present)
+        for group in self.groups:
+            if group in self._owners:
+                continue
+            found = f"no offset of group {group} is found"
+            if count is None:
+                yield f"{found}: how many partitions {OFFSETS_TOPIC} has, and so which has the group, is not known."
+                continue
+            owner = offsets_partition(group, count)
+            reason = "has none of it" if owner in present else "is not in these directories"
+            yield f"{found}: {OFFSETS_TOPIC}-{owner} (of {count} partitions) {reason}."
+
+    def _partition_count(self, present: set[int]) -> int | None:
+        """Return how many partitions put each group that was met where it is; None if that cannot be told."""
         from storage_core.inspect.group_offsets import (  # noqa: PLC0415
             DEFAULT_PARTITION_COUNT,
-            OFFSETS_TOPIC,
             offsets_partition,
         )
 
-        present = {each.part.partition for each in self._parts if each.part.topic == OFFSETS_TOPIC}
-        # A cluster may have fewer partitions than by default, or more; then all of them are here.
-        is_whole = present == set(range(len(present)))
-        count = len(present) if is_whole and present else DEFAULT_PARTITION_COUNT
-        for group in self.groups:
-            if group not in self._found:
-                owner = offsets_partition(group, count)
-                where = f"{OFFSETS_TOPIC}-{owner} (of {count} partitions)"
-                reason = "has none of it" if owner in present else "is not in these directories"
-                yield f"no offset of group {group} is found: {where} {reason}."
+        owners = [(group, owner) for group, owner in self._owners.items() if owner is not None]
+        is_gapless = present == set(range(len(present)))
+        counts = (len(present), DEFAULT_PARTITION_COUNT) if is_gapless else (DEFAULT_PARTITION_COUNT,)
+        for count in counts:
+            if owners and all(offsets_partition(group, count) == owner for group, owner in owners):
+                return count
+        return None
 
 
 def _size_bytes(part: GroupOffsetsTask) -> int:
@@ -155,17 +176,28 @@ def _print_reset_plan(rows: Iterable[dict[str, Any]], *, has_group: bool) -> Non
     """As the tool's own `--export` writes it: without the group if exactly one is named."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     left_out: dict[str, set[str]] = {}
+    noted: dict[str, list[str]] = {}
     for row in rows:
         reason = _why_not_in_a_plan(row, has_group=has_group)
         if reason is not None:
             left_out.setdefault(reason, set()).add(row["group"])
             continue
+        if row["note"] in _ODD:
+            noted.setdefault(row["note"], []).append(_described(row))
         place = [row["topic"], row["partition"], row["offset"]]
         cells = [row["group"], *place] if has_group else place
         # The tool needs the names as they are; a terminal must not see them.
         writer.writerow([printable(str(each)) for each in cells] if sys.stdout.isatty() else cells)
     for line in _left_out_lines(left_out.items()):
         click.echo(printable(f"segmentlog: {line}"), err=True)
+    for note, places in noted.items():
+        more = f", and {len(places) - 1:,} more" if len(places) > 1 else ""
+        click.echo(printable(f"segmentlog: in the plan, but check first: {note}: {places[0]}{more}."), err=True)
+
+
+def _described(row: dict[str, Any]) -> str:
+    end = "" if row["logEndOffset"] is None else f", log end {row['logEndOffset']}"
+    return f"group {row['group']}, {row['topic']}-{row['partition']}, offset {row['offset']}{end}"
 
 
 def _why_not_in_a_plan(row: dict[str, Any], *, has_group: bool) -> str | None:

@@ -82,7 +82,12 @@ _SHARE_SNAPSHOT, _SHARE_UPDATE = b"\0\0", b"\0\1"
 _TYPE_BYTES: Final = 2
 _STRING_LENGTH_BYTES: Final = 2
 _UNKNOWN: Final = -1
-_LAG_COLUMNS: Final = frozenset({"logStartOffset", "logEndOffset", "lag"})
+_LAG_COLUMNS: Final = frozenset({"logStartOffset", "logEndOffset", "lag", "note"})
+NO_LOG, BEYOND_END, BELOW_START, ONLY_MARKERS = (
+    *("log not found", "beyond log end", "below log start", "only markers"),
+)
+# A lag of more offsets is not looked at: a log has few markers between records.
+_MOST_MARKERS: Final = 1_000
 _COLUMNS: Final = (
     Column("group", pa.string(), "The group's id."),
     Column(
@@ -124,6 +129,12 @@ _COLUMNS: Final = (
         "The partition's log end; with `asOf`, its first offset with a later timestamp. Null like `logStartOffset`.",
     ),
     Column("lag", pa.int64(), "`logEndOffset` minus `offset`."),
+    Column(
+        "note",
+        pa.string(),
+        "`log not found` (in these directories), `beyond log end`, `below log start`, or `only markers` if the lag has "
+        "no record that a consumer would get, only markers of transactions; else null.",
+    ),
 )
 
 
@@ -176,12 +187,14 @@ class GroupOffsetsTask:
         scans: The read of its records.
         options: Which topics, partitions, offsets and times are wanted.
         now_ms: The time of the look.
+        fails_on_records: Raise an error at a record that cannot be read, instead of a warning at the end.
     """
 
     part: PartitionSpans
     scans: tuple[ScanTask, ...]
     options: ReadOptions
     now_ms: int
+    fails_on_records: bool
 
     @property
     def as_of_ms(self) -> int | None:
@@ -190,15 +203,27 @@ class GroupOffsetsTask:
 
 
 def plan_group_offsets(
-    filesystem: FileSystem, options: ReadOptions, *, now_ms: int | None = None
+    filesystem: FileSystem,
+    options: ReadOptions,
+    *,
+    now_ms: int | None = None,
+    fails_on_records: bool | None = None,
 ) -> list[GroupOffsetsTask]:
     """Plan a task for each partition of the two internal topics.
+
+    Args:
+        filesystem: Opens and lists files.
+        options: The options of the view.
+        now_ms: The time of the look; None for the clock's.
+        fails_on_records: As in `GroupOffsetsTask`; None to do so with ``mode=FAILFAST``.
 
     Raises:
         LogDirectoryError: The directories have no such partition.
         SegmentLogError: They cannot be read.
     """
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    if fails_on_records is None:
+        fails_on_records = options.mode == "FAILFAST"
     ranges = _ranges_of(filesystem, options, lambda each: each.topic in (OFFSETS_TOPIC, SHARE_STATE_TOPIC))
     if not ranges:
         raise LogDirectoryError(
@@ -206,7 +231,9 @@ def plan_group_offsets(
             "brokers that coordinate the groups.",
             path=", ".join(options.paths),
         )
-    return [_plan_partition(wanted, options, now_ms) for wanted in ranges]
+    return [
+        _plan_partition(wanted, options, now_ms, fails_on_records=fails_on_records) for wanted in ranges
+    ]
 
 
 def _directories(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
@@ -241,7 +268,9 @@ def _ranges_of(
     return read_consistently(CommitWatch(filesystem), resolved)
 
 
-def _plan_partition(wanted: PartitionRange, options: ReadOptions, now_ms: int) -> GroupOffsetsTask:
+def _plan_partition(
+    wanted: PartitionRange, options: ReadOptions, now_ms: int, *, fails_on_records: bool
+) -> GroupOffsetsTask:
     records = dataclasses.replace(
         options,
         view=RECORDS,
@@ -258,6 +287,7 @@ def _plan_partition(wanted: PartitionRange, options: ReadOptions, now_ms: int) -
         tuple(plan_ranges((wanted,), records).tasks),
         dataclasses.replace(options, where=None),
         now_ms,
+        fails_on_records,
     )
 
 
@@ -267,14 +297,14 @@ def read_group_offsets(filesystem: FileSystem, task: GroupOffsetsTask) -> list[G
     Memory is taken for the offsets that groups have at a time, not for all that they ever committed.
 
     Raises:
-        CorruptRecordError: A batch, or a record that counts, is damaged; only with ``mode=FAILFAST``.
-        UnsupportedFormatError: A record is of a later version than Kafka 4.1 writes; likewise.
+        CorruptRecordError: A batch is damaged, with ``mode=FAILFAST``; or a record is, if the task fails on records.
+        UnsupportedFormatError: A record is of a later version than Kafka 4.1 writes, if the task fails on records.
         DataLossError: A segment was deleted or replaced since the task was planned.
     """
-    if task.part.topic == SHARE_STATE_TOPIC:
-        found = list(_share_offsets(filesystem, task))
-    else:
-        found = list(_committed_offsets(filesystem, task))
+    refused = _Refused(task)
+    offsets_in = _share_offsets if task.part.topic == SHARE_STATE_TOPIC else _committed_offsets
+    found = list(offsets_in(filesystem, task, refused))
+    refused.warn()
     is_wanted = _selection(task.options)
     return sorted(
         (each for each in found if is_wanted(each)),
@@ -298,32 +328,58 @@ class _Record(NamedTuple):
     producer_id: int | None
 
     def read(
-        self, read: Callable[[bytes, bytes | None], CoordinatorRecord], task: GroupOffsetsTask
+        self, read: Callable[[bytes, bytes | None], CoordinatorRecord], refused: _Refused
     ) -> CoordinatorRecord | None:
-        """Parse it; None if that is impossible and the read goes on without it."""
+        """Parse the record; return None if that is impossible and the read goes on without it."""
         try:
             return read(self.type_bytes + self.key, self.value)
         except UnknownRecordTypeError:
             return None
         except (CorruptRecordError, UnsupportedFormatError) as error:
-            _refuse(str(error.args[0]), self.offset, task, type(error))
+            refused.add(str(error.args[0]), self.offset, type(error))
             return None
 
 
-def _refuse(
-    reason: str,
-    offset: int,
-    task: GroupOffsetsTask,
-    kind: type[CorruptRecordError | UnsupportedFormatError] = CorruptRecordError,
-) -> None:
-    name = f"{task.part.topic}-{task.part.partition}"
-    message = f"Expected a record that a coordinator wrote to {name}. {reason}"
-    if task.options.mode == "FAILFAST":
-        raise kind(f"{message} Set mode=DROPMALFORMED to go on without it.", offset=offset)
-    _log.warning("A record at offset %d is left out: %s", offset, message)
+@dataclass(slots=True)
+class _Refused:
+    """Counts the records of a task that cannot be read."""
+
+    task: GroupOffsetsTask
+    count: int = 0
+    first: str = ""
+
+    def add(
+        self,
+        reason: str,
+        offset: int,
+        kind: type[CorruptRecordError | UnsupportedFormatError] = CorruptRecordError,
+    ) -> None:
+        """Count a record, or raise an error if the task asks for that."""
+        if self.task.fails_on_records:
+            raise kind(
+                f"Expected a record that a coordinator wrote to {self._name}. {reason} Set mode=DROPMALFORMED to go on "
+                "without it.",
+                offset=offset,
+            )
+        self.count += 1
+        self.first = self.first or f"offset {offset}: {reason}"
+
+    def warn(self) -> None:
+        """Say how many records were left out."""
+        if self.count:
+            _log.warning(
+                "%d records of %s cannot be read and are left out. The first is at %s",
+                *(self.count, self._name, self.first),
+            )
+
+    @property
+    def _name(self) -> str:
+        return f"{self.task.part.topic}-{self.task.part.partition}"
 
 
-def _records(filesystem: FileSystem, task: GroupOffsetsTask, types: frozenset[bytes]) -> Iterator[_Record]:
+def _records(
+    filesystem: FileSystem, task: GroupOffsetsTask, types: frozenset[bytes], refused: _Refused
+) -> Iterator[_Record]:
     """The records of some types, up to the time that counts, in the order of the log."""
     schema = project(record_schema(include_metadata=True), ("key", "value", "offset", "_metadata"))
     for scan in task.scans:
@@ -342,7 +398,7 @@ def _records(filesystem: FileSystem, task: GroupOffsetsTask, types: frozenset[by
                 if task.as_of_ms is not None and timestamp_ms is not None and timestamp_ms > task.as_of_ms:
                     continue
                 if key is None or len(key) < _TYPE_BYTES:
-                    _refuse("It has no key with a type.", offset, task)
+                    refused.add("It has no key with a type.", offset)
                 elif key[:_TYPE_BYTES] in types:
                     yield _Record(
                         key[:_TYPE_BYTES],
@@ -424,11 +480,13 @@ class _Replay:
                 self.committed[key] = record
 
 
-def _committed_offsets(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[GroupOffset]:
+def _committed_offsets(
+    filesystem: FileSystem, task: GroupOffsetsTask, refused: _Refused
+) -> Iterator[GroupOffset]:
     replay = _Replay()
     markers = _markers(filesystem, task)
     marker = next(markers, None)
-    for record in _records(filesystem, task, _OFFSET_TYPES | _GROUP_TYPES.keys()):
+    for record in _records(filesystem, task, _OFFSET_TYPES | _GROUP_TYPES.keys(), refused):
         while marker is not None and marker.offset < record.offset:
             replay.end_transaction(marker)
             marker = next(markers, None)
@@ -437,7 +495,7 @@ def _committed_offsets(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterat
         replay.end_transaction(marker)
         marker = next(markers, None)
     for record in replay.committed.values():
-        parsed = record.read(read_group_record, task)
+        parsed = record.read(read_group_record, refused)
         if parsed is not None:
             yield _group_offset(parsed, replay.type_of_group(record))
 
@@ -497,11 +555,11 @@ class _ShareState:
         if parsed.value["leaderEpoch"] != _UNKNOWN:
             self.leader_epoch = parsed.value["leaderEpoch"]
 
-    def offset(self, task: GroupOffsetsTask) -> GroupOffset | None:
-        """The group's offset, without the topic's name; None if no record can be parsed."""
-        snapshot = None if self.snapshot is None else self.snapshot.read(read_share_record, task)
+    def offset(self, refused: _Refused) -> GroupOffset | None:
+        """Return the group's offset, without the topic's name; None if no record can be parsed."""
+        snapshot = None if self.snapshot is None else self.snapshot.read(read_share_record, refused)
         if self.refused is not None:
-            self.refused.read(read_share_record, task)
+            self.refused.read(read_share_record, refused)
         parsed = self.first_update if snapshot is None or snapshot.value is None else snapshot
         if parsed is None or parsed.value is None:
             return None
@@ -523,17 +581,19 @@ class _ShareState:
         )
 
 
-def _share_offsets(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[GroupOffset]:
+def _share_offsets(
+    filesystem: FileSystem, task: GroupOffsetsTask, refused: _Refused
+) -> Iterator[GroupOffset]:
     # By key without type.
     states: dict[bytes, _ShareState] = {}
-    for record in _records(filesystem, task, frozenset({_SHARE_SNAPSHOT, _SHARE_UPDATE})):
+    for record in _records(filesystem, task, frozenset({_SHARE_SNAPSHOT, _SHARE_UPDATE}), refused):
         if record.type_bytes == _SHARE_UPDATE:
             states.setdefault(record.key, _ShareState(record.timestamp_ms)).update(record)
         elif record.value is None:
             states.pop(record.key, None)
         else:
             states[record.key] = _ShareState(record.timestamp_ms, record)
-    found = [each for each in (state.offset(task) for state in states.values()) if each is not None]
+    found = [each for each in (state.offset(refused) for state in states.values()) if each is not None]
     names = _topic_names(filesystem, task, {each.topic_id for each in found if each.topic_id is not None})
     for each in found:
         yield dataclasses.replace(each, topic=names.get(each.topic_id or ""))
@@ -559,9 +619,11 @@ def _topic_names(filesystem: FileSystem, task: GroupOffsetsTask, topic_ids: set[
 def _noted_names(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[tuple[str, str]]:
     """Topics by their ids, in what coordinators note of share groups (``ShareGroupStatePartitionMetadata``)."""
     for wanted in _ranges_of(filesystem, task.options, lambda each: each.topic == OFFSETS_TOPIC):
-        part = _plan_partition(wanted, task.options, task.now_ms)
-        for record in _records(filesystem, part, frozenset({_SHARE_PARTITIONS})):
-            parsed = record.read(read_group_record, part)
+        part = _plan_partition(wanted, task.options, task.now_ms, fails_on_records=task.fails_on_records)
+        # The task of this partition says what cannot be read.
+        refused = _Refused(part)
+        for record in _records(filesystem, part, frozenset({_SHARE_PARTITIONS}), refused):
+            parsed = record.read(read_group_record, refused)
             value = (parsed and parsed.value) or {}
             for topic in (*value.get("initializingTopics", ()), *value.get("initializedTopics", ())):
                 yield topic["topicId"], topic["topicName"]
@@ -606,8 +668,8 @@ def _is_at_or_after(bound: Bound, each: GroupOffset, *, default: bool) -> bool:
 
 def log_ranges(
     filesystem: FileSystem, options: ReadOptions, topic_partitions: frozenset[tuple[str, int]]
-) -> dict[tuple[str, int], tuple[int, int]]:
-    """Log start and log end of some partitions, of those whose logs are in the directories.
+) -> dict[tuple[str, int], PartitionRange]:
+    """Return the offsets of some partitions, of those whose logs are in the directories.
 
     As of a time, the end is the first offset with a later timestamp.
     """
@@ -615,7 +677,7 @@ def log_ranges(
         return {}
     ending = LatestBound() if options.as_of_ms is None else TimestampBound(options.as_of_ms + 1)
     return {
-        (found.topic, found.partition): (found.start_offset, found.end_offset)
+        (found.topic, found.partition): found
         for found in _ranges_of(
             filesystem, options, lambda each: each.topic_partition in topic_partitions, ending
         )
@@ -624,19 +686,44 @@ def log_ranges(
 
 def _read(filesystem: FileSystem, task: GroupOffsetsTask, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
     found = read_group_offsets(filesystem, task)
-    logs: Mapping[tuple[str, int], tuple[int, int]] = {}
+    logs: Mapping[tuple[str, int], PartitionRange] = {}
     if not _LAG_COLUMNS.isdisjoint(wanted):
         topic_partitions = {(each.topic, each.partition) for each in found if each.topic is not None}
         logs = log_ranges(filesystem, task.options, frozenset(topic_partitions))
     now_ms = task.now_ms if task.as_of_ms is None else task.as_of_ms
-    return batches_of_rows(_COLUMNS, (_row(each, logs, now_ms) for each in found))
+    with_notes = "note" in wanted
+
+    def row(each: GroupOffset) -> tuple[object, ...]:
+        log = logs.get((each.topic or "", each.partition))
+        note = _note(filesystem, each.offset, log, task.options) if with_notes else None
+        return _row(each, log, note, now_ms)
+
+    return batches_of_rows(_COLUMNS, map(row, found))
+
+
+def _note(
+    filesystem: FileSystem, offset: int | None, log: PartitionRange | None, options: ReadOptions
+) -> str | None:
+    """Return what is odd about a committed offset; None if nothing is."""
+    if log is None:
+        return NO_LOG
+    if offset is None:
+        return None
+    if offset > log.end_offset:
+        return BEYOND_END
+    if offset < log.start_offset:
+        return BELOW_START
+    if not 0 < log.end_offset - offset <= _MOST_MARKERS:
+        return None
+    rest = PartitionSpans.of(log.part(offset, log.end_offset), tolerating_damage(options))
+    controls = [bool((run.headers["attributes"] & CONTROL_FLAG).all()) for run in rest.runs(filesystem)]
+    return ONLY_MARKERS if controls and all(controls) else None
 
 
 def _row(
-    each: GroupOffset, logs: Mapping[tuple[str, int], tuple[int, int]], now_ms: int
+    each: GroupOffset, log: PartitionRange | None, note: str | None, now_ms: int
 ) -> tuple[object, ...]:
-    start_offset, end_offset = logs.get((each.topic or "", each.partition), (None, None))
-    lag = None if end_offset is None or each.offset is None else end_offset - each.offset
+    lag = None if log is None or each.offset is None else log.end_offset - each.offset
     return (
         each.group,
         each.group_type,
@@ -649,9 +736,10 @@ def _row(
         each.commit_timestamp_ms,
         each.expire_timestamp_ms,
         each.is_expired(now_ms),
-        start_offset,
-        end_offset,
+        None if log is None else log.start_offset,
+        None if log is None else log.end_offset,
         lag,
+        note,
     )
 
 

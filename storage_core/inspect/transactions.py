@@ -373,7 +373,9 @@ def abort_command(topic: str, partition: int, first_offset: int, bootstrap_serve
     return shlex.join(
         [
             *("kafka-transactions.sh", "--bootstrap-server", bootstrap_server, "abort"),
-            *("--topic", topic, "--partition", str(partition), "--start-offset", str(first_offset)),
+            # A topic may begin with a dash, as flags do.
+            *((f"--topic={topic}",) if topic.startswith("-") else ("--topic", topic)),
+            *("--partition", str(partition), "--start-offset", str(first_offset)),
         ]
     )
 

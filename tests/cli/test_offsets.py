@@ -52,7 +52,7 @@ def root(tmp_path):
 def test_a_table_for_people(segmentlog, broker_data):
     ended = segmentlog("offsets", broker_data, "--group", "new-9", "--group", "txn-group")
     assert ended.stdout.splitlines()[0].split() == [
-        *("group", "groupType", "topic", "partition", "offset", "lag", "commitTime")
+        *("group", "groupType", "topic", "partition", "offset", "lag", "note", "commitTime")
     ]
     assert [line.split() for line in ended.stdout.splitlines()[1:]] == [
         ["new-9", "consumer", "data", "0", "8", "22", "2026-11-20T12:41:19.085Z"],
@@ -83,6 +83,7 @@ def test_json_lines_have_all_columns_and_are_sorted_over_partitions(segmentlog, 
         "logStartOffset": 0,
         "logEndOffset": 30,
         "lag": 27,
+        "note": None,
     }
 
 
@@ -142,9 +143,46 @@ def test_a_partition_that_is_not_in_the_directories_is_named(segmentlog, tmp_pat
         Coordinator(logs, clock, partition=7).commit("g", "t", 0, 1)
     ended = segmentlog("offsets", tmp_path / "data", "--group", "a")
     assert ended.stderr == (
+        "segmentlog: no offset of group a is found: how many partitions __consumer_offsets has, and so which has the "
+        "group, is not known.\n"
+    )
+    with LogDirectory.open(tmp_path / "data", clock=clock) as logs:
+        Coordinator(logs, clock, partition=5).commit("ab", "t", 0, 1)
+        logs.delete("__consumer_offsets", 7)
+    ended = segmentlog("offsets", tmp_path / "data", "--group", "a")
+    assert ended.stderr == (
         "segmentlog: no offset of group a is found: __consumer_offsets-47 (of 50 partitions) is not in these "
         "directories.\n"
     )
+
+
+def test_one_record_that_cannot_be_read_does_not_hide_the_other_groups(segmentlog, root):
+    with LogDirectory.open(root) as logs:
+        coordinator = Coordinator(logs, Clock(), partition=1)
+        coordinator.log.alter_config({"cleanup.policy": "delete"})
+        coordinator.write(None, b"no key")
+        coordinator.write(b"\0\1\0\1h\0\1t\0\0\0\0", b"\0\x09")
+    ended = segmentlog("offsets", root, "--output", "jsonl")
+    assert ended.status == 0
+    assert {json.loads(line)["group"] for line in ended.stdout.splitlines()} >= {_HOSTILE, "sharers"}
+    assert "2 records of __consumer_offsets-1 cannot be read and are left out" in ended.stderr
+    strict = segmentlog("offsets", root, "--mode", "FAILFAST")
+    assert (strict.status, strict.stdout) == (1, "")
+
+
+def test_a_plan_says_which_offsets_its_log_does_not_have(segmentlog, tmp_path):
+    clock = Clock()
+    with LogDirectory.open(tmp_path / "data", clock=clock) as logs:
+        append(logs.create("t"), 3)
+        coordinator = Coordinator(logs, clock)
+        coordinator.commit("g", "t", 0, 500)
+        coordinator.commit("h", "u", 0, 1)
+    ended = segmentlog("offsets", tmp_path / "data", "--reset-plan")
+    assert ended.stdout == "g,t,0,500\nh,u,0,1\n"
+    assert ended.stderr.splitlines() == [
+        "segmentlog: in the plan, but check first: beyond log end: group g, t-0, offset 500, log end 3.",
+        "segmentlog: in the plan, but check first: log not found: group h, u-0, offset 1.",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def test_a_row_has_all_that_was_committed(logs, coordinator):
             "logStartOffset": None,
             "logEndOffset": None,
             "lag": None,
+            "note": "log not found",
         }
     ]
     assert read_table(logs.path, view="group_offsets").schema == GROUP_OFFSETS_VIEW.schema
@@ -195,7 +196,9 @@ def test_updates_of_a_share_group_take_no_memory(monkeypatch, logs, clock):
     coordinator.share("ShareSnapshot", "s", _TOPIC_ID, 0, start_offset=3, leader_epoch=1)
     coordinator.share("ShareUpdate", "s", _TOPIC_ID, 0, leader_epoch=2)
     (task,) = plan_group_offsets(FileSystem(), options_of([str(logs.path)], {}))
-    snapshot, update = group_offsets._records(FileSystem(), task, frozenset({b"\0\0", b"\0\1"}))
+    snapshot, update = group_offsets._records(
+        FileSystem(), task, frozenset({b"\0\0", b"\0\1"}), group_offsets._Refused(task)
+    )
     last = update._replace(timestamp_ms=7)
 
     def many(*_):
@@ -318,6 +321,38 @@ def test_a_record_that_counts_and_cannot_be_read_fails_the_read_or_is_left_out(
         rows(logs)
     assert raised.value.offset == 1
     assert offsets(logs, mode="DROPMALFORMED") == {("g", "t", 0): 1}
+
+
+def test_records_that_cannot_be_read_are_counted_in_one_warning(logs, coordinator, caplog):
+    coordinator.commit("g", "t", 0, 1)
+    coordinator.log.alter_config({"cleanup.policy": "delete"})
+    for _ in range(3):
+        coordinator.write(None, b"value")
+    coordinator.write(b"\0\1\0\1h\0\1t\0\0\0\0", b"\0\x09")
+    assert offsets(logs, mode="DROPMALFORMED") == {("g", "t", 0): 1}
+    (warning,) = caplog.messages
+    assert warning.startswith("4 records of __consumer_offsets-0 cannot be read and are left out. The first is at offset 1:")
+
+
+def test_an_offset_outside_of_its_log_and_a_lag_of_markers_are_noted(logs, coordinator, clock):
+    log = logs.create("t")
+    append(log, 5)
+    with log.transaction(producer_id=9) as transaction:
+        transaction.append(table(b"v"))
+    assert log.log_end_offset == 7
+    log.delete_records(2)
+    for group, offset in {"end": 7, "beyond": 8, "below": 1, "markers": 6, "records": 5}.items():
+        coordinator.commit(group, "t", 0, offset)
+    coordinator.commit("absent", "u", 0, 1)
+    notes = {row["group"]: (row["lag"], row["note"]) for row in rows(logs)}
+    assert notes == {
+        "end": (0, None),
+        "beyond": (-1, "beyond log end"),
+        "below": (6, "below log start"),
+        "markers": (1, "only markers"),
+        "records": (2, None),
+        "absent": (None, "log not found"),
+    }
 
 
 def test_records_of_later_types_are_skipped(logs, coordinator):
