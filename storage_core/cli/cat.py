@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import select
 import sys
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from storage_core.directory import PartitionDirectory
+    from storage_core.directory.visibility import CommitWatch
+    from storage_core.filesystem import FileSystem
     from storage_core.inspect.record_text import RecordText
     from storage_core.scan.options import ReadOptions
+    from storage_core.scan.plan import ScanPlan
     from storage_core.scan.spans import ScanTask
 
 
@@ -120,7 +125,7 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
         parsed = options_of(paths, {"failOnDataLoss": False, **options})
         batches = _followed(parsed, text, last, poll_interval)
     else:
-        batches = _read(options_of(paths, options), text, last)
+        batches = _read(options_of(paths, options), text, last, max_count)
     _print(batches, text, max_count)
 
 
@@ -145,15 +150,20 @@ def _schema(text: RecordText) -> pa.Schema:
     return project(record_schema(include_headers=True), tuple(sorted({*text.columns, "offset"})))
 
 
-def _read(options: ReadOptions, text: RecordText, last: int | None) -> Iterator[pa.RecordBatch]:
+def _read(
+    options: ReadOptions, text: RecordText, last: int | None, max_count: int | None
+) -> Iterator[pa.RecordBatch]:
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.scan.plan import plan_partition, plan_scan  # noqa: PLC0415
     from storage_core.scan.read import read_task  # noqa: PLC0415
 
     filesystem = FileSystem()
-    plan = plan_scan(filesystem, options)
 
     def tasks() -> Iterator[ScanTask]:
+        if last is None and max_count is not None:
+            yield from _tasks_in_turn(filesystem, options)
+            return
+        plan = plan_scan(filesystem, options)
         if last is None:
             yield from plan.tasks
             return
@@ -164,6 +174,40 @@ def _read(options: ReadOptions, text: RecordText, last: int | None) -> Iterator[
     schema = _schema(text)
     for task in tasks():
         yield from read_task(filesystem, task, schema)
+
+
+def _tasks_in_turn(filesystem: FileSystem, options: ReadOptions) -> Iterator[ScanTask]:
+    """Plan partition by partition: the first records are printed before the last partitions are looked at."""
+    from storage_core.directory.visibility import CommitWatch, read_consistently  # noqa: PLC0415
+    from storage_core.scan.bounds import warn_of_seconds  # noqa: PLC0415
+    from storage_core.scan.plan import plan_ranges  # noqa: PLC0415
+    from storage_core.scan.resolve import (  # noqa: PLC0415
+        directories_to_open,
+        find_directories,
+        resolve_partition,
+    )
+    from storage_core.scan.topic_selection import select_partitions  # noqa: PLC0415
+
+    def find(watch: CommitWatch) -> dict[tuple[str, int], PartitionDirectory]:
+        selected = select_partitions(find_directories(filesystem, options, watch), options)
+        return {each.topic_partition: each for each in directories_to_open(selected, options, options.where)}
+
+    warn_of_seconds(options.starting, options.ending)
+    watch = CommitWatch(filesystem)
+    directories = read_consistently(watch, find)
+    known = dict(watch.known)
+
+    def plan(topic_partition: tuple[str, int], watch: CommitWatch) -> ScanPlan:
+        nonlocal directories, known
+        if watch.known != known:
+            # A commit became visible since they were found.
+            directories, known = find(watch), dict(watch.known)
+        directory = directories.get(topic_partition)
+        wanted = () if directory is None else (resolve_partition(filesystem, directory, options),)
+        return plan_ranges(wanted, options)
+
+    for topic_partition in tuple(directories):
+        yield from read_consistently(watch, functools.partial(plan, topic_partition)).tasks
 
 
 def _followed(

@@ -18,6 +18,7 @@ from storage_core.cli.output import OUTPUT_FORMATS, Output, OutputFormat
 from storage_core.option_table import READ_OPTIONS, OptionSpec
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable
 
     from click.shell_completion import CompletionItem
@@ -152,6 +153,17 @@ def read_flags(
         return found
 
     return decorate
+
+
+def zone_of(options: Mapping[str, object]) -> dt.tzinfo:
+    """Return the time zone that ``--time-zone`` names; UTC if it is not given.
+
+    Raises:
+        OptionError: No such zone is known.
+    """
+    from storage_core.scan.option_values import parse_time_zone  # noqa: PLC0415
+
+    return parse_time_zone("timeZone", options.get("timeZone", "UTC"))
 
 
 def flag_of(name: str) -> str:

@@ -13,12 +13,14 @@ from storage_core.cli.flags import (
     paths_argument,
     quiet_flag,
     read_flags,
+    zone_of,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
 from storage_core.inspect.json_values import key_of, timestamp_text
 from storage_core.inspect.quantities import size_text
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Sequence
 
     import pyarrow as pa
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
 
 _MOST_KINDS: Final = 8
 _MOST_FINDINGS: Final = 50
+_FLAG_TEXTS: Final = {
+    **ALL_TOPICS,
+    "timeZone": "Zone of the times in tables: `UTC`, `Europe/Berlin`, `+02:00`.",
+}
 _STYLES: Final = {"damage": "bold red", "unreadable": "bold red", "warning": "yellow", "note": "dim"}
 
 
@@ -44,7 +50,7 @@ _STYLES: Final = {"damage": "bold red", "unreadable": "bold red", "warning": "ye
     is_flag=True,
     help="Read the header of every batch: exact numbers of records and batches, all times, codecs and formats.",
 )
-@read_flags(*TOPIC_FLAGS, "followSymlinks", texts=ALL_TOPICS)
+@read_flags(*TOPIC_FLAGS, "timeZone", "followSymlinks", texts=_FLAG_TEXTS)
 @output_flag()
 @quiet_flag
 @click.pass_context
@@ -73,11 +79,11 @@ def command(
     from storage_core.inspect.inventory import inventory  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
 
-    parsed = options_of(paths, options)
+    parsed, zone = options_of(paths, options), zone_of(options)
     with progress("Reading headers" if exact else "Listing", None, quiet) as advance:
         found = inventory(FileSystem(), parsed.paths, options=parsed, exact=exact, on_bytes=advance)
     if output.format in ("table", "json"):
-        output.write_report(found, lambda console: _render(console, found, by_partition=by_partition))
+        output.write_report(found, lambda console: _render(console, found, zone, by_partition=by_partition))
     else:
         _print_lines(output, found, by_partition=by_partition)
     if not found.is_complete:
@@ -117,20 +123,20 @@ def _arrow_type(name: str, hint: Any) -> pa.DataType:
     return pa.list_(kind) if get_origin(hint) is tuple else kind
 
 
-def _short_time(timestamp_ms: int | None) -> str:
-    """A time for people: UTC, without fractions."""
-    return (timestamp_text(timestamp_ms) or "").partition(".")[0].replace("T", " ")
+def _short_time(timestamp_ms: int | None, zone: dt.tzinfo) -> str:
+    """Return a time for people, without fractions."""
+    return (timestamp_text(timestamp_ms, zone) or "").partition(".")[0].replace("T", " ")
 
 
-def _render(console: Console, found: Inventory, *, by_partition: bool) -> None:
+def _render(console: Console, found: Inventory, zone: dt.tzinfo, *, by_partition: bool) -> None:
     for root in found.roots:
         console.print(_root_line(root))
     if by_partition:
         title = "Directories of partitions"
-        table = _partition_table(found)
+        table = _partition_table(found, zone)
     else:
         title = "Topics, the largest first"
-        table = _topic_table(found)
+        table = _topic_table(found, zone)
     for heading, content in ((title, table), ("What fills the disk", _space_table(found.files))):
         console.print(f"\n{heading}", style="bold")
         console.print(content)
@@ -155,16 +161,16 @@ def _root_line(root: RootSummary) -> str:
     return f"{printable(root.path)}: {'; '.join(parts)}"
 
 
-def _topic_table(found: Inventory) -> Table:
+def _topic_table(found: Inventory, zone: dt.tzinfo) -> Table:
     has_replicas = any(topic.directory_count > topic.partition_count for topic in found.topics)
     columns = (
         ("topic", "partitions")
         + (("directories",) if has_replicas else ())
         + ("segments", "size", "on disk")
         + _count_columns(found)
-        + ("first", "last", "codecs", "format")
+        + (*_time_columns(zone), "codecs", "format")
     )
-    table = new_table(columns, left=("topic", "first", "last", "codecs", "format"))
+    table = new_table(columns, left=("topic", *_time_columns(zone), "codecs", "format"))
     for topic in sorted(found.topics, key=lambda topic: -topic.allocated_bytes):
         table.add_row(
             printable(topic.topic),
@@ -174,12 +180,12 @@ def _topic_table(found: Inventory) -> Table:
             size_text(topic.size_bytes),
             size_text(topic.allocated_bytes),
             *_counts(topic, is_exact=found.is_exact),
-            *_times_and_formats(topic),
+            *_times_and_formats(topic, zone),
         )
     return table
 
 
-def _partition_table(found: Inventory) -> Table:
+def _partition_table(found: Inventory, zone: dt.tzinfo) -> Table:
     has_roots = len(found.roots) > 1
     columns = (
         (
@@ -194,10 +200,10 @@ def _partition_table(found: Inventory) -> Table:
             "on disk",
         )
         + _count_columns(found)
-        + ("first", "last", "codecs", "format")
+        + (*_time_columns(zone), "codecs", "format")
         + (("root",) if has_roots else ())
     )
-    table = new_table(columns, left=("partition", "state", "first", "last", "codecs", "format", "root"))
+    table = new_table(columns, left=("partition", "state", *_time_columns(zone), "codecs", "format", "root"))
     for each in found.partitions:
         table.add_row(
             f"{printable(each.topic)}-{each.partition}",
@@ -210,10 +216,14 @@ def _partition_table(found: Inventory) -> Table:
             size_text(each.size_bytes),
             size_text(each.allocated_bytes),
             *_counts(each, is_exact=found.is_exact),
-            *_times_and_formats(each),
+            *_times_and_formats(each, zone),
             *((printable(each.root),) if has_roots else ()),
         )
     return table
+
+
+def _time_columns(zone: dt.tzinfo) -> tuple[str, str]:
+    return f"first ({zone})", f"last ({zone})"
 
 
 def _count_columns(found: Inventory) -> tuple[str, ...]:
@@ -239,10 +249,10 @@ def _counts(summary: TopicSummary | PartitionSummary, *, is_exact: bool) -> tupl
     return (_number(summary.offset_count),)
 
 
-def _times_and_formats(summary: TopicSummary | PartitionSummary) -> tuple[str, ...]:
+def _times_and_formats(summary: TopicSummary | PartitionSummary, zone: dt.tzinfo) -> tuple[str, ...]:
     return (
-        _short_time(summary.min_timestamp_ms),
-        _short_time(summary.max_timestamp_ms),
+        _short_time(summary.min_timestamp_ms, zone),
+        _short_time(summary.max_timestamp_ms, zone),
         " ".join(summary.codecs),
         " ".join(f"v{magic}" for magic in summary.magics),
     )

@@ -5,6 +5,7 @@ A command's module is imported when the command runs: `segmentlog --help` import
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import signal
@@ -148,7 +149,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 
 def _check_streams() -> None:
-    """See that there is where to print: a caller may have closed standard output or standard error."""
+    """See that there is where to print, whatever a caller has closed, and that every character can be printed."""
     if cast("TextIO | None", sys.stderr) is None:
         # Lives as long as the process.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
@@ -156,6 +157,10 @@ def _check_streams() -> None:
         sys.exit(
             _fail("Standard output is closed. Redirect it: to /dev/null if nobody reads it.", INPUT_OUTPUT)
         )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What the encoding of a locale cannot express becomes an escape.
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _fail(message: str, status: int) -> int:

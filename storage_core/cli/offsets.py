@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from storage_core.cli.flags import TOPIC_FLAGS, output_flag, paths_argument, quiet_flag, read_flags
+from storage_core.cli.flags import TOPIC_FLAGS, output_flag, paths_argument, quiet_flag, read_flags, zone_of
 from storage_core.cli.output import Output, printable, progress
 from storage_core.errors import OptionError
 
@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
 # What fits a terminal; the other formats have all columns.
 _SHOWN: Final = ("group", "groupType", "topic", "partition", "offset", "lag", "note", "commitTime")
-_IN_A_PLAN: Final = ("group", "groupType", "isExpired", "topic", "partition", "offset", "logEndOffset", "note")
+_IN_A_PLAN: Final = (
+    "group",
+    "groupType",
+    "isExpired",
+    "topic",
+    "partition",
+    "offset",
+    "logEndOffset",
+    "note",
+)
 _SHARE: Final = "share"
 # Notes of `storage_core.inspect.group_offsets` after which a plan deserves a look.
 _ODD: Final = ("log not found", "beyond log end", "below log start")
@@ -77,7 +86,7 @@ def command(
         _print_reset_plan(rows.select(_IN_A_PLAN).to_pylist(), has_group=len(groups) != 1)
     else:
         shown = rows.select(_SHOWN) if output.format == "table" else rows
-        output.write_batches(shown.schema, shown.to_batches())
+        output.write_batches(shown.schema, shown.to_batches(), zone=zone_of(options))
     for line in look.notes():
         click.echo(printable(f"segmentlog: {line}"), err=True)
 
@@ -192,7 +201,9 @@ def _print_reset_plan(rows: Iterable[dict[str, Any]], *, has_group: bool) -> Non
         click.echo(printable(f"segmentlog: {line}"), err=True)
     for note, places in noted.items():
         more = f", and {len(places) - 1:,} more" if len(places) > 1 else ""
-        click.echo(printable(f"segmentlog: in the plan, but check first: {note}: {places[0]}{more}."), err=True)
+        click.echo(
+            printable(f"segmentlog: in the plan, but check first: {note}: {places[0]}{more}."), err=True
+        )
 
 
 def _described(row: dict[str, Any]) -> str:

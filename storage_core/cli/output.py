@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import datetime as dt
 import os
+import re
 import sys
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from storage_core.errors import visible
 from storage_core.inspect.json_values import escaped_surrogates, json_text, json_value, timestamp_text
@@ -36,6 +38,7 @@ OUTPUT_FORMATS: Final[tuple[OutputFormat, ...]] = get_args(OutputFormat)
 _BYTES_IN_NAMES: Final = range(0xDC80, 0xDD00)
 # What begins a formula in a spreadsheet.
 _FORMULA_STARTS: Final = ("=", "+", "-", "@")
+_PADDING: Final = re.compile(" +\n")
 _ROWS_IN_A_TABLE: Final = 1_000
 _UNFOLDED_WIDTH: Final = 10_000
 
@@ -64,8 +67,16 @@ class Output:
     format: OutputFormat = "table"
     has_formulas: bool = False
 
-    def write_batches(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Print rows: as they come, but a table, which shows the first thousand, and JSON, which is one list."""
+    def write_batches(
+        self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, zone: dt.tzinfo = dt.UTC
+    ) -> None:
+        """Print rows: as they come, but a table, which shows the first thousand, and JSON, which is one list.
+
+        Args:
+            schema: Of the rows.
+            batches: The rows.
+            zone: Of times in a table. Programs get UTC.
+        """
         match self.format:
             case "arrow":
                 _write_arrow(schema, batches)
@@ -77,14 +88,14 @@ class Output:
             case "json":
                 _write_json_list(_rows(batches))
             case "table":
-                _write_table(schema, batches)
+                _write_table(schema, batches, zone)
 
     def write_report(self, report: object, render: Callable[[Console], None]) -> None:
         """Print a typed report: as JSON, or rendered for people."""
         if self.format == "table":
             render(console())
         elif self.format == "json":
-            sys.stdout.write(json_text(json_value(report), indent=2) + "\n")
+            sys.stdout.write(_json(json_value(report), indent=2) + "\n")
         else:
             _write_json_line(json_value(report))
 
@@ -96,44 +107,67 @@ def console(*, is_error: bool = False) -> Console:
     """
     from rich.console import Console  # noqa: PLC0415
 
-    stream = sys.stderr if is_error else sys.stdout
+    stream: IO[str] = sys.stderr if is_error else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _UNFOLDED_WIDTH
-    return Console(stderr=is_error, width=width, markup=False, highlight=False, emoji=False, soft_wrap=True)
+    if not stream.isatty():
+        stream = cast("IO[str]", _Unpadded(stream))
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
-def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows as JSON can hold them. Times become text at once: a log may have some that no `datetime` can hold."""
+class _Unpadded:
+    """A stream that leaves out the spaces with which rich fills the lines of a table."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write whole lines, as rich does."""
+        return self._stream.write(_PADDING.sub("\n", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def rows_of(batch: pa.RecordBatch, zone: dt.tzinfo = dt.UTC) -> list[dict[str, Any]]:
+    """Return rows as JSON can hold them. Times become text at once: a log may have some that no `datetime` can hold."""
     import pyarrow as pa  # noqa: PLC0415
 
-    columns = [_times_as_text(each) if pa.types.is_timestamp(each.type) else each for each in batch.columns]
+    columns = [
+        _times_as_text(each, zone) if pa.types.is_timestamp(each.type) else each for each in batch.columns
+    ]
     rows: list[dict[str, Any]] = json_value(
         pa.RecordBatch.from_arrays(columns, batch.schema.names).to_pylist()
     )
     return rows
 
 
-def _times_as_text(times: pa.Array) -> pa.Array:
+def _times_as_text(times: pa.Array, zone: dt.tzinfo) -> pa.Array:
     import pyarrow as pa  # noqa: PLC0415
 
     times_us = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).to_pylist()
     return pa.array(
-        [timestamp_text(None if each is None else each // 1000) for each in times_us], pa.string()
+        [timestamp_text(None if each is None else each // 1000, zone) for each in times_us], pa.string()
     )
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+def _rows(batches: Iterable[pa.RecordBatch], zone: dt.tzinfo = dt.UTC) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        yield from rows_of(batch)
+        yield from rows_of(batch, zone)
+
+
+def _json(value: object, *, indent: int | None = None) -> str:
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    return json_text(value, indent=indent, is_ascii=not is_unicode)
 
 
 def _write_json_line(value: object) -> None:
-    sys.stdout.write(json_text(value) + "\n")
+    sys.stdout.write(_json(value) + "\n")
 
 
 def _write_json_list(rows: Iterable[object]) -> None:
     separator = "["
     for row in rows:
-        sys.stdout.write(f"{separator}\n  {json_text(row)}")
+        sys.stdout.write(f"{separator}\n  {_json(row)}")
         separator = ","
     sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
 
@@ -157,7 +191,7 @@ def _cell(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, dict)):
-        return json_text(value)
+        return _json(value)
     return value
 
 
@@ -183,10 +217,10 @@ def new_table(columns: Iterable[str], *, left: Container[str] = ()) -> Table:
     return table
 
 
-def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], zone: dt.tzinfo) -> None:
     table = new_table(schema.names, left=[field.name for field in schema if not _is_number(field.type)])
     count = 0
-    for row in _rows(batches):
+    for row in _rows(batches, zone):
         count += 1
         if count <= _ROWS_IN_A_TABLE:
             table.add_row(*(shown(value) for value in row.values()))

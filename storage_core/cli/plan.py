@@ -41,10 +41,10 @@ def _render(console: Console, explanation: ScanExplanation, *, has_pieces: bool)
         console.print(_partitions_table(read))
     if skipped:
         console.print("\nNot read:", style="bold")
-        console.print(Padding(_skipped_table(skipped), (0, 0, 0, 2)))
+        console.print(Padding(_skipped_table(skipped), (0, 0, 0, 2), expand=False))
     if has_pieces and read:
         console.print("\nPieces of log files:", style="bold")
-        console.print(Padding(_pieces_table(read), (0, 0, 0, 2)))
+        console.print(Padding(_pieces_table(read), (0, 0, 0, 2), expand=False))
     totals, planning = explanation.totals, explanation.planning
     console.print(
         f"\n{totals.partitions_read:,} of {totals.partitions:,} partitions, {totals.segments_opened:,} of "

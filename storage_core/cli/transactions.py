@@ -17,6 +17,7 @@ from storage_core.cli.flags import (
     paths_argument,
     quiet_flag,
     read_flags,
+    zone_of,
 )
 from storage_core.cli.output import DAMAGE, Output, printable, progress, rows_of
 
@@ -112,7 +113,7 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
         states = frozenset(chosen) if longest is not None else frozenset({OPEN})
     now_ms = int(time.time() * 1000)
     if now is not None:
-        now_ms = parse_timestamp_ms("--now", now, _zone(options), now_ms)
+        now_ms = parse_timestamp_ms("--now", now, zone_of(options), now_ms)
     query = _Query(
         options_of(paths, {**options, "view": "transactions"}),
         states,
@@ -123,7 +124,7 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
         is_quiet=quiet,
     )
     most_ms = None if max_age is None else parse_interval_ms("--max-age", max_age)
-    _print(output, query)
+    _print(output, query, zone_of(options))
     if most_ms is not None and query.oldest_ms > most_ms:
         message = (
             f"Expected no transaction to be open for more than {max_age}, found one that is open for "
@@ -219,13 +220,7 @@ def _size_bytes(part: TransactionsTask) -> int:
     return sum(span.size_bytes for span in part.part.spans)
 
 
-def _zone(options: dict[str, object]) -> dt.tzinfo:
-    from storage_core.scan.option_values import parse_time_zone  # noqa: PLC0415
-
-    return parse_time_zone("timeZone", options.get("timeZone", "UTC"))
-
-
-def _print(output: Output, query: _Query) -> None:
+def _print(output: Output, query: _Query, zone: dt.tzinfo) -> None:
     from storage_core.inspect.transactions import TRANSACTIONS_VIEW  # noqa: PLC0415
 
     if output.format != "table":
@@ -233,9 +228,10 @@ def _print(output: Output, query: _Query) -> None:
         return
     import pyarrow as pa  # noqa: PLC0415
 
-    schema = pa.schema([(name, pa.int64() if name == "records" else pa.string()) for name in _SHOWN])
+    names = [f"{name} ({zone})" if name == "started" else name for name in _SHOWN]
+    schema = pa.schema([(name, pa.int64() if name == "records" else pa.string()) for name in names])
     commands: list[str] = []
-    output.write_batches(schema, _table_rows(query.batches(), schema, commands))
+    output.write_batches(schema, _table_rows(query.batches(), schema, commands, zone))
     if commands:
         click.echo("\nWhat aborts an open transaction whose producer is gone:")
         for line in commands[:_MOST_COMMANDS]:
@@ -249,7 +245,7 @@ _SHOWN: Final = ("partition", "producer", "state", "offsets", "started", "lasted
 
 
 def _table_rows(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, commands: list[str]
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, commands: list[str], zone: dt.tzinfo
 ) -> Iterator[pa.RecordBatch]:
     """Rows for people; and, added to a list, the commands that abort those that are open."""
     import pyarrow as pa  # noqa: PLC0415
@@ -258,18 +254,18 @@ def _table_rows(
         commands += batch.column("abortCommand").drop_null().to_pylist()
         lengths_ms = _lengths_ms(batch).to_pylist()
         rows = [
-            {
-                "partition": f"{row['topic']}-{row['partition']}",
-                "producer": f"{row['producerId']} ({row['producerEpoch']})",
-                "state": row["state"],
-                "offsets": _offsets(row),
-                "started": _to_the_minute(row["startTimestamp"]),
-                "lasted": None if length_ms is None else duration(length_ms),
-                "records": row["recordCount"],
-            }
-            for row, length_ms in zip(rows_of(batch), lengths_ms, strict=True)
+            (
+                f"{row['topic']}-{row['partition']}",
+                f"{row['producerId']} ({row['producerEpoch']})",
+                row["state"],
+                _offsets(row),
+                _to_the_minute(row["startTimestamp"]),
+                None if length_ms is None else duration(length_ms),
+                row["recordCount"],
+            )
+            for row, length_ms in zip(rows_of(batch, zone), lengths_ms, strict=True)
         ]
-        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+        yield pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
 def _offsets(row: dict[str, Any]) -> str:

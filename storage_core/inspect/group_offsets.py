@@ -231,9 +231,7 @@ def plan_group_offsets(
             "brokers that coordinate the groups.",
             path=", ".join(options.paths),
         )
-    return [
-        _plan_partition(wanted, options, now_ms, fails_on_records=fails_on_records) for wanted in ranges
-    ]
+    return [_plan_partition(wanted, options, now_ms, fails_on_records=fails_on_records) for wanted in ranges]
 
 
 def _directories(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
@@ -720,9 +718,7 @@ def _note(
     return ONLY_MARKERS if controls and all(controls) else None
 
 
-def _row(
-    each: GroupOffset, log: PartitionRange | None, note: str | None, now_ms: int
-) -> tuple[object, ...]:
+def _row(each: GroupOffset, log: PartitionRange | None, note: str | None, now_ms: int) -> tuple[object, ...]:
     lag = None if log is None or each.offset is None else log.end_offset - each.offset
     return (
         each.group,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _TIMESTAMP: Final = "timestamp_ms"
-_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001  (of UTC, as all times here)
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def json_value(value: Any) -> Any:
@@ -33,9 +33,15 @@ def json_value(value: Any) -> Any:
     return value
 
 
-def json_text(value: object, *, indent: int | None = None) -> str:
-    """Return JSON in which all that a terminal would interpret or hide is an escape: the value stays the same."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
+def json_text(value: object, *, indent: int | None = None, is_ascii: bool = False) -> str:
+    """Return JSON in which all that a terminal would interpret or hide is an escape: the value stays the same.
+
+    Args:
+        value: As `json_value` makes it.
+        indent: How many spaces a level has; None for one line.
+        is_ascii: Escape all that is not ASCII.
+    """
+    text = json.dumps(value, ensure_ascii=is_ascii, indent=indent)
     if text.isprintable():
         return text
     return "".join(each if each == "\n" or each.isprintable() else json.dumps(each)[1:-1] for each in text)
@@ -51,15 +57,15 @@ def _field_value(name: str, value: Any) -> Any:
     return timestamp_text(value) if name.endswith(_TIMESTAMP) else json_value(value)
 
 
-def timestamp_text(timestamp_ms: int | None) -> str | None:
-    """A time in UTC; a number where no calendar has it."""
+def timestamp_text(timestamp_ms: int | None, zone: dt.tzinfo = dt.UTC) -> str | None:
+    """Return a time as ISO-8601 with its zone; a number where no calendar has it, None for None."""
     if timestamp_ms is None:
         return None
     try:
-        moment = _EPOCH + dt.timedelta(milliseconds=timestamp_ms)
+        moment = (_EPOCH + dt.timedelta(milliseconds=timestamp_ms)).astimezone(zone)
     except OverflowError:
         return str(timestamp_ms)
-    return f"{moment.isoformat(timespec='milliseconds')}Z"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def escaped_surrogates(text: str) -> str:

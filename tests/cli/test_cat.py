@@ -11,6 +11,7 @@ import pytest
 from conformance.archives import unpack_case
 
 from storage_core import read_table
+from storage_core.scan import resolve
 from tests.log.logs import append, flip, name, open_directory, table
 
 
@@ -51,6 +52,20 @@ def test_every_record_of_a_broker(segmentlog, tmp_path, case):
     rows = read_table(logs, **options).to_pylist()
     lines = segmentlog("cat", logs, "--isolation-level", "read_committed", "-f", r"%t %p %o\n").stdout
     assert lines.splitlines() == [f"{row['topic']} {row['partition']} {row['offset']}" for row in rows]
+
+
+def test_a_count_is_printed_before_the_other_partitions_are_looked_at(segmentlog, root, monkeypatch):
+    looked_at = []
+    resolve_partition = resolve.resolve_partition
+
+    def counted(filesystem, directory, options):
+        looked_at.append(directory.topic)
+        return resolve_partition(filesystem, directory, options)
+
+    monkeypatch.setattr(resolve, "resolve_partition", counted)
+    assert segmentlog("cat", root, "-c", "1").stdout == "/a\n"
+    assert looked_at == ["clicks"]
+    assert segmentlog("cat", root, "-c", "9", "--where", "offset = 1").stdout == "\n" + f"{1:032}\n"
 
 
 @pytest.mark.parametrize(

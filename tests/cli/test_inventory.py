@@ -34,6 +34,13 @@ def test_topics_by_size_and_what_fills_the_disk(segmentlog):
     assert "note: Neither Kafka nor segmentlog has such files, 2:" in ended.stdout
 
 
+def test_times_are_those_of_the_zone_that_the_heading_names(segmentlog):
+    assert "first (UTC)" in segmentlog("inventory", DATA).stdout
+    shown = segmentlog("inventory", DATA, "--time-zone", "+01:00").stdout
+    assert "first (UTC+01:00)" in shown
+    assert "2026-03-02 01:00:12" in shown
+
+
 def test_a_line_for_each_partition(segmentlog):
     ended = segmentlog("inventory", DATA, "--partitions", "--exact")
     assert ended.status == 0

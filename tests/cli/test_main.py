@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import logging
 import os
@@ -334,6 +335,26 @@ def test_no_output_has_a_character_that_a_terminal_interprets_or_hides(segmentlo
     assert shown.replace("\n", "").isprintable()
     if output == "json":
         assert [row["name"] for row in json.loads(shown)] == HOSTILE
+
+
+@pytest.mark.parametrize("output", ["table", "json", "jsonl", "csv"])
+def test_a_locale_without_unicode_gets_escapes(monkeypatch, print_rows, output: str):
+    print_rows(pa.table({"name": ["caf\u00e9 \u20ac"]}))
+    stream = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(stream, "ascii", write_through=True))
+    with pytest.raises(SystemExit) as ended:
+        run(["try", "-o", output])
+    assert not ended.value.code
+    if output in ("json", "jsonl"):
+        assert "caf\u00e9 \u20ac" in str(json.loads(stream.getvalue()))
+    else:
+        assert b"caf\\xe9 \\u20ac" in stream.getvalue()
+
+
+def test_lines_of_a_table_in_a_pipe_are_not_padded(segmentlog, example_data):
+    for command in (["plan", "--pieces"], ["inventory"], ["index", "check"]):
+        shown = segmentlog(*command, example_data).stdout
+        assert not [line for line in shown.splitlines() if line.endswith(" ")]
 
 
 def test_a_spreadsheet_runs_no_cell_of_csv(segmentlog, print_rows):

@@ -9,6 +9,7 @@ import pytest
 from conformance.archives import unpack_case
 
 from storage_core.cli.transactions import duration
+from storage_core.inspect.transactions import abort_command
 from tests.record.encoding import TRANSACTIONAL, Batch, Record
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ def test_open_transactions_are_shown_with_what_aborts_them(segmentlog, ongoing):
     ended = segmentlog("transactions", ongoing, "--now", NOW, "--bootstrap-server", "kafka-1:9093")
     assert (ended.status, ended.stderr) == (0, "")
     head, *lines = ended.stdout.splitlines()
-    assert head.split() == ["partition", "producer", "state", "offsets", "started", "lasted", "records"]
+    assert head.split() == [
+        *("partition", "producer", "state", "offsets", "started", "(UTC)", "lasted", "records")
+    ]
     assert lines[0].split() == [
         *("ongoing-java-0", "4", "(0)", "open", "73-"),
         *("2020-09-13", "12:42", "17", "min", "19", "s", "4"),
@@ -67,6 +70,17 @@ def test_open_transactions_are_shown_with_what_aborts_them(segmentlog, ongoing):
             for topic, partition, _, offset in OPEN
         ),
     ]
+
+
+def test_a_table_shows_times_in_the_zone_that_is_asked_for(segmentlog, ongoing):
+    head, line, *_ = segmentlog("transactions", ongoing, "--time-zone", "+02:00").stdout.splitlines()
+    assert "started (UTC+02:00)" in head
+    assert "2020-09-13 14:42" in line
+
+
+def test_a_topic_that_begins_with_a_dash_is_no_flag_of_the_command():
+    command = abort_command("-t", 0, 3, "localhost:9092")
+    assert command.endswith("abort --topic=-t --partition 0 --start-offset 3")
 
 
 def test_states_are_chosen_by_flags(rows):

@@ -331,7 +331,9 @@ def test_records_that_cannot_be_read_are_counted_in_one_warning(logs, coordinato
     coordinator.write(b"\0\1\0\1h\0\1t\0\0\0\0", b"\0\x09")
     assert offsets(logs, mode="DROPMALFORMED") == {("g", "t", 0): 1}
     (warning,) = caplog.messages
-    assert warning.startswith("4 records of __consumer_offsets-0 cannot be read and are left out. The first is at offset 1:")
+    assert warning.startswith(
+        "4 records of __consumer_offsets-0 cannot be read and are left out. The first is at offset 1:"
+    )
 
 
 def test_an_offset_outside_of_its_log_and_a_lag_of_markers_are_noted(logs, coordinator, clock):
