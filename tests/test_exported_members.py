@@ -261,6 +261,7 @@ FIELDS = {
         "io_buffer_load_factor",
         "io_max_bytes_per_second",
         "backoff_ms",
+        "max_decompressed_batch_bytes",
     ],
     "storage_core.CleanerStatistics": [
         "topic",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _SPECS: Final = {spec.name: spec for spec in READ_OPTIONS}
 _FORMULAS: Final = "segmentlog.csv_formulas"
+_NAMES: Final = re.compile(r"(?<![\w.-])([a-z]+(?:[A-Z][a-z]+)*)\b(=| is ')?")
 _WORDS: Final = re.compile(r"`([^`]+)`")
 
 TOPIC_FLAGS: Final = ("subscribe", "subscribePattern", "assign")
@@ -164,6 +165,21 @@ def zone_of(options: Mapping[str, object]) -> dt.tzinfo:
     from storage_core.scan.option_values import parse_time_zone  # noqa: PLC0415
 
     return parse_time_zone("timeZone", options.get("timeZone", "UTC"))
+
+
+def with_flags(message: str, command: click.Command | None) -> str:
+    """Return a message of the library in which options have the names that they have as flags of a command.
+
+    Names that are words of English, such as ``mode``, are taken for options only before a value.
+    """
+    flags = {flag for parameter in getattr(command, "params", ()) for flag in parameter.opts}
+
+    def renamed(found: re.Match[str]) -> str:
+        name, value = found[1], found[2] or ""
+        is_option = name in _SPECS and flag_of(name) in flags and (value or not name.islower())
+        return flag_of(name) + value if is_option else found[0]
+
+    return _NAMES.sub(renamed, message)
 
 
 def flag_of(name: str) -> str:

@@ -138,14 +138,26 @@ def run(arguments: Sequence[str] | None = None) -> None:
         # The reader has what it wants: `| head`.
         status = 0
     except OptionError as error:
-        status = _fail(str(error), USAGE)
+        status = _fail(_with_flags(error, arguments), USAGE)
     except CorruptError as error:
-        status = _fail(str(error), DAMAGE)
+        status = _fail(_with_flags(error, arguments), DAMAGE)
     except (SegmentLogError, OSError) as error:
-        status = _fail(str(error), INPUT_OUTPUT)
+        status = _fail(_with_flags(error, arguments), INPUT_OUTPUT)
     finally:
         logging.getLogger("storage_core").removeHandler(warnings)
     _end(status)
+
+
+def _with_flags(error: Exception, arguments: Sequence[str] | None) -> str:
+    """Return an error's message in the words of the command that is run."""
+    from storage_core.cli.flags import with_flags  # noqa: PLC0415  (help needs none of it)
+
+    command: click.Command | None = segmentlog
+    for argument in sys.argv[1:] if arguments is None else arguments:
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(click.Context(command), argument) or command
+    return with_flags(str(error), command)
 
 
 def _check_streams() -> None:

@@ -54,7 +54,10 @@ _FLAG_TEXTS: Final = {
 @click.option(
     "--group", "-g", "groups", multiple=True, metavar="GROUP", help="Only this group; may be repeated."
 )
-@read_flags("asOf", *TOPIC_FLAGS, "where", "timeZone", "mode", "followSymlinks", texts=_FLAG_TEXTS)
+@read_flags(
+    *("asOf", *TOPIC_FLAGS, "where", "timeZone", "mode", "maxDecompressedBatchBytes", "followSymlinks"),
+    texts=_FLAG_TEXTS,
+)
 @click.option(
     "--reset-plan",
     is_flag=True,

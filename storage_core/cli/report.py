@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Read no log file as a whole: leave out checks, rates over time, and transactions.",
 )
-@read_flags(*TOPIC_FLAGS, "followSymlinks", texts=ALL_TOPICS)
+@read_flags(*TOPIC_FLAGS, "maxDecompressedBatchBytes", "followSymlinks", texts=ALL_TOPICS)
 @jobs_flag
 @quiet_flag
 def command(

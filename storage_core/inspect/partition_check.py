@@ -21,7 +21,7 @@ from storage_core.checkpoint import (
     read_producer_snapshot,
 )
 from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS
-from storage_core.errors import CorruptError
+from storage_core.errors import BatchTooLargeError, CorruptError
 from storage_core.inspect.broker_start import BrokerSegment, BrokerStart, KnownOfLog, start_of_broker
 from storage_core.inspect.files import UNKNOWN, name_in_partition
 from storage_core.inspect.findings import Action, Finding, PartitionReport, Severity, verdict_of
@@ -310,15 +310,18 @@ class _PartitionCheck:
     def _check_log(self, facts: SegmentFacts) -> None:
         for kind, ranges in (("batch", facts.damage), ("record", facts.malformed)):
             for found in ranges[:MOST_RANGES]:
+                # A batch that is larger than what may be decompressed may be sound: its checksum is right.
+                is_unknown = kind == "record" and found.kind is BatchTooLargeError
                 self._add(
-                    "damage", kind, facts.log_path, found.reason,
+                    "suspect" if is_unknown else "damage", kind, facts.log_path, found.reason,
                     start_byte=found.start_bytes, end_byte=found.end_bytes,
                     start_offset=found.start_offset, end_offset=min(found.end_offset, MAX_OFFSET),
                     **self._action_at(facts, found.start_bytes),
                 )  # fmt: skip
             if len(ranges) > MOST_RANGES:
+                is_unknown = all(found.kind is BatchTooLargeError for found in ranges) and kind == "record"
                 self._add(
-                    "damage", kind, facts.log_path,
+                    "suspect" if is_unknown else "damage", kind, facts.log_path,
                     f"Expected valid batches, found {len(ranges) - MOST_RANGES} more damaged ranges: the view damage has "
                     "all of them.",
                 )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from storage_core.compaction import MAP_SLOT_BYTES
 from storage_core.config import INT_MAX, ConfigKey, ConfigKind, parse_config_value
 from storage_core.errors import OptionError
+from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,8 @@ CLEANER_KEYS: Final = (
               doc="The average rate of reading and writing; unlimited if not set."),
     ConfigKey("log.cleaner.backoff.ms", 15_000, ConfigKind.LONG, unit="milliseconds", minimum=0,
               doc="The pause between two checks for logs to clean."),
+    ConfigKey("log.cleaner.max.decompressed.batch.bytes", DEFAULT_MAX_BATCH_BYTES, ConfigKind.INT, unit="bytes", minimum=1,
+              maximum=INT_MAX, doc="The largest batch that a pass decompresses. Kafka has no such key and no limit."),
 )
 # fmt: on
 
@@ -48,6 +51,7 @@ class CleanerConfig:
         io_buffer_load_factor: How full the memory for keys may become.
         io_max_bytes_per_second: The average rate of reading and writing; unlimited if None.
         backoff_ms: The pause between two checks for logs to clean.
+        max_decompressed_batch_bytes: The largest batch that a pass decompresses. Not a key of Kafka's.
 
     Raises:
         OptionError: A value has the wrong type or is out of range, or the memory is too small for two keys.
@@ -58,6 +62,7 @@ class CleanerConfig:
     io_buffer_load_factor: float = 0.9
     io_max_bytes_per_second: float | None = None
     backoff_ms: int = 15_000
+    max_decompressed_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
 
     def __post_init__(self) -> None:
         """Convert each value to its type, and check its range."""

@@ -173,7 +173,13 @@ class _Pass:
         transactions = CleanedTransactions()
         transactions.add_aborted(self._segments.aborted_transactions(first, end))
         return build_offset_map(
-            self._sources, first, end, self._offset_map, transactions, throttle=self._continue
+            self._sources,
+            first,
+            end,
+            self._offset_map,
+            transactions,
+            throttle=self._continue,
+            max_batch_bytes=self._cleaner.max_batch_bytes,
         )
 
     def _clean_group(self, group: Sequence[LogSegment], transactions: CleanedTransactions) -> None:
@@ -237,6 +243,7 @@ class _Pass:
             upper_bound_offset=self._cleanable.first_uncleanable_offset,
             last_records=last_records,
             window_bytes=self._cleaner.window_bytes,
+            max_batch_bytes=self._cleaner.max_batch_bytes,
         )
 
     @cached_property
@@ -306,6 +313,7 @@ class LogCleaner:
         self.should_stop = should_stop
         self.throttle = Throttle(config.io_max_bytes_per_second)
         self.window_bytes = max(config.io_buffer_size, WINDOW_BYTES)
+        self.max_batch_bytes = config.max_decompressed_batch_bytes
         self.map_slots = config.dedupe_buffer_size // MAP_SLOT_BYTES
         self._config = config
         self._offset_map: OffsetMap | None = None

@@ -357,6 +357,23 @@ def test_lines_of_a_table_in_a_pipe_are_not_padded(segmentlog, example_data):
         assert not [line for line in shown.splitlines() if line.endswith(" ")]
 
 
+@pytest.mark.parametrize(
+    ("command", "flags", "said"),
+    [
+        (
+            "cat",
+            ("--starting-timestamp", "2100-01-01"),
+            "Set --starting-offsets-by-timestamp-strategy=latest",
+        ),
+        ("plan", ("--ending-at", "x"), "--ending-at is 'x'"),
+        ("cat", ("--mode", "x"), "--mode is 'x'"),
+        ("offsets", ("--as-of", "never"), "--as-of takes epoch milliseconds"),
+    ],
+)
+def test_an_error_names_the_flag_of_an_option(segmentlog, example_data, command, flags, said):
+    assert said in segmentlog(command, example_data, *flags).stderr
+
+
 def test_a_spreadsheet_runs_no_cell_of_csv(segmentlog, print_rows):
     print_rows(pa.table({"name": ["=1+1", "+1", "-1", "@x", "a=1", ""], "n": [-1, -2, -3, 4, 5, 6]}))
     quoted = segmentlog("try", "-o", "csv").stdout

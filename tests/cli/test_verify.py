@@ -11,8 +11,9 @@ import shutil
 import pytest
 from conformance.archives import unpack_case
 
+from storage_core import LogConfig
 from storage_core.filesystem import FileSystem
-from tests.log.logs import append, flip, name, open_directory, small, unclean
+from tests.log.logs import append, flip, name, open_directory, small, table, unclean
 
 
 @pytest.fixture
@@ -48,6 +49,17 @@ def test_damage_is_shown_with_its_place_and_what_a_broker_would_do(segmentlog, r
     )
     assert lines[-1].startswith("Damage: 2 partitions, 4 segments, 27 batches, ")
     assert lines[-1].endswith("; findings: 1 damage.")
+
+
+def test_a_batch_that_is_too_large_to_look_into_is_no_damage(segmentlog, tmp_path):
+    with open_directory(tmp_path / "data", config=LogConfig(compression_type="zstd")) as logs:
+        logs.create("orders").append(table(b"x" * 5_000))
+    ended = segmentlog("verify", tmp_path / "data", "--deep", "--max-decompressed-batch-bytes", "1k")
+    assert ended.status == 0
+    (finding,) = [line for line in ended.stdout.splitlines() if line.startswith("suspect")]
+    assert "Expected a batch to inflate to at most 1024 bytes, found more." in finding
+    sound = segmentlog("verify", tmp_path / "data", "--deep", "--max-decompressed-batch-bytes", "6k")
+    assert "findings: none" in sound.stdout
 
 
 def test_json_is_the_whole_report(segmentlog, root):

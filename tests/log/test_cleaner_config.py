@@ -13,11 +13,12 @@ DEFAULTS = {
     "log.cleaner.io.buffer.load.factor": ("io_buffer_load_factor", 0.9),
     "log.cleaner.io.max.bytes.per.second": ("io_max_bytes_per_second", None),
     "log.cleaner.backoff.ms": ("backoff_ms", 15_000),
+    "log.cleaner.max.decompressed.batch.bytes": ("max_decompressed_batch_bytes", 64 << 20),
 }
 
 
 @pytest.mark.parametrize(("field", "default"), DEFAULTS.values())
-def test_the_defaults_are_kafkas(field, default):
+def test_the_defaults_are_kafkas_and_the_limit_is_that_of_reads(field, default):
     assert getattr(CleanerConfig(), field) == default
 
 

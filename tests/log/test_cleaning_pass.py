@@ -10,7 +10,7 @@ import pytest
 
 import storage_core
 from storage_core import CleanerConfig
-from storage_core.errors import LogFailedError
+from storage_core.errors import BatchTooLargeError, LogFailedError
 from storage_core.filesystem import FileSystem
 from storage_core.log import local_log as replace_segments
 from storage_core.log import log_cleaner
@@ -64,6 +64,18 @@ def test_appends_and_reads_go_on(log, monkeypatch, path):
     assert seen == [*BEFORE, "5:b=2", "6:d=1"]
     # What came later is for the next pass.
     assert records(log) == ["1:b=1", "2:a=2", "3:c=1", "4:a=3", "5:b=2", "6:d=1"]
+
+
+def test_a_batch_beyond_the_limit_is_cleaned_once_the_limit_is_raised(tmp_path, clock):
+    with open_directory(tmp_path, clock=clock, config=compacted(compression_type="zstd")) as logs:
+        log = logs.create("orders")
+        for _ in range(2):
+            log.append(table(b"x" * 5_000, keys=[b"k"]))
+            log.roll()
+        with pytest.raises(BatchTooLargeError, match="raise maxDecompressedBatchBytes"):
+            log.clean(CleanerConfig(max_decompressed_batch_bytes=1_000))
+        log.clean(CleanerConfig(max_decompressed_batch_bytes="6000"))
+        assert [offset for batch in log.read() for offset in batch.column("offset").to_pylist()] == [1]
 
 
 def test_rolls_go_on(log, monkeypatch):
