@@ -369,7 +369,8 @@ class PartitionLog:
         """The first record with a timestamp at or after ``timestamp_ms``, as a broker's ListOffsets finds it.
 
         Only the first segment whose largest timestamp reaches it is searched, as in Kafka. For a
-        segment without timestamps, the modification time of its file counts.
+        segment without timestamps, the modification time of its file counts. Records below the log start
+        offset do not count, nor does a segment that only they would decide for.
 
         Args:
             timestamp_ms: Milliseconds since 1970.
@@ -381,7 +382,8 @@ class PartitionLog:
         limit_offset = self.log_end_offset if limit_offset is None else limit_offset
         if self.log_start_offset >= limit_offset:
             return None
-        for index in range(len(self.segments)):
+        first_live = self.segment_index_for(self.log_start_offset) or 0
+        for index in range(first_live, len(self.segments)):
             if self._largest_timestamp_ms(index) < timestamp_ms:
                 # With thousands of segments, their indexes would fill the memory.
                 self.segments[index].forget_indexes()
@@ -389,7 +391,8 @@ class PartitionLog:
                 found = self.read_segment(
                     index, lambda segment: segment.offset_for_timestamp(timestamp_ms, self.log_start_offset)
                 )
-                if found is None and self._may_be_damaged(index, timestamp_ms):
+                is_partly_dead = self.segments.base_offsets[index] < self.log_start_offset
+                if found is None and (is_partly_dead or self._may_be_damaged(index, timestamp_ms)):
                     continue
                 return found if found is not None and found.offset < limit_offset else None
         return None
