@@ -124,7 +124,7 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
     _any("maxTimestampDisorder", "interval", "",
          doc="Your promise that no record is earlier by more than this (`10 minutes`) than any record before it in its "
              "partition: then a read with `timestamp < ...` in its condition ends at the first record that is later by this "
-             "much."),
+             "much, and one with `timestamp >= ...` starts after a record that is earlier by this much."),
     _any("mode", "`FAILFAST`, `DROPMALFORMED` or `PERMISSIVE`", "FAILFAST",
          doc="What a damaged range of a log file does: fail the read, naming its bytes and offsets; continue at the next "
              "valid batch, with a warning; or also add a row that describes it."),

@@ -333,6 +333,17 @@ class _PartitionCheck:
                 "hold, found larger ones: a broker that recovers the segment splits it if all of them are genuine.",
                 start_byte=facts.scan.valid_bytes, **self._action_at(facts, facts.scan.valid_bytes),
             )  # fmt: skip
+        wrong = facts.wrong_max_timestamps
+        if wrong is not None:
+            self._add(
+                "suspect", "record", facts.log_path,
+                f"Expected each header's max timestamp to be the largest of its records, found {wrong.batch_count} batches "
+                f"with another one: the header of the first one says {wrong.claimed_ms} ms, its records {wrong.found_ms} ms. "
+                "Look-ups by time and retention of a broker go by the header.",
+                start_byte=wrong.start_bytes, end_byte=wrong.end_bytes,
+                start_offset=wrong.start_offset, end_offset=min(wrong.end_offset, MAX_OFFSET),
+                **self._action_at(facts, wrong.start_bytes),
+            )  # fmt: skip
         if not self._is_compacted:
             self._check_gaps(facts)
 

@@ -123,6 +123,22 @@ class SequenceBreak(NamedTuple):
     offset: int
 
 
+class WrongMaxTimestamps(NamedTuple):
+    """Batches whose header has another max timestamp than the largest one of their records.
+
+    Attributes:
+        batch_count: How many there are. The other fields describe the first one.
+    """
+
+    batch_count: int
+    start_bytes: int
+    end_bytes: int
+    start_offset: int
+    end_offset: int
+    claimed_ms: int
+    found_ms: int
+
+
 class AbortedEntry(NamedTuple):
     """An entry of a transaction index, as it is in the file."""
 
@@ -205,6 +221,7 @@ class SegmentFacts:
         scan: How a broker reads the log file.
         malformed: Batches whose records contradict a right checksum, and markers that cannot be read.
         has_holes: Whether a batch has fewer records than offsets, which only a compaction makes.
+        wrong_max_timestamps: None if each header agrees with its records, or if these were not decoded.
     """
 
     task: SegmentTask
@@ -229,6 +246,7 @@ class SegmentFacts:
     ended: tuple[tuple[int, int], ...]
     refused_entry: AbortedEntry | None
     scan: BrokerScan
+    wrong_max_timestamps: WrongMaxTimestamps | None
 
     @property
     def base_offset(self) -> int:
@@ -445,6 +463,7 @@ class _Observer:
             tuple(transactions.ended.items()),
             transactions.refused_entry,
             scan,
+            None if self._deep is None else self._deep.wrong_max_timestamps,
         )
 
 
@@ -615,13 +634,43 @@ def _damage_of(path: str, error: CorruptError) -> DamagedRange:
 
 
 class _NoRows:
-    """Makes no rows of decoded records."""
+    """Makes no rows of decoded records, and compares their timestamps with the headers."""
+
+    def __init__(self) -> None:
+        self.wrong_max_timestamps: WrongMaxTimestamps | None = None
 
     def batches(
         self, section: RecordSection, columns: RecordColumns, span: LogSpan
     ) -> Iterator[pa.RecordBatch]:
-        del section, columns, span
+        del span
+        headers, timestamps_ms = section.headers, columns.timestamps_ms
+        # Of old formats, a wrapper's timestamp is not checked by brokers, either.
+        if timestamps_ms is not None and headers["magic"][0] == MAGIC_V2:
+            first_rows = np.cumsum(columns.row_counts) - columns.row_counts
+            largest_ms = np.maximum(np.maximum.reduceat(timestamps_ms, first_rows), NO_TIMESTAMP_MS)
+            wrong = np.flatnonzero(headers["max_timestamp_ms"] != largest_ms)
+            if len(wrong):
+                self._add(section, wrong, largest_ms)
         return iter(())
+
+    def _add(
+        self, section: RecordSection, wrong: npt.NDArray[np.int64], largest_ms: npt.NDArray[np.int64]
+    ) -> None:
+        known = self.wrong_max_timestamps
+        if known is not None:
+            self.wrong_max_timestamps = known._replace(batch_count=known.batch_count + len(wrong))
+            return
+        header, start_bytes = section.headers[wrong[0]], int(section.positions[wrong[0]])
+        base_offset = int(header["base_offset"])
+        self.wrong_max_timestamps = WrongMaxTimestamps(
+            len(wrong),
+            start_bytes,
+            start_bytes + LOG_OVERHEAD_BYTES + int(header["batch_length"]),
+            base_offset,
+            base_offset + int(header["last_offset_delta"]) + 1,
+            int(header["max_timestamp_ms"]),
+            int(largest_ms[wrong[0]]),
+        )
 
 
 class _Collected(DamageReporter):
@@ -643,15 +692,21 @@ class _DeepReader:
     def __init__(self, task: SegmentTask) -> None:
         file = task.file
         self._damage = _Collected()
+        self._rows = _NoRows()
         self._records = RecordReader(
             SectionMaker(task.max_batch_bytes, _ALL_FIELDS),
             _ALL_FIELDS,
-            cast("BatchBuilder", _NoRows()),
+            cast("BatchBuilder", self._rows),
             self._damage,
         )
         self._span = LogSpan(
             file.topic, file.partition, file.directory, file.base_offset, file.file_name, file.base_offset, 0, 0, 0, 0
         )  # fmt: skip
+
+    @property
+    def wrong_max_timestamps(self) -> WrongMaxTimestamps | None:
+        """The batches seen so far whose header has another max timestamp than their records."""
+        return self._rows.wrong_max_timestamps
 
     def malformed(self, window: BatchWindow) -> list[DamagedRange]:
         """The batches of a window with a right checksum whose records cannot be decoded."""

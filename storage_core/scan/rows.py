@@ -460,7 +460,9 @@ class PredicateFilter:
         if bounds.offset_end is not None:
             is_ruled_out |= base_offsets >= max(bounds.offset_end, 0)
         if bounds.timestamp_start_ms is not None:
-            is_ruled_out |= own["max_timestamp_ms"] < bounds.timestamp_start_ms
+            # With CreateTime, the header claims what only the records tell.
+            is_append_time = (own["attributes"] & LOG_APPEND_TIME_FLAG) != 0
+            is_ruled_out |= is_append_time & (own["max_timestamp_ms"] < bounds.timestamp_start_ms)
         is_ruled_out &= own["magic"] == MAGIC_V2
         return indexes[~is_ruled_out]
 

@@ -1,9 +1,12 @@
 """Pruning of offset ranges by a condition, above all by its bounds on timestamps.
 
-A batch header holds the largest timestamp of the batch, but not the smallest. So everything before
-the first batch that reaches a lower bound can be left out. No header tells where the records below
-an upper bound end: only ``maxTimestampDisorder`` lets a read end, at the first record that is later
-than the bound by that much.
+A batch header holds the largest timestamp of the batch, but with CreateTime it is a claim: some producers leave it -1, 0
+or too small, and only brokers check it. With LogAppendTime it is the timestamp of every record. So without a promise, only
+batches with LogAppendTime are left out before a lower bound. No header tells where the records below an upper bound end.
+
+``maxTimestampDisorder`` promises how far records are from ascending order. Then one record that is earlier than a lower bound
+by that much proves that all before it are below the bound, and one that is later than an upper bound that none follows.
+Headers and time indexes only say where to look for it.
 
 Pruning removes records from the result, so only their own timestamps count. The file's modification
 time, by which a broker judges segments without timestamps, does not.
@@ -17,6 +20,7 @@ listed is a `DataLossError`.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -24,14 +28,24 @@ from typing import TYPE_CHECKING, Final
 from storage_core.cached_property import cached_property
 from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.record import batch_timestamps
-from storage_core.record.batch_header import HEADER_SIZE_BYTES, MAX_OFFSET, BatchHeader, parse_batch_header
+from storage_core.record.batch_header import (
+    HEADER_SIZE_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    MAGIC_V2,
+    MAX_OFFSET,
+    BatchHeader,
+    parse_batch_header,
+)
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.offset_ranges import PartitionRange
-from storage_core.scan.pruning import prune_partition
+from storage_core.scan.pruning import Bounds, prune_partition
 from storage_core.segment.batch_walk import PAGE_SIZE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import numpy as np
+    import numpy.typing as npt
 
     from storage_core.directory import PartitionLog
     from storage_core.scan.options import ReadOptions
@@ -48,6 +62,8 @@ LARGE_BATCH_BYTES: Final = 16 << 10
 _LOSS_SHARE: Final = 64
 # A byte read must save this many.
 _GAIN: Final = 2
+# So many batches are decoded to find one record that proves a start.
+_PROOFS: Final = 4
 # Planning has one thread: no look-up in one partition reads more than this, which takes some seconds.
 _MOST_BYTES: Final = 64 << 20
 DAMAGE: Final = (CorruptError, UnsupportedFormatError)
@@ -144,25 +160,36 @@ _LARGEST_MS: Final = (2**63 - 1) // 1000
 
 
 def start_offset_by_time(log: PartitionLog, timestamp_ms: int, start_offset: int, end_offset: int) -> int:
-    """An offset such that all records from ``start_offset`` to it have earlier timestamps.
+    """An offset such that all batches from ``start_offset`` to it have earlier timestamps by their headers.
 
     Returns:
-        ``end_offset`` if all records of the range have; ``start_offset`` if a look-up does not pay.
+        ``end_offset`` if all batches of the range have; ``start_offset`` if a look-up does not pay.
     """
     segments = SegmentRange(log, start_offset, end_offset)
     if segments.size_bytes < LOOKUP_COST_BYTES:
         return start_offset
-    search = _StartSearch(timestamp_ms, segments.size_bytes)
-    for index in segments.indexes:
-        first_offset = max(start_offset, log.segments.base_offsets[index])
-        found = log.read_segment(
-            index, partial(search.young_offset, first_offset, is_complete=segments.is_complete(index))
-        )
-        if found is not None:
-            return min(found, end_offset)
-        # With thousands of segments, their indexes would fill the memory.
-        log.segments[index].forget_indexes()
-    return end_offset
+    return _StartSearch(timestamp_ms, segments.size_bytes).run(log, segments, start_offset, end_offset)
+
+
+def proven_start_offset(
+    log: PartitionLog, timestamp_ms: int, start_offset: int, end_offset: int, options: ReadOptions
+) -> int:
+    """An offset such that all records from ``start_offset`` to it have earlier timestamps, whatever headers claim.
+
+    Returns:
+        ``end_offset`` if all records of the range have; ``start_offset`` if nothing proves more, or a look-up does not pay.
+    """
+    disorder_ms = options.max_timestamp_disorder_ms
+    segments = SegmentRange(log, start_offset, end_offset)
+    if segments.size_bytes < LOOKUP_COST_BYTES:
+        return start_offset
+    is_promised = disorder_ms is not None
+    search = _StartSearch(timestamp_ms - (disorder_ms or 0), segments.size_bytes, only_proven=not is_promised)
+    found = search.run(log, segments, start_offset, end_offset)
+    if not is_promised or found <= start_offset:
+        return found
+    is_committed = options.isolation_level == "read_committed"
+    return max(start_offset, min(found, search.offset_after_proof(log, is_committed=is_committed)))
 
 
 def end_offset_by_time(
@@ -194,11 +221,50 @@ def end_offset_by_time(
 
 
 class _StartSearch:
-    """The search for the first batch that reaches a timestamp."""
+    """The search for the first batch that reaches a timestamp; of those ``only_proven``, none whose header may be wrong is passed."""
 
-    def __init__(self, timestamp_ms: int, size_bytes: int) -> None:
+    def __init__(self, timestamp_ms: int, size_bytes: int, *, only_proven: bool = False) -> None:
         self._timestamp_ms = timestamp_ms
+        self._only_proven = only_proven
         self._budget = WalkBudget(size_bytes)
+        # The last batches that were passed, each with the base offset of its segment.
+        self._passed: deque[tuple[int, BatchHeader]] = deque(maxlen=_PROOFS)
+
+    def run(self, log: PartitionLog, segments: SegmentRange, start_offset: int, end_offset: int) -> int:
+        """Search the segments of a range; return its end if no batch reaches the timestamp."""
+        for index in segments.indexes:
+            first_offset = max(start_offset, log.segments.base_offsets[index])
+            found = log.read_segment(
+                index, partial(self.young_offset, first_offset, is_complete=segments.is_complete(index))
+            )
+            if found is not None:
+                return min(found, end_offset)
+            # With thousands of segments, their indexes would fill the memory.
+            log.segments[index].forget_indexes()
+        return end_offset
+
+    def offset_after_proof(self, log: PartitionLog, *, is_committed: bool) -> int:
+        """The offset after the last record that was passed and is in fact earlier; 0 if none of the last batches has one."""
+        for base_offset, batch in reversed(self._passed):
+            index = log.segment_index_for(base_offset)
+            if (
+                index is None
+                or batch.is_control
+                or not self._budget.allows(log.segments[index], batch.size_bytes)
+            ):
+                continue
+            try:
+                # Aborted records, which a read of committed ones does not return, are no part of the promise.
+                if is_committed and batch.is_transactional and _is_aborted(log, batch):
+                    continue
+                offsets, timestamps_ms = log.read_segment(index, partial(_timestamps_of, batch=batch))
+            except DAMAGE:
+                continue
+            # A negative number is no time.
+            early = ((timestamps_ms >= 0) & (timestamps_ms < self._timestamp_ms)).nonzero()[0]
+            if len(early):
+                return int(offsets[early[-1]]) + 1
+        return 0
 
     def young_offset(self, start_offset: int, segment: SegmentReader, *, is_complete: bool) -> int | None:
         """The first offset whose batch may reach the timestamp; None if the whole segment is earlier."""
@@ -207,7 +273,7 @@ class _StartSearch:
         header = first_header(segment)
         if header is None or self._may_reach(header):
             return start_offset
-        if segment.size_bytes < LOOKUP_COST_BYTES or not len(segment.time_index):
+        if self._only_proven or segment.size_bytes < LOOKUP_COST_BYTES or not len(segment.time_index):
             if not self._is_walk_worth_it(segment, header):
                 return start_offset
             return self._walk(segment, 0, start_offset)
@@ -218,6 +284,8 @@ class _StartSearch:
         return start_offset if proven is None else self._walk(segment, proven.position_bytes, start_offset)
 
     def _may_reach(self, header: BatchHeader) -> bool:
+        if self._only_proven and not _tells_timestamps(header):
+            return True
         # A v0 wrapper has no timestamp, but may hold v1 messages, which have (KAFKA-4298).
         return header.max_timestamp_ms >= self._timestamp_ms or (header.is_wrapper and header.magic == 0)
 
@@ -229,7 +297,8 @@ class _StartSearch:
 
     def _indexed_batch(self, segment: SegmentReader, *, is_complete: bool) -> tuple[TimestampOffset, int]:
         """The time index entry before whose batch no batch reaches the timestamp, and the position where a walk may begin."""
-        entry = segment.time_index.lookup(self._timestamp_ms)
+        # An earlier batch than the one looked for: a proof needs one.
+        entry = segment.time_index.lookup(self._timestamp_ms - 1)
         position_bytes = indexed_position(segment, entry.offset)
         if is_complete and entry == segment.time_index.last_entry and entry.timestamp_ms < self._timestamp_ms:
             # No entry follows because no later timestamp did: nothing up to the last indexed batch reaches it.
@@ -247,6 +316,7 @@ class _StartSearch:
                 if self._may_reach(header) or not self._budget.allows(segment):
                     return max(start_offset, header.base_offset)
                 self._budget.pass_over(segment, header.size_bytes)
+                self._passed.append((segment.base_offset, header))
                 position_bytes = header.end_position_bytes
                 next_offset = max(next_offset, header.last_offset + 1)
         except DAMAGE:
@@ -300,12 +370,31 @@ class _EndSearch:
         )
 
     def _record_of(self, segment: SegmentReader, batch: BatchHeader) -> int | None:
-        offsets, timestamps_ms = batch_timestamps(
-            segment.read_batch(batch), batch, path=segment.log_path, limit_bytes=segment.max_batch_bytes
-        )
+        offsets, timestamps_ms = _timestamps_of(segment, batch)
         is_found = (timestamps_ms >= self._timestamp_ms) & (timestamps_ms <= _LARGEST_MS)
         is_found &= offsets >= self._start_offset
         return int(offsets[is_found.argmax()]) if is_found.any() else None
+
+
+def _is_aborted(log: PartitionLog, batch: BatchHeader) -> bool:
+    aborted = aborted_transactions(log, batch.base_offset, batch.base_offset + 1)
+    return any(each.producer_id == batch.producer_id for each in aborted)
+
+
+def _tells_timestamps(header: BatchHeader) -> bool:
+    """Whether the header's timestamp is that of each record: with LogAppendTime, and of a message alone."""
+    if header.magic < MAGIC_V2:
+        return not header.is_wrapper
+    return header.is_control or header.record_count == 0 or bool(header.attributes & LOG_APPEND_TIME_FLAG)
+
+
+def _timestamps_of(
+    segment: SegmentReader, batch: BatchHeader
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The offset and the timestamp of each record of a batch, whose CRC is checked."""
+    return batch_timestamps(
+        segment.read_batch(batch), batch, path=segment.log_path, limit_bytes=segment.max_batch_bytes
+    )
 
 
 def _read_anyway_bytes(segment: SegmentReader, position_bytes: int) -> int:
@@ -343,7 +432,7 @@ def prune_range(wanted: PartitionRange, condition: Predicate, options: ReadOptio
     if bounds.is_empty or start_offset >= end_offset:
         return PartitionRange(log, wanted.start_offset, wanted.start_offset)
     if bounds.timestamp_start_ms is not None:
-        found_offset = start_offset_by_time(log, bounds.timestamp_start_ms, start_offset, end_offset)
+        found_offset = proven_start_offset(log, bounds.timestamp_start_ms, start_offset, end_offset, options)
         if log.skip_damage and start_offset < found_offset < end_offset:
             # The timestamps of lost records are not known.
             found_offset = log.start_of_damage_before(found_offset)
@@ -414,9 +503,11 @@ def report_bytes_beyond(ranges: Iterable[PartitionRange], condition: Predicate, 
         return
     bounded = []
     for each in ranges:
-        end_ms = prune_partition(condition, each.log.topic, each.log.partition).timestamp_end_ms
-        if end_ms is not None and not each.is_empty:
-            bounded.append((each, end_ms))
+        bounds = prune_partition(condition, each.log.topic, each.log.partition)
+        if not each.is_empty and (
+            bounds.timestamp_start_ms is not None or bounds.timestamp_end_ms is not None
+        ):
+            bounded.append((each, bounds))
     # The look-up reads a little, so it is left out where nothing would be logged.
     sizes_bytes = (
         SegmentRange(each.log, each.start_offset, each.end_offset).size_bytes for each, _ in bounded
@@ -424,27 +515,44 @@ def report_bytes_beyond(ranges: Iterable[PartitionRange], condition: Predicate, 
     if not _log.isEnabledFor(logging.INFO) and sum(sizes_bytes) < _WORTH_A_WARNING_BYTES:
         return
     size_bytes, segments, partitions = 0, 0, 0
-    for each, end_ms in bounded:
-        beyond = _sizes_beyond(each, end_ms)
-        size_bytes += sum(beyond)
-        segments += len(beyond)
-        partitions += bool(beyond)
+    for each, bounds in bounded:
+        outside = [*_sizes_before(each, bounds), *_sizes_beyond(each, bounds)]
+        size_bytes += sum(outside)
+        segments += len(outside)
+        partitions += bool(outside)
     if size_bytes:
         _log.log(
             logging.WARNING if size_bytes >= _WORTH_A_WARNING_BYTES else logging.INFO,
-            "The condition has an upper bound on timestamps, but maxTimestampDisorder is not set: about %d bytes in "
-            "%d segments of %d partitions are read after the first record beyond the bound. Set "
-            "maxTimestampDisorder, for example to '1 hour', to end the read there.",
+            "The condition has a bound on timestamps, but maxTimestampDisorder is not set: about %d bytes in "
+            "%d segments of %d partitions are read that, by the headers of batches, are before a lower bound or after "
+            "the first record beyond an upper one. Headers prove neither. Set maxTimestampDisorder, for example to "
+            "'1 hour', to leave these bytes out.",
             size_bytes,
             segments,
             partitions,
         )
 
 
-def _sizes_beyond(wanted: PartitionRange, timestamp_ms: int) -> list[int]:
-    """By segment, how many bytes are read after the first batch that reaches a timestamp."""
+def _sizes_before(wanted: PartitionRange, bounds: Bounds) -> list[int]:
+    """By segment, how many bytes are read before the first batch that reaches the lower bound."""
+    if bounds.timestamp_start_ms is None:
+        return []
+    log, start_offset = wanted.log, wanted.start_offset
+    offset = start_offset_by_time(log, bounds.timestamp_start_ms, start_offset, wanted.end_offset)
+    before = SegmentRange(log, start_offset, offset)
+    sizes_bytes = list(before.sizes_bytes)
+    if sizes_bytes:
+        header = log.read_segment(before.indexes[-1], lambda segment: batch_reaching(segment, offset))
+        sizes_bytes[-1] = sizes_bytes[-1] if header is None else header.position_bytes
+    return sizes_bytes
+
+
+def _sizes_beyond(wanted: PartitionRange, bounds: Bounds) -> list[int]:
+    """By segment, how many bytes are read after the first batch that reaches the upper bound."""
+    if bounds.timestamp_end_ms is None:
+        return []
     log, end_offset = wanted.log, wanted.end_offset
-    offset = start_offset_by_time(log, timestamp_ms, wanted.start_offset, end_offset)
+    offset = start_offset_by_time(log, bounds.timestamp_end_ms, wanted.start_offset, end_offset)
     beyond = SegmentRange(log, offset, end_offset)
     sizes_bytes = list(beyond.sizes_bytes)
     if sizes_bytes and offset > log.segments.base_offsets[beyond.indexes[0]]:

@@ -150,6 +150,26 @@ def test_records_that_contradict_a_right_checksum_are_found_by_decoding_them(roo
     )
 
 
+@pytest.mark.parametrize("claim", ["-1", "0", "smaller", "larger"])
+def test_headers_that_claim_another_max_timestamp_are_found_by_decoding_records(root, orders, claim):
+    file = orders / name(10)
+    content = bytearray(file.read_bytes())
+    for start in (400, 700):
+        (largest_ms,) = struct.unpack_from(">q", content, start + 35)
+        claimed_ms = {"smaller": largest_ms - 1, "larger": largest_ms + 1}.get(claim) or int(claim)
+        struct.pack_into(">q", content, start + 35, claimed_ms)
+        content[start + 17 : start + 21] = struct.pack(">I", crc32c(bytes(content[start + 21 : start + 100])))
+        if start == 400:
+            first = claimed_ms, largest_ms
+    file.write_bytes(content)
+    assert "record" not in {each.kind for each in report_of(root).findings}
+    (finding,) = [each for each in report_of(root, is_deep=True).findings if each.kind == "record"]
+    assert (finding.severity, finding.start_byte, finding.end_byte) == ("suspect", 400, 500)
+    assert (finding.start_offset, finding.end_offset) == (14, 15)
+    assert "found 2 batches" in finding.reason
+    assert f"says {first[0]} ms, its records {first[1]} ms" in finding.reason
+
+
 def test_no_batch_follows_the_largest_offset(root, orders):
     """No CRC covers a batch's offset."""
     file = orders / name(30)

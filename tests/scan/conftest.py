@@ -246,9 +246,18 @@ class RowLog(PartitionBuilder):
         ]
 
     def append(
-        self, *records, last_offset_delta=None, append_time_ms=None, transactional=False, **fields
+        self,
+        *records,
+        last_offset_delta=None,
+        append_time_ms=None,
+        claimed_max_ms=None,
+        transactional=False,
+        **fields,
     ) -> RowLog:
-        """Append one batch; without records it is one that compaction has emptied."""
+        """Append one batch; without records it is one that compaction has emptied.
+
+        With ``claimed_max_ms``, the header's max timestamp is not that of the records.
+        """
         producer_id = fields.get("producer_id", -1)
         if transactional:
             self._begin(producer_id)
@@ -259,6 +268,8 @@ class RowLog(PartitionBuilder):
         max_ms = max((each.timestamp_ms for each in records), default=-1)
         if append_time_ms is not None:
             max_ms = append_time_ms
+        elif claimed_max_ms is not None:
+            max_ms = claimed_max_ms
         encoded = [
             record(each.offset_delta, each.timestamp_ms - base_ms, each.key, each.value, each.headers)
             for each in records

@@ -67,13 +67,9 @@ NOTHING = (0, 0)
         (Comparison("topic", "=", "others"), NOTHING),
         (Or((Comparison("topic", "=", "others"), And((offset(">=", 8), offset("<", 12))))), (8, 12)),
         (Comparison("key", "=", b"k"), (0, 100)),
-        (timestamp(">=", 500), (50, 100)),
-        (timestamp(">", 500), (51, 100)),
-        (timestamp(">", 10_000), (100, 100)),
-        (Not(timestamp("<", 500)), (50, 100)),
-        (timestamp("=", 505), (51, 100)),
+        (timestamp(">=", 500), (0, 100)),
         (timestamp("<", 500), (0, 100)),
-        (And((timestamp(">=", 500), offset("<", 70))), (50, 70)),
+        (And((timestamp(">=", 500), offset("<", 70))), (0, 70)),
         (And((timestamp(">=", 500), timestamp("<", 400))), NOTHING),
     ],
 )
@@ -94,7 +90,84 @@ def test_the_ends_that_a_condition_rules_out_are_left_out(pruned, predicate, exp
     ],
 )
 def test_what_saves_less_than_it_costs_is_read(pruned, predicate, expected):
-    assert pruned(predicate) == expected
+    assert pruned(predicate, max_timestamp_disorder="0 ms") == expected
+
+
+@pytest.mark.parametrize(
+    ("predicate", "disorder", "expected"),
+    [
+        (timestamp(">=", 500), "0 ms", (50, 100)),
+        (timestamp(">", 500), "0 ms", (51, 100)),
+        (timestamp(">=", 500), "30 ms", (47, 100)),
+        (timestamp(">=", 500), "1 hour", (0, 100)),
+        (timestamp(">", 10_000), "0 ms", (100, 100)),
+        (Not(timestamp("<", 500)), "0 ms", (50, 100)),
+        (timestamp("=", 505), "0 ms", (51, 51)),
+        (And((timestamp(">=", 500), offset("<", 70))), "0 ms", (50, 70)),
+    ],
+)
+def test_a_promise_lets_a_read_start_late(pruned, predicate, disorder, expected):
+    assert pruned(predicate, max_timestamp_disorder=disorder) == expected
+
+
+def test_a_promise_is_proven_by_a_record_not_by_a_header(log_root, record_of):
+    """All headers claim that time begins at 500 ms; so the records before are nowhere to be seen in headers."""
+    log = log_root.rows("claims")
+    for number in range(100):
+        log.append(
+            record_of(0, START_MS + 10 * number, b"k", VALUE), claimed_max_ms=START_MS + 10 * (number - 40)
+        )
+    log.write()
+    parsed = parse_read_options({"path": str(log.path), "max_timestamp_disorder": "100 ms"})
+    (wanted,) = resolve(FileSystem(), parsed).partitions
+    left = prune_range(wanted, timestamp(">=", 500), parsed)
+    # By the headers, it could begin at offset 80.
+    assert left.start_offset == 0
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_an_aborted_record_proves_nothing_to_who_does_not_see_it(log_root, record_of, is_committed):
+    log = log_root.rows("transactional")
+    for number in range(30):
+        log.append(record_of(0, START_MS + 10 * number, b"k", VALUE), transactional=True, producer_id=7)
+    log.abort(7)
+    log.append(record_of(0, START_MS + 500, b"k", VALUE)).write()
+    parsed = parse_read_options(
+        {
+            "path": str(log.path),
+            "isolation_level": "read_committed" if is_committed else "read_uncommitted",
+            "max_timestamp_disorder": 0,
+        }
+    )
+    (wanted,) = resolve(FileSystem(), parsed).partitions
+    left = prune_range(wanted, timestamp(">=", 200), parsed)
+    assert left.start_offset == (0 if is_committed else 20)
+
+
+def test_with_log_append_time_no_promise_is_needed(log_root, record_of):
+    log = log_root.rows("append-time")
+    for number in range(100):
+        # The records' own timestamps do not count.
+        log.append(record_of(0, 9_000_000, b"k", VALUE), append_time_ms=START_MS + 10 * number)
+        if number == 19:
+            log.roll()
+    log.write()
+    parsed = parse_read_options({"path": str(log.path)})
+    (wanted,) = resolve(FileSystem(), parsed).partitions
+    assert prune_range(wanted, timestamp(">=", 500), parsed).start_offset == 50
+
+
+def test_a_batch_with_create_time_ends_what_append_time_proves(log_root, record_of):
+    log = log_root.rows("mixed")
+    for number in range(100):
+        append_time_ms = None if number == 30 else START_MS + 10 * number
+        log.append(
+            record_of(0, START_MS + 900, b"k", VALUE), append_time_ms=append_time_ms, claimed_max_ms=-1
+        )
+    log.write()
+    parsed = parse_read_options({"path": str(log.path)})
+    (wanted,) = resolve(FileSystem(), parsed).partitions
+    assert prune_range(wanted, timestamp(">=", 500), parsed).start_offset == 30
 
 
 @pytest.mark.parametrize(
@@ -107,7 +180,7 @@ def test_what_saves_less_than_it_costs_is_read(pruned, predicate, expected):
         (timestamp("<", 500), "90 ms", (0, 60)),
         (timestamp("<", 500), "1 hour", (0, 100)),
         (timestamp("<", -500), "100 ms", NOTHING),
-        (And((timestamp(">=", 300), timestamp("<", 500))), "20 ms", (30, 52)),
+        (And((timestamp(">=", 300), timestamp("<", 500))), "20 ms", (28, 52)),
         (timestamp("=", 500), "0 ms", (50, 51)),
         (And((timestamp("<", 500), offset("<", 45))), "0 ms", (0, 45)),
         (Or((timestamp("<", 500), offset("=", 99))), "0 ms", (0, 100)),
@@ -125,7 +198,7 @@ def test_offsets_that_the_options_leave_out_stay_out(pruned):
     assert pruned(And((offset(">=", 5), offset("<", 80))), **bounds) == (10, 65)
     assert pruned(And((offset(">=", 18), offset("<", 63))), **bounds) == (18, 65)
     assert pruned(And((offset(">=", 1), offset("<", 64))), use_indexes=False, **bounds) == (10, 65)
-    assert pruned(timestamp(">=", 950), **bounds) == (65, 65)
+    assert pruned(timestamp(">=", 950), max_timestamp_disorder="0 ms", **bounds) == (65, 65)
     assert pruned(offset(">=", 80), **bounds) == (10, 10)
 
 
@@ -183,6 +256,20 @@ def test_one_line_says_how_much_is_read_beyond_an_upper_bound(log, caplog):
     assert line.levelno == logging.INFO
 
 
+def test_one_line_says_how_much_is_read_before_a_lower_bound(log, caplog):
+    (line,) = said(log, caplog, where=timestamp(">=", 500))
+    sizes = [log.log_path(base).stat().st_size for base in (0, 20, 40)]
+    assert (
+        f"about {sizes[0] + sizes[1] + sizes[2] // 2} bytes in 3 segments of 1 partitions are read"
+        in line.getMessage()
+    )
+    (line,) = said(log, caplog, where=And((timestamp(">=", 500), timestamp("<", 600))))
+    assert (
+        f"about {5 * sizes[0] - sizes[0] // 2} bytes in 5 segments of 1 partitions are read"
+        in line.getMessage()
+    )
+
+
 def test_much_that_is_read_in_vain_is_worth_a_warning(log, caplog, monkeypatch):
     monkeypatch.setattr(time_pruning_module, "_WORTH_A_WARNING_BYTES", 100_000)
     (line,) = said(log, caplog, level=logging.WARNING, where=timestamp("<", 500))
@@ -192,7 +279,8 @@ def test_much_that_is_read_in_vain_is_worth_a_warning(log, caplog, monkeypatch):
 @pytest.mark.parametrize(
     "options",
     [
-        {"where": timestamp(">=", 500)},
+        {"where": timestamp(">=", 0)},
+        {"where": timestamp(">=", 500), "max_timestamp_disorder": "0 ms"},
         {"where": timestamp("<", 5000)},
         {"where": And((timestamp("<", 500), offset("<", 40)))},
         {"where": timestamp("<", 500), "max_timestamp_disorder": "1 hour"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import eq, ge, gt, le, lt
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -150,21 +152,9 @@ def test_values_are_not_looked_at_for_offsets(log, scan, monkeypatch):
     assert planned.offsets() == [3, 17, 40]
 
 
-@pytest.mark.parametrize(
-    ("condition", "batches"),
-    [
-        ("offset >= 20", [3, 4, 5, 6, 7]),
-        ("offset < 20", [0, 1, 2, 3]),
-        ("offset IN (13, 25)", [2, 3, 4]),
-        ("timestamp >= '1970-01-01 00:00:00.040'", [6, 7]),
-        # In the segment from 30 on, no offset is 20: there the timestamp decides.
-        ("timestamp >= '1970-01-01 00:00:00.040' OR offset = 20", [0, 1, 2, 3, 4, 6, 7]),
-        # No header tells the smallest timestamp.
-        ("timestamp < '1970-01-01 00:00:00.010'", [0, 1, 2, 3, 4, 5, 6, 7]),
-        ("key = 'a'", [0, 1, 2, 3, 4, 5, 6, 7]),
-    ],
-)
-def test_batches_that_their_headers_rule_out_are_not_decoded(log, read_rows, monkeypatch, condition, batches):
+@pytest.fixture
+def decoded(monkeypatch):
+    """The base offsets of the batches that are decoded."""
     decoded = []
     sections = sections_module.SectionMaker.sections
 
@@ -173,8 +163,93 @@ def test_batches_that_their_headers_rule_out_are_not_decoded(log, read_rows, mon
         return sections(maker, window, indexes)
 
     monkeypatch.setattr(sections_module.SectionMaker, "sections", recording)
+    return decoded
+
+
+@pytest.mark.parametrize(
+    ("condition", "batches"),
+    [
+        ("offset >= 20", [3, 4, 5, 6, 7]),
+        ("offset < 20", [0, 1, 2, 3]),
+        ("offset IN (13, 25)", [2, 3, 4]),
+        # No header tells the smallest timestamp, nor for sure the largest of a producer.
+        ("timestamp >= '1970-01-01 00:00:00.040'", [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("timestamp < '1970-01-01 00:00:00.010'", [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("key = 'a'", [0, 1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_batches_that_their_headers_rule_out_are_not_decoded(log, read_rows, decoded, condition, batches):
     read_rows(log.path, where=condition)
     assert decoded == [6 * number for number in batches]
+
+
+@pytest.mark.parametrize(
+    ("condition", "batches"),
+    [
+        ("timestamp >= '1970-01-01 00:00:00.040'", [0, 4, 5, 7]),
+        # In the segment from 30 on, no offset is 20: there the timestamp decides.
+        ("timestamp >= '1970-01-01 00:00:00.040' OR offset = 20", [0, 1, 2, 3, 4, 5, 7]),
+    ],
+)
+def test_headers_with_log_append_time_rule_out_batches(
+    log_root, record_of, read_rows, decoded, condition, batches
+):
+    log = log_root.rows()
+    for number in range(8):
+        records = [record_of(delta, 1000, b"k") for delta in range(6)]
+        # Two batches have timestamps of their producer, which a header does not prove.
+        append_time_ms = None if number in (0, 5) else 40 if number in (4, 7) else 39
+        log.append(*records, append_time_ms=append_time_ms, claimed_max_ms=-1, codec=number % 5)
+        if number == 4:
+            log.roll()
+    log.write()
+    found = read_rows(log.path, where=condition)
+    assert [row["offset"] for row in found] == [
+        row["offset"]
+        for row in log.rows
+        if row["timestamp"] >= 40_000 or ("OR" in condition and row["offset"] == 20)
+    ]
+    assert decoded == [6 * number for number in batches]
+
+
+CLAIMS = st.sampled_from([None, None, -1, 0, "smaller", "first", "larger"])
+# Timestamps of the records of a batch, what its header claims, and whether the broker's clock counts.
+BATCHES = st.lists(
+    st.tuples(st.lists(st.integers(1, 99), min_size=1, max_size=4), CLAIMS, st.booleans(), st.integers(0, 4)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@examples(150)
+@given(
+    BATCHES,
+    st.sampled_from([">=", ">", "=", "<", "<="]),
+    st.integers(0, 100),
+    st.sets(st.integers(1, 11)),
+    st.sampled_from(["FAILFAST", "DROPMALFORMED"]),
+    st.booleans(),
+)
+def test_what_a_header_claims_decides_no_row(
+    new_log_root, record_of, read_rows, batches, operator, time_ms, rolls, mode, is_promised
+):
+    log = new_log_root().rows()
+    for number, (timestamps_ms, claim, is_append_time, codec) in enumerate(batches):
+        if number in rolls:
+            log.roll()
+        known = {"smaller": max(timestamps_ms) - 1, "first": timestamps_ms[0], "larger": 200}
+        records = [record_of(delta, each, b"k") for delta, each in enumerate(timestamps_ms)]
+        if is_append_time:
+            log.append(*records, append_time_ms=timestamps_ms[0], codec=codec)
+        else:
+            log.append(*records, claimed_max_ms=known.get(claim, claim), codec=codec)
+    log.write(index_interval_bytes=1)
+    condition = Comparison("timestamp", operator, time_ms * 1000)
+    # A promise that always holds.
+    promise = {"max_timestamp_disorder": 100} if is_promised else {}
+    found = read_rows(log.path, where=condition, mode=mode, **promise)
+    compare = {">=": ge, ">": gt, "=": eq, "<": lt, "<=": le}[operator]
+    assert found == [row for row in log.rows if compare(row["timestamp"], time_ms * 1000)]
 
 
 def test_what_is_not_decoded_is_checked_all_the_same(log, read_rows, overwrite):

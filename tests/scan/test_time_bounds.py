@@ -34,19 +34,20 @@ DATA = st.tuples(
     st.just("data"), st.lists(st.tuples(st.integers(0, 2), st.integers(-30, 30)), min_size=1, max_size=4)
 )
 TRANSACTIONAL = st.tuples(st.just("transactional"), st.integers(-30, 30), st.sampled_from([7, 8]))
-EVENTS = st.lists(
-    st.one_of(
-        DATA,
-        DATA,
-        DATA,
-        st.tuples(st.just("append time"), st.integers(0, 10)),
-        TRANSACTIONAL,
-        st.tuples(st.sampled_from(["abort", "commit"]), st.sampled_from([7, 8])),
-        st.tuples(st.sampled_from(["roll", "roll", "empty", "skip", "v0", "v1", "wrapper"])),
-        st.tuples(st.sampled_from(["v1 around v0", "v0 around v1"])),
-    ),
-    max_size=40,
+CLAIMED = st.tuples(
+    st.just("claimed"), st.integers(-30, 30), st.sampled_from([-1, 0, START_MS, START_MS + 1000])
 )
+EVENT = st.one_of(
+    DATA,
+    DATA,
+    DATA,
+    st.tuples(st.just("append time"), st.integers(0, 10)),
+    TRANSACTIONAL,
+    st.tuples(st.sampled_from(["abort", "commit"]), st.sampled_from([7, 8])),
+    st.tuples(st.sampled_from(["roll", "roll", "empty", "skip", "v0", "v1", "wrapper"])),
+    st.tuples(st.sampled_from(["v1 around v0", "v0 around v1"])),
+)
+EVENTS = st.lists(EVENT, max_size=40)
 
 
 def build(log, record_of, events, *, old_formats, hidden_times=False):
@@ -63,9 +64,13 @@ def build(log, record_of, events, *, old_formats, hidden_times=False):
             case "append time":
                 records = [record_of(0, 5, b"k", VALUE), record_of(1, 9_000_000, b"k", VALUE)]
                 log.append(*records, append_time_ms=clock_ms + details[0])
-            case "transactional":
+            case "transactional" | "claimed":
                 record = record_of(0, clock_ms + details[0], b"k", VALUE)
-                log.append(record, transactional=True, producer_id=details[1])
+                is_claimed = kind == "claimed"
+                claim = {"claimed_max_ms": details[1]}
+                log.append(
+                    record, **claim if is_claimed else {"transactional": True, "producer_id": details[1]}
+                )
             case "abort" | "commit":
                 with_marker_time(log, kind, details[0], clock_ms + 1_000_000)
             case "roll":
@@ -180,7 +185,8 @@ def test_a_wrapper_without_a_timestamp_may_hold_young_records(
 
 @PROPERTY
 @given(
-    EVENTS,
+    st.lists(st.one_of(EVENT, CLAIMED), max_size=40),
+    st.sampled_from(["<", ">="]),
     st.integers(-50, 500),
     st.integers(0, 20),
     st.sampled_from(["read_uncommitted", "read_committed"]),
@@ -195,6 +201,7 @@ def test_a_promise_that_holds_loses_no_row(
     read_rows,
     eager,
     events,
+    operator,
     after_ms,
     more_ms,
     isolation,
@@ -207,10 +214,10 @@ def test_a_promise_that_holds_loses_no_row(
     log = build(new_log_root().rows(), record_of, events, old_formats=False).write(**writing)
     visible = log.committed_rows if isolation == "read_committed" else log.rows
     limit_us = (START_MS + after_ms) * 1000
-    expected = [row for row in visible if row["timestamp"] < limit_us]
+    expected = [row for row in visible if (row["timestamp"] < limit_us) == (operator == "<")]
     found = read_rows(
         log.path,
-        where=Comparison("timestamp", "<", limit_us),
+        where=Comparison("timestamp", operator, limit_us),
         max_timestamp_disorder=disorder_ms(visible) + more_ms,
         isolation_level=isolation,
         mode=mode,
