@@ -57,40 +57,64 @@ _NO_EPOCH = -1
 def choose_replica(
     filesystem: FileSystem, candidates: Sequence[PartitionDirectory], level: int = logging.WARNING
 ) -> PartitionDirectory:
-    """Choose which directory of a partition to read, and log the others; see `preferred_replica`."""
-    directories = candidates if len(candidates) == 1 else _distinct(filesystem, candidates)
-    chosen = preferred_replica(filesystem, directories)
-    others = ", ".join(directory.path for directory in directories if directory is not chosen)
+    """Choose which directory of a partition to read, and log the others.
+
+    If one cannot be read, the partition is that one: it is an error only for who reads this partition.
+    """
+    if len(candidates) == 1:
+        return candidates[0]
+    unreadable = next((each for each in candidates if not _is_readable(filesystem, each)), None)
+    if unreadable is not None:
+        return unreadable
+    chosen, *others = replicas_by_preference(filesystem, candidates, level)
     if others:
         _log.log(
-            level, "%s-%d is read from %s, not from %s.", chosen.topic, chosen.partition, chosen.path, others
+            level,
+            "%s-%d is read from %s, not from %s.",
+            *(chosen.topic, chosen.partition, chosen.path, ", ".join(each.path for each in others)),
         )
     return chosen
 
 
+def _is_readable(filesystem: FileSystem, directory: PartitionDirectory) -> bool:
+    try:
+        next(iter(filesystem.walk_directory(directory.path)), None)
+    except MissingError:
+        return True
+    except UnreadableError:
+        return False
+    return True
+
+
 def preferred_replica(filesystem: FileSystem, candidates: Sequence[PartitionDirectory]) -> PartitionDirectory:
-    """The directory of a partition to read: the one with the highest leader epoch, then the highest log end.
+    """Choose the directory of a partition that a read prefers; see `replicas_by_preference`."""
+    return replicas_by_preference(filesystem, candidates)[0]
+
+
+def replicas_by_preference(
+    filesystem: FileSystem, candidates: Sequence[PartitionDirectory], level: int = logging.WARNING
+) -> list[PartitionDirectory]:
+    """Order the directories of a partition: the highest leader epoch first, then the highest log end.
 
     Raises:
         ReplicaConflictError: They belong to different clusters or topics, or two are in one root.
     """
     if len(candidates) == 1:
-        return candidates[0]
+        return list(candidates)
     directories = _distinct(filesystem, candidates)
     if len(directories) == 1:
-        return directories[0]
+        return directories
     _require_different_roots(directories)
-    _require_agreement(directories, "cluster.id", _cluster_id)
-    _require_agreement(directories, "topic id", lambda directory: _topic_id(filesystem, directory))
-    epochs = [_newest_leader_epoch(filesystem, directory) for directory in directories]
-    newest = [directory for directory, epoch in zip(directories, epochs, strict=True) if epoch == max(epochs)]
-    # Of equal ones, max takes the first: the one whose path the caller named first.
-    return newest[0] if len(newest) == 1 else max(newest, key=partial(_log_end_offset, filesystem))
+    _require_agreement(directories, "cluster.id", partial(_known, _cluster_id, level))
+    _require_agreement(directories, "topic id", partial(_known, partial(_topic_id, filesystem), level))
 
+    def preference(directory: PartitionDirectory) -> tuple[int, int]:
+        # Damage is not reported here, because another copy may be read.
+        end_offset = PartitionLog.load(filesystem, directory, skip_damage=True).log_end_offset
+        return _newest_leader_epoch(filesystem, directory, end_offset), end_offset
 
-def _log_end_offset(filesystem: FileSystem, directory: PartitionDirectory) -> int:
-    """The log end of a copy. Damage is not reported here, because another copy may be chosen."""
-    return PartitionLog.load(filesystem, directory, skip_damage=True).log_end_offset
+    # Equal ones keep the order in which the caller named their paths.
+    return sorted(directories, key=preference, reverse=True)
 
 
 def _distinct(filesystem: FileSystem, candidates: Sequence[PartitionDirectory]) -> list[PartitionDirectory]:
@@ -132,6 +156,20 @@ def _conflict(first: PartitionDirectory, second: PartitionDirectory, problem: st
     return ReplicaConflictError(message)
 
 
+def _known(
+    read: Callable[[PartitionDirectory], str | None], level: int, directory: PartitionDirectory
+) -> str | None:
+    """Read an id; None if the file is missing or cannot be read, because no row needs it."""
+    try:
+        return read(directory)
+    except (CorruptCheckpointError, LogDirectoryError) as error:
+        message = (
+            "Ignored a file, so that it is not known whether %s belongs to the other copies of %s-%d: %s"
+        )
+        _log.log(level, message, directory.path, directory.topic, directory.partition, error)
+        return None
+
+
 def _cluster_id(directory: PartitionDirectory) -> str | None:
     meta_properties = directory.root.meta_properties
     return None if meta_properties is None else meta_properties.cluster_id
@@ -141,15 +179,16 @@ def _topic_id(filesystem: FileSystem, directory: PartitionDirectory) -> str | No
     return read_partition_metadata(filesystem, os.path.join(directory.path, PARTITION_METADATA))
 
 
-def _newest_leader_epoch(filesystem: FileSystem, directory: PartitionDirectory) -> int:
+def _newest_leader_epoch(filesystem: FileSystem, directory: PartitionDirectory, end_offset: int) -> int:
+    """The newest leader epoch that has a batch: an entry at or beyond the log end has none."""
     try:
         entries = read_leader_epoch_checkpoint(
             filesystem, os.path.join(directory.path, LEADER_EPOCH_CHECKPOINT)
         )
-    except CorruptCheckpointError as error:
+    except (CorruptCheckpointError, UnreadableError) as error:
         _log.warning("A copy of %s-%d counts as an old one: %s", directory.topic, directory.partition, error)
         return _NO_EPOCH
-    return entries[-1].epoch if entries else _NO_EPOCH
+    return max((entry.epoch for entry in entries if entry.start_offset < end_offset), default=_NO_EPOCH)
 
 
 # Known directories in log directories that hold no partition.

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeVar, overload
 
 import numpy as np
@@ -26,7 +27,14 @@ from storage_core.checkpoint import (
     read_producer_snapshot,
 )
 from storage_core.directory.segment_listing import SegmentListing, list_segments
-from storage_core.errors import CorruptError, CorruptSnapshotError, DataLossError, UnsupportedFormatError
+from storage_core.errors import (
+    CorruptCheckpointError,
+    CorruptError,
+    CorruptSnapshotError,
+    DataLossError,
+    LogDirectoryError,
+    UnsupportedFormatError,
+)
 from storage_core.segment.file_names import (
     DELETED_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -114,6 +122,12 @@ class Segments(Sequence[SegmentReader]):
 
 
 _Answer = TypeVar("_Answer")
+
+
+@lru_cache(maxsize=1024)
+def _warn_once(text: str) -> None:
+    """Log a warning that would otherwise come with each look at a growing log."""
+    _log.warning("%s", text)
 
 
 class PartitionLog:
@@ -227,8 +241,12 @@ class PartitionLog:
 
     @cached_property
     def topic_id(self) -> str | None:
-        """The topic's id; None without ``partition.metadata``."""
-        return read_partition_metadata(self._filesystem, os.path.join(self.path, PARTITION_METADATA))
+        """The topic's id; None if ``partition.metadata`` is missing or cannot be read. No row needs it."""
+        try:
+            return read_partition_metadata(self._filesystem, os.path.join(self.path, PARTITION_METADATA))
+        except (CorruptCheckpointError, LogDirectoryError) as error:
+            _warn_once(f"Ignored a file, so that the topic id of {self.path} is not known: {error}")
+            return None
 
     @cached_property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:

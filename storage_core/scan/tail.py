@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint import REPLICATION_OFFSET_CHECKPOINT
+from storage_core.checkpoint import META_PROPERTIES, REPLICATION_OFFSET_CHECKPOINT
 from storage_core.checkpoint.truncations_file import truncated_to
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.visibility import CommitWatch, read_visibility
@@ -267,7 +267,7 @@ class LogTail:
         if self._options.is_end_given:
             return options
         # Other programs' checkpoints are not kept up to date while they append.
-        is_brokers = root.meta_properties is not None
+        is_brokers = self._filesystem.status(os.path.join(root.path, META_PROPERTIES)) is not None
         has_checkpoint = self._filesystem.status(self._checkpoint_path(root.path)) is not None
         if is_brokers and has_checkpoint:
             return dataclasses.replace(options, ending_at="highWatermark")

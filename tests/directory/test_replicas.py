@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.directory import find_partitions
-from storage_core.errors import CorruptCheckpointError, ReplicaConflictError
+from storage_core.errors import ReplicaConflictError
 from storage_core.filesystem import FileSystem
 
 META = "version=1\nnode.id={node}\ncluster.id={cluster}\n"
@@ -96,11 +96,40 @@ def test_a_copy_with_corrupt_epochs_counts_as_old(copies, tmp_path, caplog):
     assert "A copy of orders-0 counts as an old one" in caplog.text
 
 
-def test_a_copy_that_cannot_be_identified_is_an_error(copies, tmp_path):
+@pytest.mark.parametrize(
+    ("file_name", "content"),
+    [
+        ("meta.properties", "version=7\n"),
+        ("meta.properties", "node.id=1\nversion=1\nclust"),
+        ("meta.properties", "\\u12"),
+        ("orders-0/partition.metadata", ""),
+        ("orders-0/partition.metadata", "version: 0\n"),
+        ("orders-0/partition.metadata", "version: 0\ntopic_id: \xff"),
+        ("orders-0/partition.metadata", "\0" * 10_000),
+    ],
+)
+def test_a_copy_whose_ids_cannot_be_read_matches_any_other(copies, tmp_path, caplog, file_name, content):
     paths = copies(("abc", ID_1, 5, 9), ("abc", ID_1, 0, 3))
-    (tmp_path / "broker-2/meta.properties").write_text("version=7\n")
-    with pytest.raises(CorruptCheckpointError, match="broker-2"):
+    (tmp_path / "broker-1" / file_name).write_text(content)
+    (directory,) = find_partitions(FileSystem(), paths)
+    assert directory.root.path == paths[0]
+    assert f"Ignored a file, so that it is not known whether {paths[0]}" in caplog.text
+    assert f"{paths[0]}/{file_name}" in caplog.text
+
+
+def test_ids_that_can_be_read_must_agree_beside_one_that_cannot(copies, tmp_path):
+    paths = copies(("abc", ID_1, 5, 3), (None, "damaged", 5, 3), ("abc", ID_2, 5, 3))
+    with pytest.raises(ReplicaConflictError, match="topic id"):
         find_partitions(FileSystem(), paths)
+
+
+@pytest.mark.parametrize("start_offset", [3, 4, 5_000])
+def test_an_epoch_without_a_batch_does_not_count(copies, tmp_path, start_offset):
+    paths = copies(("abc", ID_1, 5, 9), ("abc", ID_1, 5, 3))
+    checkpoint = tmp_path / "broker-2/orders-0/leader-epoch-checkpoint"
+    checkpoint.write_text(f"0\n2\n5 0\n7 {start_offset}\n")
+    (directory,) = find_partitions(FileSystem(), paths)
+    assert directory.root.path == paths[0]
 
 
 def test_different_partitions_of_one_cluster_are_no_copies(tmp_path, make_partition):
