@@ -89,8 +89,8 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
     _any("isolationLevel", "`read_uncommitted` or `read_committed`", "read_uncommitted", aliases=("kafka.isolation.level",),
          doc="`read_committed` leaves out aborted transactions and stops before the first open one."),
     _any("failOnDataLoss", "boolean", "true",
-         doc="Whether offsets that are asked for and do not exist (any more) are an error, or are skipped with a warning; in a "
-             "stream, partitions, too."),
+         doc="Whether offsets that are asked for and do not exist (any more) are an error, or are skipped with a warning. In a "
+             "stream, partitions that are absent, too; their offsets are kept in the checkpoint."),
     _any("minPartitions", "count", "",
          doc="Cut the offset ranges into at least about this many tasks."),
     _any("maxRecordsPerPartition", "count", "",

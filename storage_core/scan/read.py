@@ -315,7 +315,13 @@ class _TaskReader:
             # Replaced again meanwhile: the next attempt begins with the planned file.
             return [dataclasses.replace(span, start_offset=next_offset)]
         if log is None:
-            self._report_loss(span, next_offset, "the partition's directory gone since the read was planned")
+            self._report_loss(
+                span,
+                next_offset,
+                "the partition's directory gone since the read was planned",
+                is_away=self._filesystem.status(os.path.dirname(span.directory), follow_symlinks=True)
+                is None,
+            )
         elif not is_complete:
             present = f"that the log now has offsets {log.log_start_offset} to {log.log_end_offset}"
             self._report_loss(span, next_offset, f"{present}: data was deleted or truncated")
@@ -377,14 +383,20 @@ class _TaskReader:
             ) from error
         _log.warning("%s The read continues after them, because failOnDataLoss is false.", message)
 
-    def _report_loss(self, span: LogSpan, next_offset: int, found: str) -> None:
+    def _report_loss(self, span: LogSpan, next_offset: int, found: str, *, is_away: bool = False) -> None:
         message = (
             f"Expected to read offsets {next_offset} to {span.end_offset - 1} of {span.topic}-{span.partition}, "
             f"found {found}."
         )
-        if self._settings.fail_on_data_loss:
+        if self._settings.fail_on_data_loss or is_away:
+            # Records on a volume that is away are not lost.
+            advice = (
+                "Its log directory is gone, too: mount or restore it, and read again."
+                if is_away
+                else "To read the records left, set failOnDataLoss to false."
+            )
             raise DataLossError(
-                f"{message} To read the records left, set failOnDataLoss to false.",
+                f"{message} {advice}",
                 path=span.directory,
                 offset=next_offset,
                 last_offset=span.end_offset - 1,

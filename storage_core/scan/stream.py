@@ -7,6 +7,7 @@ end, has the same rows, unless retention or compaction has removed some.
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import math
 import time
@@ -55,6 +56,8 @@ _LOOKING_SHARE: Final = 1 / 20
 _LONGEST_PAUSE_S: Final = 0.5
 # How often a batch is planned while retention deletes segments of it.
 _ATTEMPTS: Final = 3
+_SHOWN_PARTITIONS: Final = 20
+_SHOWN_PLACES: Final = 5
 _TO_READ_ON: Final = "Set failOnDataLoss to false to read what is left."
 
 
@@ -115,6 +118,8 @@ class LogStream:
         self._has_planned = False
         self._triggered_s = -math.inf
         self._is_idle = False
+        # The partitions that are known to be absent, or behind, and that a warning was about.
+        self._told: set[TopicPartition] = set()
         self._next_look_s = -math.inf
 
     def initial_offsets(self) -> dict[TopicPartition, int]:
@@ -165,6 +170,7 @@ class LogStream:
             is_limited: Whether the limits of a micro-batch apply.
 
         Raises:
+            DataLossError: With ``failOnDataLoss``, a partition that was read is absent, or ends before that.
             SegmentLogError: A log cannot be read.
         """
         if start is None:
@@ -172,9 +178,7 @@ class LogStream:
         is_first = not self._has_begun and start == self._initial
         self._has_begun = True
         self._wait_while_idle()
-        ends = {key: self._end_after(key, start.get(key), end) for key, end in self._look().items()}
-        if start and not self._tail.has_paths:
-            raise self._nothing_there()
+        ends = self._known_ends(start)
         if self._pinned is not None:
             known = self._pinned.keys() | start.keys()
             furthest = {key: max(self._pinned.get(key, 0), start.get(key, 0)) for key in known & ends.keys()}
@@ -199,28 +203,92 @@ class LogStream:
         if self._is_idle:
             time.sleep(max(0.0, self._next_look_s - time.monotonic()))
 
-    def _end_after(self, key: TopicPartition, start: int | None, end: int) -> int:
-        """Where a partition ends for a reader that has read up to ``start``; below it only if records are lost."""
+    def _known_ends(self, start: Offsets) -> dict[TopicPartition, int]:
+        """Return where partitions end for a reader that has read up to ``start``, also those that are not there now.
+
+        Spark writes down what becomes of this before it plans the batch, so no partition leaves the offsets, and none goes
+        back unless its records were certainly taken away.
+        """
+        ends = self._look()
+        if start and not self._tail.has_log_directory:
+            raise LogDirectoryError(
+                "Expected the log directory that this stream reads, found nothing. Mount or restore it, and start the "
+                "query again. If it was moved, start the query with its new path.",
+                path=", ".join(self._options.read.paths),
+            )
+        behind = {}
+        for key in start.keys() & ends.keys():
+            end_offset = self._end_after(key, start[key], ends[key])
+            if end_offset is None:
+                behind[key] = self._tail.log_of(key).log_end_offset
+            ends[key] = start[key] if end_offset is None else end_offset
+        absent = start.keys() - ends.keys()
+        self._report_absent({key: start[key] for key in absent - self._told})
+        self._report_behind({key: behind[key] for key in behind.keys() - self._told}, start)
+        self._told = absent | behind.keys()
+        return ends | {key: start[key] for key in absent}
+
+    def _end_after(self, key: TopicPartition, start: int, end: int) -> int | None:
+        """Where a partition ends for a reader that has read up to ``start``; None if the log ends before that."""
         tailed = self._tail.partitions[key]
-        if start is None:
-            return end
         if tailed.rewound_to is not None:
             if tailed.rewound_to < start:
                 return tailed.rewound_to
             # The reader has gone back that far.
             tailed.rewound_to = None
-        if end >= start:
-            return end
         # A high watermark may be older than the offsets of a checkpoint, and a last stable offset lower than they are if
         # the isolation level was another one.
-        return min(start, self._tail.log_of(key).log_end_offset)
+        if end >= start or self._tail.log_of(key).log_end_offset >= start:
+            return max(start, end)
+        return None
 
-    def _nothing_there(self) -> LogDirectoryError:
-        return LogDirectoryError(
-            "Expected the log directory whose partitions this stream has read, found nothing. If it was moved, start the "
-            "query with its new path.",
-            path=", ".join(self._options.read.paths),
+    def _report_absent(self, offsets: Offsets) -> None:
+        """Report partitions that were read up to some offsets, and are not found any more."""
+        if not offsets:
+            return
+        read = json.dumps(json_of_offsets(dict(sorted(offsets.items())[:_SHOWN_PARTITIONS])))
+        text = (
+            f"[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Partitions {format_topic_partitions(offsets)} have been deleted, or are "
+            f"away; they were read up to {read}.{self._empty_places()}"
         )
+        if self._options.read.fail_on_data_loss:
+            raise DataLossError(
+                f"{text} Nothing of them is skipped: mount or restore them and start the query again, which goes on "
+                "there. If they were deleted on purpose, set failOnDataLoss to false to go on without them.",
+                path=", ".join(self._options.read.paths),
+            )
+        _log.warning(
+            "%s The stream goes on without them, because failOnDataLoss is false, and keeps these offsets: it reads "
+            "partitions that come back from there.",
+            text,
+        )
+
+    def _report_behind(self, log_ends: Offsets, start: Offsets) -> None:
+        """Report logs that end before what was read of them."""
+        for key, end_offset in log_ends.items():
+            text = (
+                f"[KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED] Partition {_name(key)}'s offset was changed from "
+                f"{start[key]} to {end_offset}: this is an older copy, or the log was truncated or created anew."
+            )
+            path = self._tail.partitions[key].directory.path
+            if self._options.read.fail_on_data_loss:
+                raise DataLossError(
+                    f"{text} Nothing is skipped or read again: if it is an older copy, put the newer one back and start "
+                    "the query again. Otherwise start a query with a new checkpoint; with failOnDataLoss=false, this one "
+                    f"goes on at offset {start[key]} once the log has grown past it.",
+                    path=path,
+                )
+            _log.warning(
+                "%s %s: because failOnDataLoss is false, the stream goes on at offset %d once the log has grown past it, "
+                "without what is appended before.",
+                *(text, path, start[key]),
+            )
+
+    def _empty_places(self) -> str:
+        """Return a sentence about directories that volumes may have to be mounted on; nothing if there are none."""
+        places = self._tail.empty_places()
+        shown = ", ".join(places[:_SHOWN_PLACES]) + (" and others" if len(places) > _SHOWN_PLACES else "")
+        return f" Nothing is in {shown}: is a volume not mounted?" if places else ""
 
     def _limited(self, start: Offsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         limits = self._options.limits
@@ -370,10 +438,18 @@ class LogStream:
 
     def _check_deleted(self, keys: Iterable[TopicPartition]) -> None:
         deleted = sorted(keys)
-        if deleted:
-            self._report_loss(
-                "PARTITIONS_DELETED", f"Partitions {format_topic_partitions(deleted)} have been deleted."
+        if not deleted:
+            return
+        places = self._empty_places()
+        message = f"Partitions {format_topic_partitions(deleted)} have been deleted.{places}"
+        if places and not self._options.read.fail_on_data_loss:
+            # The batch would skip what is only away.
+            raise DataLossError(
+                f"[KAFKA_DATA_LOSS.PARTITIONS_DELETED] {message} Mount it and start the query again, which repeats this "
+                "batch. Or remove the empty directories, also from path, to go on without these partitions.",
+                path=", ".join(self._options.read.paths),
             )
+        self._report_loss("PARTITIONS_DELETED", message)
 
     def _report_loss(self, condition: str, message: str) -> None:
         text = f"[KAFKA_DATA_LOSS.{condition}] {message} Some data may have been missed."

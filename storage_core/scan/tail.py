@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Final
 from storage_core.checkpoint import META_PROPERTIES, REPLICATION_OFFSET_CHECKPOINT
 from storage_core.checkpoint.truncations_file import truncated_to
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
+from storage_core.directory.discovery import OTHER_DIRECTORIES
+from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.directory.visibility import CommitWatch, read_visibility
 from storage_core.errors import LogDirectoryError, SegmentLogError
+from storage_core.filesystem.values import MissingError
 from storage_core.scan.resolve import limit_offset, load_log, split_paths
 from storage_core.scan.topic_selection import select_partitions
 from storage_core.segment.file_names import log_file_name
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from storage_core.directory import PartitionLog
-    from storage_core.filesystem import FileStatus, FileSystem
+    from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
     from storage_core.scan.bounds import TopicPartition
     from storage_core.scan.options import ReadOptions, StreamOptions
 
@@ -89,6 +92,7 @@ class TailedPartition:
     Attributes:
         directory: Its directory.
         end_offset: What may be read ends here: at the log end, or at the high watermark, or at the last stable offset.
+        place: What tells its log directory from another one that is mounted at the same path.
         rewound_to: The lowest offset that the log was truncated to, or was created anew from, since this was last
             taken note of; None if it only grew.
         active_path: The segment that grows; empty before the first look.
@@ -100,6 +104,7 @@ class TailedPartition:
     """
 
     directory: PartitionDirectory
+    place: tuple[int, int] | None
     end_offset: int = 0
     rewound_to: int | None = None
     active_path: str = ""
@@ -142,16 +147,18 @@ class LogTail:
 
     Attributes:
         partitions: Those that exist.
-        has_paths: Whether any of the paths exists.
+        has_log_directory: Whether any of the paths leads to a log directory, with or without partitions.
     """
 
     def __init__(self, filesystem: FileSystem, options: StreamOptions) -> None:
         self.partitions: dict[TopicPartition, TailedPartition] = {}
-        self.has_paths = False
+        self.has_log_directory = False
         self._filesystem = filesystem
         self._options = options
         self._watch = CommitWatch(filesystem)
         self._roots: dict[str, _Root] = {}
+        # Those that existed in an earlier look, as they were then.
+        self._absent: dict[TopicPartition, TailedPartition] = {}
         # By path, the status of the directories whose entries are partitions or log directories, and whether a later
         # change will show in it.
         self._places: dict[str, tuple[FileStatus | None, bool]] = {}
@@ -213,47 +220,80 @@ class LogTail:
         is_first = self._searched_s < 0
         self._searched_s = time.monotonic()
         options = self._present_paths(is_first=is_first)
-        self.has_paths = bool(options.paths)
         found: list[PartitionDirectory] = []
-        if self.has_paths:
+        if options.paths:
             found = present_partitions(self._filesystem, options, self._watch, is_repeated=not is_first)
-        if self.has_paths and not found and is_first:
+        self.has_log_directory = bool(found) or self._leads_to_log_directory(options)
+        if options.paths and not found and is_first:
             _log.warning(
                 "Nothing to read yet in %s. The stream waits for its first partition.",
                 ", ".join(self._options.read.paths),
             )
-        known, self.partitions = self.partitions, {}
+        known = self._absent | self.partitions
+        self.partitions = {}
         for root in self._roots.values():
             root.partitions.clear()
         for directory in found:
-            tailed = known.get(directory.topic_partition)
+            place = self._place_of(directory.root.path)
+            tailed = known.pop(directory.topic_partition, None)
             if tailed is None:
-                tailed = TailedPartition(directory)
-            elif tailed.directory.path != directory.path:
-                # Moved to another disk.
-                tailed = TailedPartition(directory, tailed.end_offset, topic_id=tailed.topic_id)
+                tailed = TailedPartition(directory, place)
+            elif (tailed.directory.path, tailed.place) != (directory.path, place):
+                # Moved to another disk, or another volume is mounted here: its list of truncations is another one.
+                tailed = TailedPartition(directory, place, tailed.end_offset, topic_id=tailed.topic_id)
             self.partitions[directory.topic_partition] = tailed
             self._root_of(directory).partitions.append(tailed)
             self._places.setdefault(directory.root.path, _UNKNOWN)
+        for tailed in known.values():
+            tailed.directory_status = None
+        self._absent = known
+
+    def _place_of(self, root: str) -> tuple[int, int] | None:
+        status = self._filesystem.status(root, follow_symlinks=True)
+        return None if status is None else (status.device, status.inode)
+
+    def _leads_to_log_directory(self, options: ReadOptions) -> bool:
+        """Return True if a path is a log directory or a folder of such: an unmounted volume is an empty directory."""
+        try:
+            find_partitions(self._filesystem, options.paths, must_be_log_directory=True, is_repeated=True)
+        except LogDirectoryError:
+            return False
+        return bool(options.paths)
 
     def _present_paths(self, *, is_first: bool) -> ReadOptions:
-        """The options with those of their paths that exist: a log directory may appear later, but not vanish."""
+        """Return the options with those of their paths that exist: a log directory may appear later."""
         options = self._options.read
         paths = split_paths(self._filesystem, options.paths)
         for path in paths:
             self._places.setdefault(path, _UNKNOWN)
         absent = [path for path in paths if self._filesystem.status(path, follow_symlinks=True) is None]
-        for path in absent:
-            inside = os.path.join(os.path.abspath(path), "")
-            if any(os.path.join(root, "").startswith(inside) for root in self._roots):
-                raise LogDirectoryError(
-                    "Expected the log directory that this stream reads, found nothing. Mount or restore it, and start "
-                    "the query again; or leave it out of path.",
-                    path=path,
-                )
-            if is_first:
+        if is_first:
+            for path in absent:
                 _log.warning("%s does not exist yet. The stream waits for it.", path)
         return dataclasses.replace(options, paths=tuple(path for path in paths if path not in absent))
+
+    def empty_places(self) -> list[str]:
+        """List directories that hold nothing, though logs are expected there: volumes may not be mounted on them."""
+        found = dict.fromkeys(
+            os.path.abspath(path) for path in split_paths(self._filesystem, self._options.read.paths)
+        )
+        found |= dict.fromkeys(self._roots)
+        for path in list(found):
+            entries = self._entries(path)
+            if path not in self._roots and not is_log_directory(entries):
+                inside = (
+                    entry.name for entry in entries if entry.is_directory and not entry.name.startswith(".")
+                )
+                found |= dict.fromkeys(
+                    os.path.join(path, name) for name in inside if name not in OTHER_DIRECTORIES
+                )
+        return sorted(path for path in found if not self._entries(path))
+
+    def _entries(self, path: str) -> list[DirectoryEntry]:
+        try:
+            return self._filesystem.list_directory(path)
+        except MissingError:
+            return []
 
     def _root_of(self, directory: PartitionDirectory) -> _Root:
         path = directory.root.path
@@ -364,8 +404,7 @@ class LogTail:
     def _note(self, tailed: TailedPartition, log: PartitionLog, end_offset: int) -> None:
         """Note where a partition ends, and what the next look compares with."""
         root = log.directory.root
-        if tailed.active_path:
-            self._note_rewind(tailed, log)
+        self._note_rewind(tailed, log)
         tailed.end_offset = end_offset
         tailed.topic_id = log.topic_id or tailed.topic_id
         tailed.truncations_bytes = root.visibility.truncations_bytes
@@ -383,9 +422,20 @@ class LogTail:
 
     def _note_rewind(self, tailed: TailedPartition, log: PartitionLog) -> None:
         """Note that records were taken off the end of a log, which may have grown again meanwhile."""
-        root = log.directory.root.path
-        rewound_to = truncated_to(self._filesystem, root, log.topic, log.partition, tailed.truncations_bytes)
+        root, since_bytes = log.directory.root, tailed.truncations_bytes
+        rewound_to = None
+        # A shorter list is that of an older copy.
+        if tailed.active_path and since_bytes <= root.visibility.truncations_bytes:
+            rewound_to = truncated_to(self._filesystem, root.path, log.topic, log.partition, since_bytes)
         if None not in (tailed.topic_id, log.topic_id) and log.topic_id != tailed.topic_id:
+            if not tailed.active_path:
+                raise LogDirectoryError(
+                    f"Expected the topic id {tailed.topic_id} of {log.topic}-{log.partition}, whose records this stream "
+                    f"has read, found {log.topic_id}: another volume is mounted here, or the topic was created anew on "
+                    "another disk. Mount the right one and start the query again, or read the new topic with a new "
+                    "checkpoint.",
+                    path=log.path,
+                )
             _log.warning("The topic of %s-%d was deleted and created anew.", log.topic, log.partition)
             rewound_to = log.log_start_offset
         if rewound_to is not None:
