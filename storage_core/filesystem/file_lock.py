@@ -14,6 +14,8 @@ import errno
 import fcntl
 import os
 import stat
+import struct
+import sys
 import threading
 from typing import TYPE_CHECKING, Self
 
@@ -29,6 +31,9 @@ _FILE_MODE = 0o644
 # Each further attempt means that the file was replaced or removed in the meantime.
 _MAX_ATTEMPTS = 100
 _TAKEN = (errno.EACCES, errno.EAGAIN)
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+# The C struct flock with the fields type, whence, start, length and process, and the place of the type.
+_FLOCK, _TYPE = ("qqihh", 3) if sys.platform == "darwin" else ("hhqqi", 0)
 
 
 class _ThisProcess:
@@ -147,6 +152,27 @@ def acquire_lock(path: str) -> FileLock:
                 return lock
     message = f"Expected this file to stay, found that it was replaced {_MAX_ATTEMPTS} times. Stop the process that does so."
     raise LogDirectoryLockedError(message, path=path)
+
+
+def is_locked(path: str) -> bool:
+    """Return True if this or another process of this machine holds the lock of a file. Nothing is locked or created."""
+    # Closing a descriptor would release a lock that another thread of this process takes meanwhile.
+    with _registry.mutex:
+        try:
+            descriptor = os.open(path, _READ_FLAGS)
+        except OSError:
+            return False
+        if keep_if_locked(descriptor, os.fstat(descriptor)):
+            return True
+        try:
+            asked = [0] * 5
+            asked[_TYPE] = fcntl.F_WRLCK
+            found = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_FLOCK, *asked))
+            return bool(struct.unpack(_FLOCK, found)[_TYPE] != fcntl.F_UNLCK)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
 
 
 def keep_if_locked(descriptor: int, status: os.stat_result) -> bool:

@@ -10,7 +10,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Literal
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, OptionError
-from storage_core.filesystem.file_lock import FileLock, OwningProcess, acquire_lock, keep_if_locked
+from storage_core.filesystem.file_lock import (
+    FileLock,
+    OwningProcess,
+    acquire_lock,
+    is_locked,
+    keep_if_locked,
+)
 from storage_core.filesystem.files import OpenFile, WritableFile, flush_descriptor, sync_file_system
 from storage_core.filesystem.pooled_file import FilePool, PooledFile
 from storage_core.filesystem.values import (
@@ -250,6 +256,11 @@ class FileSystem:
             StorageError: The file system refused.
         """
         return acquire_lock(path)
+
+    def is_locked(self, path: str) -> bool:
+        """Return True if a process of this machine is seen to hold the lock of a file. Nothing is locked or created."""
+        self.statistics.files_examined += 1
+        return is_locked(path)
 
 
 def _require_regular_file(path: str, descriptor: int) -> FileStatus:

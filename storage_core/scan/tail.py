@@ -18,7 +18,7 @@ from storage_core.checkpoint import META_PROPERTIES, REPLICATION_OFFSET_CHECKPOI
 from storage_core.checkpoint.truncations_file import truncated_to
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.discovery import OTHER_DIRECTORIES
-from storage_core.directory.log_directory_files import is_log_directory
+from storage_core.directory.log_directory_files import LOCK_FILE, is_log_directory
 from storage_core.directory.visibility import CommitWatch, read_visibility
 from storage_core.errors import LogDirectoryError, SegmentLogError
 from storage_core.filesystem.values import MissingError
@@ -48,6 +48,9 @@ _FAILING_S: Final = 1.0
 # A look is faster than a commit or the pause between two, so the second attempt usually succeeds.
 _LOOKS_BETWEEN_COMMITS: Final = 10
 _UNKNOWN: Final = None, False
+# A broker renews its checkpoint every 5 seconds, unless replica.high.watermark.checkpoint.interval.ms is another number.
+_QUIET_S: Final = 60
+_SHOWN_LOGS: Final = 20
 
 
 def is_settled(*statuses: FileStatus | None) -> bool:
@@ -123,15 +126,19 @@ class _Root:
     Attributes:
         options: What to read of it; says whether its logs end at the high watermark.
         partitions: Its partitions.
-        checkpoint_status: The status of the checkpoint before it was read; None to read it again.
+        checkpoint_status: The status of the checkpoint before it was read; None if there is none.
+        changed_s: When it last changed, on the monotonic clock; infinite if a look has found that long ago.
         high_watermarks: Its content.
+        left_out: The partitions that a warning named, because records after their high watermarks are left out.
     """
 
     path: str
     options: ReadOptions
     partitions: list[TailedPartition] = field(default_factory=list)
     checkpoint_status: FileStatus | None = None
+    changed_s: float = -float("inf")
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
+    left_out: set[TopicPartition] = field(default_factory=set)
 
     @property
     def ends_at_high_watermark(self) -> bool:
@@ -299,24 +306,40 @@ class LogTail:
         path = directory.root.path
         root = self._roots.get(path)
         if root is None:
-            root = self._roots[path] = _Root(path, self._options_of_root(directory.root))
+            root = self._roots[path] = _Root(path, self._options.read)
+            self._follow_checkpoint(root, directory.root)
         return root
 
-    def _options_of_root(self, root: LogDirectoryFiles) -> ReadOptions:
+    def _follow_checkpoint(self, root: _Root, files: LogDirectoryFiles | None = None) -> None:
+        """Read the checkpoint of high watermarks of a log directory, and decide where its logs end."""
         options = self._options.read
-        if self._options.is_end_given:
-            return options
+        if self._options.is_end_given and options.ending_at == "logEnd":
+            return
+        status = self._filesystem.status(self._checkpoint_path(root.path))
+        if files is None and status == root.checkpoint_status:
+            return
+        is_new = files is not None
+        files = files or LogDirectoryFiles(self._filesystem, root.path)
+        root.checkpoint_status = status
+        age_s = 0.0 if status is None else max(0.0, time.time() - status.modified_ms / 1000)
+        root.changed_s = time.monotonic() - age_s
         # Other programs' checkpoints are not kept up to date while they append.
-        is_brokers = self._filesystem.status(os.path.join(root.path, META_PROPERTIES)) is not None
-        has_checkpoint = self._filesystem.status(self._checkpoint_path(root.path)) is not None
-        if is_brokers and has_checkpoint:
-            return dataclasses.replace(options, ending_at="highWatermark")
-        _log.log(
-            logging.WARNING if is_brokers else logging.INFO,
-            "%s is read to its log ends, because no checkpoint of a broker tells its high watermarks.",
-            root.path,
-        )
-        return dataclasses.replace(options, ending_at="logEnd")
+        has_meta_properties = self._filesystem.status(os.path.join(root.path, META_PROPERTIES)) is not None
+        is_brokers = self._options.is_end_given or has_meta_properties
+        root.high_watermarks = files.high_watermarks if is_brokers else {}
+        if self._options.is_end_given:
+            return
+        was_at, had_checkpoint = root.options.ending_at, is_brokers and status is not None
+        root.options = dataclasses.replace(options, ending_at="highWatermark" if had_checkpoint else "logEnd")
+        if not had_checkpoint and (is_new or was_at == "highWatermark"):
+            _log.log(
+                logging.WARNING if is_brokers else logging.INFO,
+                "%s is read to its log ends, because no checkpoint of a broker tells its high watermarks.",
+                root.path,
+            )
+        if root.options.ending_at != was_at:
+            for each in root.partitions:
+                each.directory_status = None
 
     @staticmethod
     def _checkpoint_path(root: str) -> str:
@@ -324,20 +347,22 @@ class LogTail:
 
     def _suspects(self, root: _Root, *, is_changed: bool) -> list[TailedPartition]:
         """The partitions of a log directory that may end elsewhere than at the last look."""
+        before = root.high_watermarks
+        self._follow_checkpoint(root)
         if is_changed:
             return list(root.partitions)
         if not root.ends_at_high_watermark:
             return [each for each in root.partitions if self._has_changed(each)]
-        before = root.high_watermarks
-        status = self._filesystem.status(self._checkpoint_path(root.path))
-        if status is None or status != root.checkpoint_status:
-            root.checkpoint_status = status
-            root.high_watermarks = LogDirectoryFiles(self._filesystem, root.path).high_watermarks
         now = root.high_watermarks
+        # A broker writes its checkpoint every few seconds. If it does not, look once what it leaves out.
+        is_quiet = time.monotonic() - root.changed_s > _QUIET_S
+        if is_quiet:
+            root.changed_s = float("inf")
         return [
             each
             for each in root.partitions
-            if each.directory_status is None
+            if is_quiet
+            or each.directory_status is None
             or now.get(each.directory.topic_partition) != before.get(each.directory.topic_partition)
         ]
 
@@ -366,7 +391,34 @@ class LogTail:
         for tailed, end in found:
             if end is not None:
                 self._note(tailed, *end)
+        if root.ends_at_high_watermark:
+            self._report_left_out(root, [end[0] for _, end in found if end is not None])
         return True
+
+    def _report_left_out(self, root: _Root, logs: Sequence[PartitionLog]) -> None:
+        """Warn of records after the high watermarks of a checkpoint that no broker is seen to renew."""
+        ends = {
+            log.directory.topic_partition: (log.high_watermark or log.log_start_offset, log.log_end_offset)
+            for log in logs
+            if log.directory.topic_partition not in root.left_out
+        }
+        left_out = {key: ends[key] for key in sorted(ends) if ends[key][0] < ends[key][1]}
+        if not left_out:
+            return
+        if root.changed_s < float("inf") and self._filesystem.is_locked(os.path.join(root.path, LOCK_FILE)):
+            return
+        root.left_out |= left_out.keys()
+        shown = [
+            f"{topic}-{number} from {begin} to {end}" for (topic, number), (begin, end) in left_out.items()
+        ]
+        if len(shown) > _SHOWN_LOGS:
+            shown[_SHOWN_LOGS:] = [f"and {len(shown) - _SHOWN_LOGS} more"]
+        _log.warning(
+            "The stream ends at the high watermarks in %s, and no broker is seen to run there, or to renew them. "
+            "Left out are offsets %s. Set endingAt=logEnd to read to the log ends.",
+            self._checkpoint_path(root.path),
+            ", ".join(shown),
+        )
 
     def _end_of(
         self, tailed: TailedPartition, root: _Root, files: LogDirectoryFiles
