@@ -37,6 +37,7 @@ from storage_core.commit_files.journal import (
     CommitJournal,
     JournalledPartition,
 )
+from storage_core.commit_replay.publish import require_own_directory
 from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.commit_replay.staged_batches import (
     BatchHeads,
@@ -294,6 +295,7 @@ def require_targets(filesystem: FileSystem, root: str, partitions: Iterable[Jour
         if partition.is_new or not partition.operations:
             continue
         directory = f"{root}/{partition.topic}-{partition.partition}"
+        require_own_directory(filesystem, directory)
         filesystem.require_writable(directory)
         status = filesystem.status(directory)
         if status is not None and status.device != device:

@@ -30,11 +30,13 @@ from storage_core.checkpoint.checkpoint_file import read_small_file, replace_fil
 from storage_core.checkpoint.partition_files import EpochEntry
 from storage_core.commit_files.commits_file import OWN_PREFIX, CommitEntry
 from storage_core.commit_files.json_fields import JsonFields, json_bytes, parse_json_file, with_crc_line
-from storage_core.commit_files.stage_names import STAGE_PREFIX
+from storage_core.commit_files.stage_names import STAGE_PREFIX, job_of, stage_of
 from storage_core.config import INT_MAX, LONG_MAX
-from storage_core.errors import OptionError
+from storage_core.errors import CorruptCheckpointError, OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from storage_core.filesystem import FileSystem
 
 
@@ -47,6 +49,8 @@ JOURNAL_VERSION: Final = 1
 _TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 # A file name without a directory: staged files are in the root.
 _STAGED_FILE: Final = re.compile(rf"{re.escape(STAGE_PREFIX)}[A-Za-z0-9._-]{{1,200}}")
+# The topics that `check_topic_partition` lets a job write to.
+_WRITTEN_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z|__cluster_metadata\Z|\.segmentlog-)[A-Za-z0-9._-]{1,249}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 
 
@@ -242,6 +246,46 @@ def _range(fields: JsonFields) -> PackRange:
     )
 
 
+def parse_own_journal(data: bytes, path: str) -> CommitJournal:
+    """Parse a journal that is found on disk, and refuse one that names what this package does not write.
+
+    Raises:
+        CorruptCheckpointError: As `parse_commit_journal`, or it names a topic that no job may write to, or a file that
+            its job has not staged.
+    """
+    journal = parse_commit_journal(data, path)
+    for partition in journal.partitions:
+        if not _WRITTEN_TOPIC.fullmatch(partition.topic):
+            raise _foreign_name(path, "the name of a topic that jobs may write to", partition.topic)
+    for name, stage in _staged_names(journal):
+        if stage != journal.job_id:
+            raise _foreign_name(path, f"the name of a file that job {journal.job_id} has staged", name)
+    return journal
+
+
+def _staged_names(journal: CommitJournal) -> Iterator[tuple[str, str | None]]:
+    """The staged files that a journal names, each with the job that its name names."""
+    for name in journal.manifests:
+        yield name, job_of(name)
+    for partition in journal.partitions:
+        for operation in partition.operations:
+            if isinstance(operation, LinkOperation):
+                files = [operation.file]
+            else:
+                files = list(dict.fromkeys(each.file for each in operation.ranges))
+            for file in files:
+                stage = stage_of(file)
+                yield file, None if stage is None else stage.job_id
+
+
+def _foreign_name(path: str, expected: str, found: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"Expected {expected}, found {found!r} in a commit journal: it is damaged, or another program wrote it. Nothing "
+        f"was changed. Find out who wrote it; without it and the directory {COMMIT_IN_PROGRESS}, the log directory opens.",
+        path=path,
+    )
+
+
 def read_commit_journal(filesystem: FileSystem, root: str) -> CommitJournal | None:
     """Read the journal of a log directory; None without one.
 
@@ -250,7 +294,7 @@ def read_commit_journal(filesystem: FileSystem, root: str) -> CommitJournal | No
         UnreadableError: This user may not read it.
     """
     data = read_journal_bytes(filesystem, root)
-    return None if data is None else parse_commit_journal(data, os.path.join(root, COMMIT_JOURNAL))
+    return None if data is None else parse_own_journal(data, os.path.join(root, COMMIT_JOURNAL))
 
 
 def read_journal_bytes(filesystem: FileSystem, root: str) -> bytes | None:

@@ -34,7 +34,7 @@ from storage_core.commit_files.journal import (
 )
 from storage_core.commit_files.stage_names import data_suffix_of, job_of, job_prefix
 from storage_core.commit_replay.staged_batches import BatchHeads, batch_heads, copy_batches, fingerprint
-from storage_core.errors import CorruptCheckpointError, CorruptError
+from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -73,6 +73,20 @@ def lost_staged_file(path: str) -> CorruptError:
     )
 
 
+def require_own_directory(filesystem: FileSystem, path: str, *, may_be_absent: bool = False) -> None:
+    """Refuse a partition's directory that is a symbolic link, or no directory: a commit changes no files elsewhere."""
+    status = filesystem.status(path)
+    if status is None and may_be_absent:
+        return
+    if status is None or not status.is_directory:
+        raise LogDirectoryError(
+            "Expected the directory of a partition that a commit changes, found "
+            f"{'nothing' if status is None else 'a symbolic link or a file'}. Put the directory itself there, then open "
+            "the log directory again, which completes the commit.",
+            path=path,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionPublisher:
     """Publishes what the journal says of one partition; ``config`` decides where index entries are due."""
@@ -102,6 +116,7 @@ class PartitionPublisher:
             CorruptError: The partition is not as it was when the commit began.
         """
         written = self._create_directory() if self.partition.is_new else []
+        require_own_directory(self.filesystem, self.directory)
         for operation in self.partition.operations:
             if isinstance(operation, LinkOperation):
                 self.link(operation)
@@ -118,6 +133,7 @@ class PartitionPublisher:
             CorruptError: A file is shorter than the journal says, or a staged batch is damaged.
         """
         filesystem, directory = self.filesystem, self.directory
+        require_own_directory(filesystem, directory)
         stem = f"{directory}/{operation.segment_base_offset:020d}"
         paths = [stem + suffix for suffix in _SUFFIXES]
         log_path, index_path, time_index_path = paths
@@ -165,6 +181,7 @@ class PartitionPublisher:
             CorruptError: Another segment has its place.
         """
         filesystem = self.filesystem
+        require_own_directory(filesystem, self.directory)
         stem, target = f"{self.root}/{operation.file}", f"{self.directory}/{operation.base_offset:020d}"
         is_copy = is_published_copy(filesystem, stem, target)
         if is_copy:
@@ -187,6 +204,7 @@ class PartitionPublisher:
         filesystem, directory, partition = self.filesystem, self.directory, self.partition
         if filesystem.status(directory) is None:
             filesystem.make_directory(directory)
+        require_own_directory(filesystem, directory)
         written = []
         if partition.topic_id is not None:
             path = f"{directory}/{PARTITION_METADATA}"
@@ -240,6 +258,7 @@ class PartitionPublisher:
 def flush_published(filesystem: FileSystem, paths: list[str]) -> None:
     """Flush what `PartitionPublisher.publish` has returned."""
     if paths:
+        require_own_directory(filesystem, paths[-1])
         for path in paths[:-1]:
             with filesystem.open_for_writing(path) as file:
                 file.flush()
@@ -260,9 +279,14 @@ def is_published_copy(filesystem: FileSystem, stem: str, target: str) -> bool:
 
 
 def _link(filesystem: FileSystem, source: str, target: str, existing: FileStatus | None) -> None:
+    staged = filesystem.status(source)
+    if staged is not None and not staged.is_regular_file:
+        raise LogDirectoryError(
+            "Expected a staged file, found a link or a directory. Move it away.", path=source
+        )
     if existing is None:
         filesystem.link(source, target)
-    elif not _is_same(existing, filesystem.status(source)):
+    elif not _is_same(existing, staged):
         # Replace the empty last segment of the log.
         filesystem.delete(target + TEMPORARY_SUFFIX)
         filesystem.link(source, target + TEMPORARY_SUFFIX)

@@ -59,7 +59,12 @@ from storage_core.commit_files.journal import (
 )
 from storage_core.commit_files.json_fields import json_bytes, with_crc_line
 from storage_core.commit_files.stage_names import data_suffix_of, job_prefix
-from storage_core.commit_replay.publish import PartitionPublisher, flush_published, is_published_copy
+from storage_core.commit_replay.publish import (
+    PartitionPublisher,
+    flush_published,
+    is_published_copy,
+    require_own_directory,
+)
 from storage_core.commit_replay.staged_batches import in_parallel
 from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError, SegmentLogError
 from storage_core.record.batch_header import batch_fingerprint
@@ -397,6 +402,9 @@ class _CommitReplay:
     def run(self, config_of: Callable[[str], LogConfig], threads: int, *, is_fresh: bool) -> bool:
         """Complete the commit; False if it had to be given up. A fresh one was prepared by this process."""
         filesystem, root, journal = self.filesystem, self.root, self.journal
+        # All of them before the first change.
+        for partition in journal.partitions:
+            require_own_directory(filesystem, self._directory(partition), may_be_absent=True)
         commits = read_commits_file(filesystem, root)
         is_committed = commits.has_job(journal.job_id)
         if not journal.is_flushed and not is_committed:
@@ -422,6 +430,9 @@ class _CommitReplay:
             append_commit(filesystem, root, journal.entry, commits.size_bytes, flush=journal.is_flushed)
         self._clean_up()
         return True
+
+    def _directory(self, partition: JournalledPartition) -> str:
+        return f"{self.root}/{partition.topic}-{partition.partition}"
 
     def _publish(self, config_of: Callable[[str], LogConfig], threads: int) -> None:
         filesystem, root, journal = self.filesystem, self.root, self.journal
@@ -476,7 +487,8 @@ class _CommitReplay:
         changed = []
         for partition in self.journal.partitions:
             former_end = partition.log_end_before
-            directory = os.path.join(self.root, f"{partition.topic}-{partition.partition}")
+            directory = self._directory(partition)
+            require_own_directory(self.filesystem, directory, may_be_absent=True)
             # A segment that begins there needs its snapshot.
             is_needed = (
                 former_end == partition.log_end_after

@@ -17,7 +17,7 @@ from storage_core.commit_files.commits_file import CommitEntry, read_last_commit
 from storage_core.commit_files.journal import (
     COMMIT_JOURNAL,
     JournalledPartition,
-    parse_commit_journal,
+    parse_own_journal,
     read_journal_bytes,
 )
 from storage_core.errors import DataLossError, SegmentLogError
@@ -81,7 +81,7 @@ def read_visibility(filesystem: FileSystem, root: str, before: Visibility = NOTH
             if size_bytes == before.truncations_bytes
             else replace(before, truncations_bytes=size_bytes)
         )
-    journal = parse_commit_journal(data, os.path.join(root, COMMIT_JOURNAL))
+    journal = parse_own_journal(data, os.path.join(root, COMMIT_JOURNAL))
     if last_commit is not None and last_commit.job_id == journal.job_id:
         return Visibility(last_commit, truncations_bytes=size_bytes)
     partitions = {each.topic_partition: each for each in journal.partitions}
