@@ -142,6 +142,7 @@ def _show(console: Console, report: RecoveryReport) -> None:
     console.print(table)
     _show_ranges(console, report, "Left out", lambda each: each.left_out)
     _show_ranges(console, report, "Damaged, and kept as a broker keeps it", lambda each: each.damaged)
+    _show_compacted(console, report)
     if report.left_out_files:
         console.print("\nNot taken over:")
         for file in report.left_out_files[:_MOST_SHOWN]:
@@ -170,6 +171,21 @@ def _show_ranges(
         )
     if len(ranges) > _MOST_SHOWN:
         console.print(f"  and {len(ranges) - _MOST_SHOWN:,} more; the manifest has all.")
+
+
+def _show_compacted(console: Console, report: RecoveryReport) -> None:
+    partitions = [each for each in report.partitions if each.compacted]
+    if partitions:
+        console.print(
+            "\nRemoved by a compaction, says the cleaner checkpoint; a lost segment would look the same:"
+        )
+    for each in partitions[:_MOST_SHOWN]:
+        offsets = sum(gap.end_offset - gap.start_offset for gap in each.compacted)
+        start_offset, end_offset = each.compacted[0].start_offset, each.compacted[-1].end_offset
+        name = printable(f"{each.topic}-{each.partition}")
+        console.print(
+            f"  {name}: {offsets:,} offsets between {start_offset} and {end_offset - 1}, at the ends of segments"
+        )
 
 
 def _bytes_of(found: LeftOut) -> str:

@@ -146,6 +146,18 @@ class JudgedIndexes:
     damage: tuple[DamagedRange, ...]
     size_bytes: int
 
+    @property
+    def indexed_offset(self) -> int:
+        """The offset after the last one that an offset or time index knows, if the log contradicts it only in being shorter."""
+        return 1 + max(
+            (
+                int(index.columns["offset"][-1])
+                for index in self.indexes[:2]
+                if len(index) and index.problem is None and np.isin(index.codes, (_FINE, _BEYOND_END)).all()
+            ),
+            default=-1,
+        )
+
 
 class _Batches(NamedTuple):
     """Batches back to back, by column, and the position after the last one."""

@@ -111,7 +111,8 @@ class RecoveredPartition:
         record_count: The records that are kept, without markers.
         batch_count: The batches that are kept, markers included.
         size_bytes: The size of the log files.
-        left_out: What is not in the recovered log.
+        left_out: What is not in the recovered log, and was or may have been in the log.
+        compacted: Offsets between its segments that a compaction removed.
         damaged: Damage that is in it, because a broker would keep it.
         rebuilt: The log files whose indexes were made again.
     """
@@ -124,6 +125,7 @@ class RecoveredPartition:
     batch_count: int
     size_bytes: int
     left_out: tuple[LeftOut, ...]
+    compacted: tuple[LeftOut, ...]
     damaged: tuple[LeftOut, ...]
     rebuilt: tuple[str, ...]
 
@@ -352,13 +354,14 @@ def report_of(
     survey: Survey, plans: Sequence[PartitionPlan], policy: Policy, target: str | None
 ) -> RecoveryReport:
     """What a recovery by these plans keeps and leaves out."""
-    left_out = [plan.left_out or _missing_end(plan) for plan in plans]
+    left_out = [plan.left_out + plan.missing for plan in plans]
+    damaged = [plan.damaged + plan.suspect for plan in plans]
     return RecoveryReport(
         survey.root.path,
         target,
         None,
         policy,
-        not any(left_out) and not any(plan.damaged for plan in plans),
+        not any(left_out) and not any(damaged),
         tuple(
             RecoveredPartition(
                 plan.directory.topic,
@@ -369,32 +372,14 @@ def report_of(
                 plan.batch_count,
                 plan.size_bytes,
                 parts,
-                plan.damaged,
+                plan.compacted,
+                kept,
                 tuple(log_file_name(each.base_offset) for each in plan.segments if not each.has_indexes),
             )
-            for plan, parts in zip(plans, left_out, strict=True)
+            for plan, parts, kept in zip(plans, left_out, damaged, strict=True)
         ),
         survey.left_out_files + tuple(each for plan in plans for each in plan.left_out_files),
     )
-
-
-def _missing_end(plan: PartitionPlan) -> tuple[LeftOut, ...]:
-    """What the log lacks at its end, if its checkpoints say that it was longer."""
-    root, key = plan.directory.root, plan.directory.topic_partition
-    known_offset = 0
-    with contextlib.suppress(CorruptCheckpointError):
-        known_offset = root.recovery_points.get(key, 0)
-    with contextlib.suppress(CorruptCheckpointError):
-        known_offset = max(known_offset, root.high_watermarks.get(key, 0))
-    if known_offset <= plan.log_end_offset:
-        return ()
-    segment = plan.segments[-1] if plan.segments else None
-    name = log_file_name(plan.log_end_offset) if segment is None else segment.name
-    position_bytes = 0 if segment is None else segment.size_bytes
-    reason = (
-        f"The checkpoints say that the log reached offset {known_offset}: records at its end are missing."
-    )
-    return (LeftOut(name, position_bytes, position_bytes, plan.log_end_offset, known_offset, 0, 0, reason),)
 
 
 def with_ends(report: RecoveryReport, ends: Mapping[tuple[str, int], int]) -> RecoveryReport:

@@ -32,6 +32,7 @@ from storage_core.errors import (
 )
 from storage_core.inspect.index_check import check_segments, new_producers
 from storage_core.inspect.index_entries import judge_indexes
+from storage_core.inspect.missing_offsets import Missing, OffsetAccount
 from storage_core.log.recovery_check import (
     list_regular_files,
     log_base_offsets,
@@ -152,7 +153,10 @@ class PartitionPlan:
         log_end_offset: The offset after the last batch that is kept.
         segments: The segments that are kept, ascending.
         left_out: What is left out of log files.
+        missing: Offsets that are not there.
+        compacted: Offsets that are not there because of a compaction.
         damaged: Damage that the policy keeps.
+        suspect: Segments that are kept, and may be those of another log.
         left_out_files: Other files that are left out.
         file_names: The regular files in the directory that are kept beside segments and their indexes.
         epochs: What replaces a leader epoch checkpoint that is missing or damaged; None to keep it.
@@ -168,7 +172,10 @@ class PartitionPlan:
     log_end_offset: int
     segments: tuple[SegmentPlan, ...]
     left_out: tuple[LeftOut, ...]
+    missing: tuple[LeftOut, ...]
+    compacted: tuple[LeftOut, ...]
     damaged: tuple[LeftOut, ...]
+    suspect: tuple[LeftOut, ...]
     left_out_files: tuple[LeftOutFile, ...]
     file_names: tuple[str, ...]
     epochs: tuple[EpochEntry, ...] | None
@@ -249,6 +256,7 @@ class _Planner:
         # Epochs never descend in a log, and no CRC covers them.
         self._has_damaged_epochs = False
         self._epochs: list[EpochEntry] = []
+        self._account = OffsetAccount(filesystem, directory, self._names, self._checkpointed_epochs)
         # Segments that a recovery reads, and so makes the indexes of.
         self._recovered: set[int] = set()
         self._cuts: dict[int, _Cut] = {}
@@ -277,12 +285,14 @@ class _Planner:
                 for each in segments
             ]
         log_end_offset = segments[-1].next_offset if segments else self._log_start_offset
+        checkpointed_start = self._log_start_offset
         if self._log_start_offset > log_end_offset:
             if self._is_salvage:
                 # An impossible checkpoint must not cost the records.
                 self._log_start_offset = 0
             else:
                 segments, log_end_offset = self._without_all(segments), self._log_start_offset
+        missing, compacted = self._missing(checkpointed_start)
         epochs = self._rebuilt_epochs()
         names, has_snapshot = self._other_files(log_end_offset)
         is_clean = self._is_clean and not (self._is_salvage and self._left_out)
@@ -296,7 +306,13 @@ class _Planner:
             log_end_offset,
             tuple(segments),
             tuple(self._left_out),
+            missing,
+            compacted,
             tuple(self._damaged),
+            tuple(
+                LeftOut(each.file, 0, each.size_bytes, each.start_offset, each.end_offset, 0, 0, each.reason)
+                for each in self._account.falls()
+            ),
             tuple(self._left_out_files),
             names,
             epochs,
@@ -304,6 +320,34 @@ class _Planner:
             sum(each.records for each in self._counted.values()),
             sum(each.batches for each in self._counted.values()),
         )
+
+    def _missing(self, log_start_offset: int) -> tuple[tuple[LeftOut, ...], tuple[LeftOut, ...]]:
+        """The offsets that are not there, and those that a compaction accounts for.
+
+        What is missing after a damaged end is added to what is said of that.
+        """
+        missing, compacted = [], []
+        parts = [(each.start_offset, each.end_offset) for each in (*self._left_out, *self._damaged)]
+        for each in self._account.missing(parts, log_start_offset):
+            place = (each.file, each.position_bytes, each.position_bytes)
+            part = LeftOut(*place, each.start_offset, each.end_offset, 0, 0, each.reason)
+            if each.is_compacted:
+                compacted.append(part)
+            elif not any(self._add_to_end(kept, each) for kept in (self._left_out, self._damaged)):
+                missing.append(part)
+        return tuple(missing), tuple(compacted)
+
+    def _add_to_end(self, ranges: list[LeftOut], missing: Missing) -> bool:
+        last = ranges[-1] if ranges else None
+        if last is None or (last.file, last.end_byte, last.end_offset) != missing[:3]:
+            return False
+        reason = (
+            f"It is damaged or cut off. {missing.reason}"
+            if "torn" in last.reason
+            else f"{last.reason} {missing.reason}"
+        )
+        ranges[-1] = replace(last, end_offset=missing.end_offset, reason=reason)
+        return True
 
     def _list(self) -> SegmentListing:
         if not any(name.endswith(SWAP_SUFFIX) for name in self._names):
@@ -404,6 +448,7 @@ class _Planner:
         counted.batches += int(is_kept.sum())
         counted.records += int(records[is_kept].sum())
         self._note_epochs(window, is_kept)
+        self._account.see(base_offset, window)
 
     def _refused(self, base_offset: int, window: BatchWindow, number: int, reason: str) -> LeftOut:
         header = window.header(number)
@@ -437,6 +482,7 @@ class _Planner:
 
     def _plan_of(self, check: SegmentCheck) -> SegmentPlan | None:
         base_offset = check.base_offset
+        self._account.close(check)
         path = os.path.join(self._path, log_file_name(base_offset) + check.suffix)
         status = self._filesystem.status(path)
         assert status is not None  # noqa: S101  (it was just read)

@@ -330,6 +330,33 @@ def _is_beginning(probe: BatchProbe, start_bytes: int) -> bool:
     return rest < LOG_OVERHEAD_BYTES if header is None else header.end_position_bytes > probe.end_bytes
 
 
+def has_holes(window: BatchWindow) -> bool:
+    """Return True if a batch has fewer records than offsets, which only a compaction makes."""
+    headers = window.headers
+    is_holed = (headers["magic"] == MAGIC_V2) & (headers["record_count"] <= headers["last_offset_delta"])
+    return bool(is_holed.any())
+
+
+class Gaps(NamedTuple):
+    """Offsets that no batch holds: the first ones, those after the last ones, and where the next batches begin."""
+
+    start_offsets: npt.NDArray[np.int64]
+    end_offsets: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+
+
+def gaps_in(window: BatchWindow, next_offset: int) -> Gaps:
+    """Find the gaps before the batches of a window, of which the first one should begin at an offset."""
+    base_offsets = window.headers["base_offset"].astype(np.int64)
+    last_offsets = base_offsets + window.headers["last_offset_delta"]
+    lowest_offsets = np.append(min(next_offset, MAX_OFFSET), last_offsets[:-1] + 1)
+    # A wrapper's first offset is known only after it is decoded.
+    is_gap = (base_offsets > lowest_offsets) & (
+        (window.headers["magic"] == MAGIC_V2) | ((window.headers["attributes"] & CODEC_MASK) == 0)
+    )
+    return Gaps(lowest_offsets[is_gap], base_offsets[is_gap], window.position_bytes + window.starts[is_gap])
+
+
 class _Observer:
     """Sees the valid batches and the damage of a segment's log in order."""
 
@@ -357,9 +384,8 @@ class _Observer:
         last_offsets = base_offsets + headers["last_offset_delta"]
         self._batch_count += len(headers)
         self._record_count += int(headers["record_count"].sum(dtype=np.int64))
-        is_holed = (headers["magic"] == MAGIC_V2) & (headers["record_count"] <= headers["last_offset_delta"])
-        self._has_holes = self._has_holes or bool(is_holed.any())
-        self._find_gaps(item, base_offsets, last_offsets)
+        self._has_holes = self._has_holes or has_holes(item)
+        self._find_gaps(item)
         self._find_epochs(item, base_offsets, last_offsets)
         if (headers["producer_id"] >= 0).any():
             self._breaks_of(headers, base_offsets, last_offsets)
@@ -368,24 +394,12 @@ class _Observer:
             self._malformed += self._deep.malformed(item)
         self._next_offset = int(last_offsets[-1]) + 1
 
-    def _find_gaps(
-        self, window: BatchWindow, base_offsets: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64]
-    ) -> None:
-        lowest_offsets = np.append(min(self._next_offset, MAX_OFFSET), last_offsets[:-1] + 1)
-        # A wrapper's first offset is known only after it is decoded.
-        is_gap = (base_offsets > lowest_offsets) & (
-            (window.headers["magic"] == MAGIC_V2) | ((window.headers["attributes"] & CODEC_MASK) == 0)
-        )
-        numbers = np.flatnonzero(is_gap)
-        self._gap_count += len(numbers)
-        for number in numbers[: max(0, MOST_REPORTED - len(self._gaps))].tolist():
-            self._gaps.append(
-                Gap(
-                    int(lowest_offsets[number]),
-                    int(base_offsets[number]),
-                    window.position_bytes + int(window.starts[number]),
-                )
-            )
+    def _find_gaps(self, window: BatchWindow) -> None:
+        starts, ends, positions = gaps_in(window, self._next_offset)
+        self._gap_count += len(starts)
+        most = max(0, MOST_REPORTED - len(self._gaps))
+        gaps = zip(starts[:most].tolist(), ends[:most].tolist(), positions[:most].tolist(), strict=True)
+        self._gaps += [Gap(*gap) for gap in gaps]
 
     def _find_epochs(
         self, window: BatchWindow, base_offsets: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64]
