@@ -21,6 +21,7 @@ from spark_segmentlog.writer import StagedRows, consumed, publish, staged
 from storage_core.commit import CommitJob, JobSettings
 from storage_core.commit.job import is_version_committed
 from storage_core.commit_files.commits_file import read_commits_file
+from storage_core.commit_files.stage_names import job_id_in_query
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
 
@@ -75,12 +76,14 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
     @raises_without_frames
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMicroBatch:
         """Stage the rows of one partition of the micro-batch. Runs in tasks, once for every attempt."""
-        plan = self._plan
-        settings = self._settings(*_micro_batch())
+        query_id, batch_id = _micro_batch()
+        plan = replace(self._plan, job_id=job_id_in_query(query_id, self._plan.job_id))
+        settings = self._settings(plan, query_id, batch_id)
         if is_version_committed(read_commits_file(FileSystem(), plan.root), settings):
             return StagedMicroBatch(plan.root, settings, consumed(iterator))
         rows = staged(iterator, plan, self._planned_on)
-        return StagedMicroBatch(plan.root, self._with_topics(settings, rows), rows)
+        topics = plan.settings(rows.topics).new_partitions
+        return StagedMicroBatch(plan.root, replace(settings, new_partitions=topics), rows)
 
     @raises_without_frames
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -102,6 +105,7 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
         outcome = publish(job.root, job, [each.rows for each in found])
         if outcome.was_committed_before:
             _logger.info("Batch %d is committed in %s already: nothing was written.", batchId, job.root)
+        job.remove_other_attempts()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Remove what the tasks have staged, unless the commit can be completed."""
@@ -109,19 +113,16 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
         if found:
             _job(found).abort()
 
-    def _settings(self, query_id: str, batch_id: int) -> JobSettings:
+    def _settings(self, plan: WritePlan, query_id: str, batch_id: int) -> JobSettings:
         """The job of a micro-batch, without its topics."""
         app_id = self._app_id
         return replace(
-            self._plan.settings(),
+            plan.settings(),
             new_partitions={},
             txn_app_id=query_id if app_id is None else app_id,
             txn_version=batch_id,
             query_id=None if app_id is None else query_id,
         )
-
-    def _with_topics(self, settings: JobSettings, rows: StagedRows) -> JobSettings:
-        return replace(settings, new_partitions=self._plan.settings(rows.topics).new_partitions)
 
 
 def _micro_batch() -> tuple[str, int]:

@@ -40,7 +40,7 @@ from storage_core.commit_files.journal import (
     read_commit_journal,
     write_commit_journal,
 )
-from storage_core.commit_files.stage_names import job_of
+from storage_core.commit_files.stage_names import is_of_same_query, job_of
 from storage_core.commit_replay.replay import (
     delete_staged_files,
     finish_commit,
@@ -336,6 +336,19 @@ class CommitJob:
             self._journal(journal)
             self._finish(journal)
             return CommitOutcome(journal.entry.generation, was_committed_before=False)
+
+    def remove_other_attempts(self) -> int:
+        """Delete what stopped runs of a streaming query have staged, after a commit of its last batch; return how many files.
+
+        No other run of the query is under way, and what an earlier one has left in doubt is completed by a commit.
+        """
+        return sum(
+            self._filesystem.delete(self._job.path(entry.name))
+            for entry in self._filesystem.list_directory(self.root)
+            if entry.is_regular_file
+            and (job_id := job_of(entry.name)) is not None
+            and is_of_same_query(job_id, self.settings.job_id)
+        )
 
     def abort(self) -> bool:
         """Remove the staged files of the job, unless its journal is written.

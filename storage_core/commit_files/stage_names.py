@@ -9,6 +9,7 @@ Brokers ignore files with such names. A manifest may have the additional suffix 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +18,7 @@ from storage_core.commit_files.commits_file import JOB_ID, OWN_PREFIX
 from storage_core.errors import OptionError
 
 STAGE_PREFIX: Final = f"{OWN_PREFIX}stage-"
+_QUERY_DIGITS: Final = 16
 _NUMBER: Final = r"(?:0|[1-9][0-9]{0,18})"
 _STAGE: Final = (
     rf"{re.escape(STAGE_PREFIX)}(?P<job>[0-9a-f]{{32}})-(?P<task>{_NUMBER})-(?P<attempt>{_NUMBER})"
@@ -83,6 +85,16 @@ def require_job_id(job_id: str) -> None:
 def job_prefix(job_id: str) -> str:
     """The prefix that the names of a job's staged files share with no other job's."""
     return f"{STAGE_PREFIX}{job_id}-"
+
+
+def job_id_in_query(query_id: str, job_id: str) -> str:
+    """Return the id of a job that is a micro-batch of a streaming query; all of its jobs have the first half in common."""
+    return hashlib.sha256(query_id.encode()).hexdigest()[:_QUERY_DIGITS] + job_id[_QUERY_DIGITS:]
+
+
+def is_of_same_query(job_id: str, other: str) -> bool:
+    """Return True if two jobs are micro-batches of one query. The ids of other jobs are random."""
+    return job_id[:_QUERY_DIGITS] == other[:_QUERY_DIGITS]
 
 
 def job_of(file_name: str) -> str | None:

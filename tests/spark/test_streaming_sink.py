@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions
+from pyspark.sql.types import BinaryType, StructType
 
+from spark_segmentlog import stream_writer
+from spark_segmentlog.data_source import SegmentLogDataSource
 from storage_core import LogConfig, LogDirectory, read_table
 from storage_core.commit_files.commits_file import read_commits_file
 from storage_core.filesystem import FileSystem
@@ -258,3 +262,43 @@ def test_files_do_not_grow_in_number_with_the_batches(source, sink):
     assert len(list(partition.glob("*.log"))) == 1
     with LogDirectory.open(sink.target, config=LogConfig()) as logs:
         assert logs.get("copied").log_end_offset == 4
+
+
+class TestRunsThatAreStopped:
+    """Attempts at one micro-batch, without Spark: each stages rows, and one of them commits."""
+
+    @pytest.fixture
+    def attempt(self, tmp_path, monkeypatch):
+        def stage(query_id, batch_id):
+            monkeypatch.setattr(stream_writer, "_micro_batch", lambda: (query_id, batch_id))
+            source = SegmentLogDataSource({"path": str(tmp_path / "target"), "topic": "copied"})
+            writer = source.streamWriter(StructType().add("value", BinaryType()), overwrite=False)
+            return writer, writer.write(
+                iter([pa.record_batch({"value": pa.array([b"1", b"2"], pa.binary())})])
+            )
+
+        return stage
+
+    def staged_files(self, tmp_path):
+        return sorted(path.name for path in (tmp_path / "target").glob(".segmentlog-stage-*"))
+
+    def test_leave_nothing_once_the_batch_is_repeated(self, tmp_path, attempt):
+        attempt("query", 0)
+        # A task that was killed leaves no manifest.
+        attempt("query", 0)
+        for path in (tmp_path / "target").glob("*.manifest"):
+            path.unlink()
+        assert len(self.staged_files(tmp_path)) == 2
+        writer, message = attempt("query", 0)
+        writer.commit([message], 0)
+        assert self.staged_files(tmp_path) == []
+        assert len(read_table(tmp_path / "target")) == 2
+
+    def test_do_not_take_the_files_of_another_query(self, tmp_path, attempt):
+        other, others_message = attempt("another query", 0)
+        writer, message = attempt("query", 0)
+        writer.commit([message], 0)
+        assert len(self.staged_files(tmp_path)) == 2
+        other.commit([others_message], 0)
+        assert self.staged_files(tmp_path) == []
+        assert len(read_table(tmp_path / "target")) == 4
