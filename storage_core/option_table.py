@@ -73,7 +73,8 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
     _batch("endingOffsets", "`latest` or JSON", "latest",
            doc='Where to stop, exclusive: `latest`, or `{"topicA":{"0":50,"1":-1}}` (-1 is latest).'),
     _any("startingOffsetsByTimestamp", "JSON", "",
-         doc='A starting timestamp for each partition, `{"topicA":{"0":1000}}`. Goes before `startingOffsets`.'),
+         doc='A starting timestamp for each partition, `{"topicA":{"0":1000}}`; -1 is latest, -2 is earliest. Goes before '
+             "`startingOffsets`."),
     _batch("endingOffsetsByTimestamp", "JSON", "",
            doc="An ending timestamp for each partition. Goes before `endingOffsets`."),
     _any("startingTimestamp", "timestamp", "",
@@ -141,7 +142,8 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
            doc="With `view=segments` or `view=partitions`: walk every batch header, for what names and sizes of files do not "
                "tell."),
     _stream("maxOffsetsPerTrigger", "count", "",
-            doc="The most offsets in a micro-batch, shared among the partitions in proportion to what each of them has."),
+            doc="The most offsets in a micro-batch, shared among the partitions in proportion to what each of them has; 0 "
+                "reads nothing."),
     _stream("minOffsetsPerTrigger", "count", "",
             doc="How many new offsets a micro-batch waits for, but not longer than `maxTriggerDelay`."),
     _stream("maxTriggerDelay", "interval", "15m",

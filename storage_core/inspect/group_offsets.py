@@ -659,7 +659,7 @@ def _is_at_or_after(bound: Bound, each: GroupOffset, *, default: bool) -> bool:
             return each.commit_timestamp_ms >= timestamp_ms
         case TimestampsBound(by_partition, by_topic):
             found = by_partition.get((each.topic or "", each.partition), by_topic.get(each.topic or ""))
-            return default if found is None else each.commit_timestamp_ms >= found
+            return default if found is None or found < 0 else each.commit_timestamp_ms >= found
         case _:
             return default
 

@@ -71,7 +71,10 @@ class TimestampBound:
 
 @dataclass(frozen=True, slots=True)
 class TimestampsBound:
-    """A `TimestampBound` for each partition, or for all partitions of a topic, in milliseconds."""
+    """A `TimestampBound` for each partition, or for all partitions of a topic, in milliseconds.
+
+    As for a broker, which Spark's Kafka source asks, -1 is the latest offset, and -2 the earliest.
+    """
 
     by_partition: Mapping[TopicPartition, int]
     by_topic: Mapping[str, int] = field(default_factory=dict)
@@ -252,7 +255,13 @@ def _parse_end(
     option = f"{position}OffsetsByTimestamp"
     if option in given:
         return parse_partition_timestamps(
-            option, given[option], lambda time: parse_timestamp_ms(option, time, zone, now_ms)
+            option,
+            given[option],
+            lambda time: (
+                int(time)
+                if time in (LATEST_OFFSET, EARLIEST_OFFSET) and as_integer(time) is not None
+                else parse_timestamp_ms(option, time, zone, now_ms)
+            ),
         )
     option = f"{position}Offsets"
     if option in given:

@@ -50,17 +50,18 @@ def parse_choice(option: str, value: object, choices: Sequence[str]) -> str:
     raise OptionError(f"{option} is {value!r}. Use {' or '.join(choices)}.")
 
 
-def parse_count(option: str, value: object, name_in_error: str | None = None) -> int:
-    """Parse a positive whole number. The error's wording is that of Spark's Kafka source."""
+def parse_count(option: str, value: object, name_in_error: str | None = None, *, least: int = 1) -> int:
+    """Parse a positive whole number, or 0 if that is the least. The error's wording is that of Spark's Kafka source."""
     number: int | None = None
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", value):
         number = int(value)
     else:
         number = as_integer(value)
     if number is None or number > _MAX_INTEGER:
-        raise OptionError(f"{option} is {value!r}. Use a whole number above 0.")
-    if number <= 0:
-        raise OptionError(f"{name_in_error or option} must be positive, but {option} is {value}.")
+        raise OptionError(f"{option} is {value!r}. Use a whole number above {least - 1}.")
+    if number < least:
+        wanted = "must be positive" if least else "must not be negative"
+        raise OptionError(f"{name_in_error or option} {wanted}, but {option} is {value}.")
     return number
 
 

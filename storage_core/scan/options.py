@@ -206,8 +206,8 @@ def parse_stream_options(raw: Mapping[str, object], *, now_ms: int | None = None
             "have other rows. Name the time itself, or filter the DataFrame."
         )
     limits = TriggerLimits(
-        _optional(given, "maxOffsetsPerTrigger", parse_count),
-        _optional(given, "minOffsetsPerTrigger", parse_count),
+        _optional(given, "maxOffsetsPerTrigger", partial(parse_count, least=0)),
+        _optional(given, "minOffsetsPerTrigger", partial(parse_count, least=0)),
         parse_interval_ms("maxTriggerDelay", given.get("maxTriggerDelay", "15m")),
         _optional(given, "maxBytesPerTrigger", parse_size_bytes),
     )

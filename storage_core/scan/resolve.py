@@ -195,7 +195,8 @@ def requested_bound(bound: Bound, log: PartitionLog) -> int | TimestampBound:
             return bound
         case TimestampsBound(by_partition, by_topic):
             timestamp_ms = by_partition.get(topic_partition)
-            return TimestampBound(by_topic[log.topic] if timestamp_ms is None else timestamp_ms)
+            timestamp_ms = by_topic[log.topic] if timestamp_ms is None else timestamp_ms
+            return TimestampBound(timestamp_ms) if timestamp_ms >= 0 else timestamp_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,8 @@ class LogStream:
         self._filesystem = filesystem
         self._options = options
         self._tail = LogTail(filesystem, options)
+        if options.limits.max_offsets == 0:
+            _log.warning("maxOffsetsPerTrigger is 0: as with Spark's Kafka source, the stream reads nothing.")
         self._initial: dict[TopicPartition, int] | None = None
         # Partitions whose initial offset may be another one when the query starts again, and those of them that the
         # first batch takes nothing of.
@@ -414,6 +416,7 @@ class LogStream:
         """The range of offsets to read of a partition, and a report of those that do not exist any more."""
         options = self._options.read
         key = directory.topic_partition
+        is_continued = start_offset is not None and start_offset != (self._initial or {}).get(key)
         if start_offset is None:
             log = load_log(self._filesystem, directory, options)
             start_offset = log.log_start_offset
@@ -432,6 +435,9 @@ class LogStream:
             isolation_level="read_uncommitted",
         )
         wanted = resolve_partition(self._filesystem, directory, bounds)
+        if is_continued and wanted.start_offset == start_offset:
+            # Damage that reaches into this batch was described by the one that it began in.
+            wanted = dataclasses.replace(wanted, is_first=False)
         if not self._has_planned and options.isolation_level == "read_committed":
             _require_stable(wanted.log, end_offset)
         return wanted

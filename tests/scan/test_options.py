@@ -235,7 +235,7 @@ def test_limits_of_a_stream():
             "The value of minOffsetPerTrigger(5) is higher than the maxOffsetsPerTrigger(3).",
         ),
         ({"where": "timestamp > '-10 minutes'"}, "which names a relative time"),
-        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be positive"),
+        ({"maxOffsetsPerTrigger": "-1"}, "maxOffsetsPerTrigger must not be negative"),
     ],
 )
 def test_what_streams_refuse(given, message):

@@ -23,6 +23,9 @@ from tests.examples import examples
 from tests.log.logs import Clock, append, name, open_directory, table
 
 SCHEMA = project(record_schema(), ("topic", "partition", "offset"))
+_WITH_DAMAGE = project(
+    record_schema(corrupt_record_column="_corrupt_record"), (*SCHEMA.names, "_corrupt_record")
+)
 
 
 @pytest.fixture
@@ -87,8 +90,9 @@ class Query:
         if number:
             start = offsets_of_json(json.loads(self.ends[number - 1]))
         rows = []
+        schema = _WITH_DAMAGE if self.options.get("mode") == "PERMISSIVE" else SCHEMA
         for task in self.stream.plan(start, offsets_of_json(json.loads(self.ends[number]))).tasks:
-            for batch in read_task(self.filesystem, task, SCHEMA):
+            for batch in read_task(self.filesystem, task, schema):
                 rows += [(row["topic"], row["partition"], row["offset"]) for row in batch.to_pylist()]
         return rows
 
@@ -278,6 +282,14 @@ class TestWhereANewQueryStarts:
             [*orders(3, 4), *orders(*range(5), partition=1)]
         ]
 
+    def test_at_the_latest_and_the_earliest_offset_among_times(self, logs, query):
+        for number in range(3):
+            append(logs.create("orders", number), 3, timestamps=[1000, 2000, 3000])
+        running = query(starting_offsets_by_timestamp='{"orders":{"0":-1,"1":-2,"2":3000}}')
+        assert running.new_rows() == [*orders(0, 1, 2, partition=1), *orders(2, partition=2)]
+        append(logs.get("orders"), 1)
+        assert running.new_rows() == orders(3)
+
     def test_offsets_of_other_partitions_are_an_error(self, logs, query):
         append(logs.create("orders"), 5)
         with pytest.raises(OptionError, match="KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"):
@@ -335,6 +347,15 @@ class TestLimits:
         assert running.run() == []
         append(log, 1)
         assert running.run() == [orders(1, 2, 3)]
+
+    def test_no_least_number_is_none_at_all(self, logs, query):
+        append(logs.create("orders"), 1)
+        assert query(min_offsets_per_trigger=0).run() == [orders(0)]
+
+    def test_no_offsets_at_all_as_in_the_kafka_source(self, logs, query, caplog):
+        append(logs.create("orders"), 3)
+        assert query(max_offsets_per_trigger=0).new_rows() == []
+        assert "maxOffsetsPerTrigger is 0" in caplog.text
 
     def test_but_not_for_longer_than_it_may(self, logs, query):
         log = logs.create("orders")
@@ -669,6 +690,23 @@ class TestFiles:
         append(logs.get("orders", 1), 1)
         running.start(where="partition = 1")
         assert running.new_rows() == orders(2, partition=1)
+
+    @pytest.mark.parametrize("starts_at", [0, 14])
+    def test_damage_is_described_once_by_the_micro_batches_that_touch_it(self, root, query, starts_at):
+        with open_directory(root) as logs:
+            log = logs.create("orders")
+            for _ in range(3):
+                log.append(table(*[b"value"] * 10))
+        path = root / "orders-0" / name(0)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        path.write_bytes(content)
+        start = f'{{"orders":{{"0":{starts_at}}}}}'
+        running = query(mode="PERMISSIVE", max_offsets_per_trigger=3, starting_offsets=start)
+        assert [row for row in running.new_rows() if row[2] is None] == [("orders", 0, None)]
+        assert [row[2] for row in running.rows if row[2] is not None] == [
+            offset for offset in range(starts_at, 30) if not 10 <= offset < 20
+        ]
 
     def test_damage_is_skipped_if_asked_for(self, root, query):
         with open_directory(root) as logs:
