@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from storage_core.checkpoint.partition_files import is_topic_id
@@ -339,6 +339,7 @@ class WriteOptions:
         path: As given, or the path of a ``file:`` URI.
         config: The configuration of each topic that is written, ``batch.size`` included.
         flush: Whether everything is on disk before the rows become visible.
+        compares_rows: Whether the rows of a repeated micro-batch must be those that were written.
         offsets_from: The paths of ``offsetsFrom``, as given.
         max_decompressed_batch_bytes: The largest batch, before compression, that readers of these rows accept.
     """
@@ -354,6 +355,7 @@ class WriteOptions:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     broker_directory: bool = False
     preserve_offsets: bool = False
+    compares_rows: bool = True
     offsets_from: str | None = None
     max_decompressed_batch_bytes: int = DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
 
@@ -377,11 +379,13 @@ def stream_write_options(options: Mapping[str, str]) -> tuple[WriteOptions, str 
     ):
         if option_key(name) in given:
             raise OptionError(f"{name} does not go with a stream: {why}. Leave it out.")
-    app_id = options[given["txnappid"]] if "txnappid" in given else None
+    own = {key: options[given.pop(key)] for key in ("txnappid", "repeatedbatch") if key in given}
+    app_id = own.get("txnappid")
     if app_id is not None:
         parse_transaction({"txnAppId": app_id, "txnVersion": "0"})
-    batch = write_options({name: options[name] for key, name in given.items() if key != "txnappid"})
-    return batch, app_id
+    repeated = parse_choice("repeatedBatch", own.get("repeatedbatch", "compare"), ("compare", "skip"))
+    batch = write_options({name: options[name] for name in given.values()})
+    return replace(batch, compares_rows=repeated == "compare"), app_id
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -396,6 +400,10 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     given, config = _sorted_out(options)
     preserve_offsets = parse_boolean("preserveOffsets", given.get("preserveOffsets", False))
     offsets_from = given.get("offsetsFrom")
+    if given.get("repeatedBatch", "compare") != "compare":
+        raise OptionError(
+            "repeatedBatch goes with a stream, whose last batch Spark may repeat. Leave it out."
+        )
     if offsets_from is not None and not preserve_offsets:
         raise OptionError("offsetsFrom goes with preserveOffsets=true. Set both, or neither.")
     txn_app_id, txn_version = parse_transaction(given)

@@ -19,7 +19,7 @@ from spark_segmentlog.tracebacks import raises_without_frames
 from spark_segmentlog.workers import reduce_for_workers
 from spark_segmentlog.writer import StagedRows, consumed, publish, staged
 from storage_core.commit import CommitJob, JobSettings
-from storage_core.commit.job import is_version_committed
+from storage_core.commit.repeated import is_version_committed
 from storage_core.commit_files.commits_file import read_commits_file
 from storage_core.commit_files.stage_names import job_id_in_query
 from storage_core.errors import OptionError
@@ -54,11 +54,13 @@ class StagedMicroBatch(WriterCommitMessage):
         root: The log directory.
         settings: The job, with the topics of this task's rows.
         rows: What it has staged.
+        is_repeated: Whether the batch was committed before the task began, so that it has staged nothing.
     """
 
     root: str
     settings: JobSettings
     rows: StagedRows
+    is_repeated: bool = False
 
 
 class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
@@ -80,8 +82,9 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
         plan = replace(self._plan, job_id=job_id_in_query(query_id, self._plan.job_id))
         settings = self._settings(plan, query_id, batch_id)
         if is_version_committed(read_commits_file(FileSystem(), plan.root), settings):
-            return StagedMicroBatch(plan.root, settings, consumed(iterator))
-        rows = staged(iterator, plan, self._planned_on)
+            rows = consumed(iterator, plan, with_checksum=True)
+            return StagedMicroBatch(plan.root, settings, rows, is_repeated=True)
+        rows = staged(iterator, plan, self._planned_on, with_checksum=True)
         topics = plan.settings(rows.topics).new_partitions
         return StagedMicroBatch(plan.root, replace(settings, new_partitions=topics), rows)
 
@@ -94,7 +97,9 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
                 ", ".join(self._ignored),
             )
         found = [each for each in messages if isinstance(each, StagedMicroBatch)]
-        if not any(each.rows.manifest or each.settings.new_partitions for each in found):
+        if not any(
+            each.rows.rows.count or each.settings.new_partitions or each.is_repeated for each in found
+        ):
             return
         job = _job(found)
         if job.settings.txn_version != batchId:
@@ -102,9 +107,7 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
                 f"Expected the tasks of batch {batchId}, found those of batch {job.settings.txn_version}. Start the query "
                 "again: it repeats the batch."
             )
-        outcome = publish(job.root, job, [each.rows for each in found])
-        if outcome.was_committed_before:
-            _logger.info("Batch %d is committed in %s already: nothing was written.", batchId, job.root)
+        publish(job.root, job, [each.rows for each in found])
         job.remove_other_attempts()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
@@ -122,6 +125,8 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
             txn_app_id=query_id if app_id is None else app_id,
             txn_version=batch_id,
             query_id=None if app_id is None else query_id,
+            is_stream=True,
+            compares_rows=self._plan.options.compares_rows,
         )
 
 

@@ -10,7 +10,7 @@ import itertools
 import logging
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from spark_segmentlog.workers import reduce_for_workers, require_directories, re
 from spark_segmentlog.write_columns import CASE_SENSITIVE
 from storage_core.commit import CommitJob, StagedManifest, StageWriter
 from storage_core.commit.routing import RoutedRows
+from storage_core.commit.rows_digest import RowsDigest, rows_digest
 from storage_core.commit_files.stage_names import StageId
 from storage_core.errors import CorruptCheckpointError, InvalidRecordError
 from storage_core.filesystem import FileSystem
@@ -40,7 +41,7 @@ from storage_core.partitioning import (
 from storage_core.record.encode import BatchEncoding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -228,21 +229,27 @@ class StagedRows(WriterCommitMessage):
         manifest: The file that lists them; None if there were no rows.
         topics: Their topics.
         host: Where the task ran.
+        rows: What identifies them; of a batch job, only their number.
     """
 
     manifest: StagedManifest | None = None
     topics: tuple[str, ...] = ()
     host: str = ""
+    rows: RowsDigest = field(default_factory=RowsDigest)
 
 
-def consumed(iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+def consumed(iterator: Iterator[pa.RecordBatch], plan: WritePlan, *, with_checksum: bool) -> StagedRows:
     """Pass over the rows of a job that is committed already: Spark waits until they are consumed."""
-    for _ in iterator:
-        pass
-    return StagedRows()
+    router = RowRouter(plan, 0)
+    rows = RowsDigest(0, 0 if with_checksum else None)
+    for batch in iterator:
+        rows += rows_digest(router.route(batch)) if with_checksum else RowsDigest(batch.num_rows, None)
+    return StagedRows(rows=rows)
 
 
-def staged(iterator: Iterator[pa.RecordBatch], plan: WritePlan, planned_on: str) -> StagedRows:
+def staged(
+    iterator: Iterator[pa.RecordBatch], plan: WritePlan, planned_on: str, *, with_checksum: bool = False
+) -> StagedRows:
     """Stage the rows of one partition of a DataFrame, in a task of a job that was planned on a host."""
     require_directories(FileSystem(), {plan.root}, planned_on, may_be_empty=True)
     context = TaskContext.get()
@@ -253,9 +260,10 @@ def staged(iterator: Iterator[pa.RecordBatch], plan: WritePlan, planned_on: str)
     batches = (batch for batch in iterator if batch.num_rows)
     first = next(batches, None)
     if first is None:
-        return StagedRows()
+        return StagedRows(rows=RowsDigest(0, 0 if with_checksum else None))
     config = plan.options.config
     router = RowRouter(plan, task)
+    rows = RowsDigest(0, 0 if with_checksum else None)
     # Rows are encoded and written in another thread while this one waits for Spark.
     with StageWriter(
         FileSystem(max_open_files=_MOST_OPEN_FILES),
@@ -272,15 +280,17 @@ def staged(iterator: Iterator[pa.RecordBatch], plan: WritePlan, planned_on: str)
         flush=plan.options.flush,
     ) as stage:
         for batch in itertools.chain([first], batches):
-            stage.append(router.route(batch))
-        return StagedRows(stage.finish(), router.topics, socket.gethostname())
+            routed = router.route(batch)
+            stage.append(routed)
+            rows += rows_digest(routed) if with_checksum else RowsDigest(batch.num_rows, None)
+        return StagedRows(stage.finish(), router.topics, socket.gethostname(), rows)
 
 
-def publish(root: str, job: CommitJob, rows: Iterable[StagedRows]) -> CommitOutcome:
+def publish(root: str, job: CommitJob, rows: Sequence[StagedRows]) -> CommitOutcome:
     """Commit what tasks have staged, perhaps on other hosts."""
     manifests = {each.manifest: each.host for each in rows if each.manifest is not None}
     try:
-        return job.commit(list(manifests))
+        return job.commit(list(manifests), sum((each.rows for each in rows), RowsDigest()))
     except CorruptCheckpointError:
         hosts = {os.path.join(root, manifest.name): host for manifest, host in manifests.items()}
         require_shared_storage(FileSystem(), hosts)
@@ -301,23 +311,24 @@ class SegmentLogWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
         """Stage the rows of one partition of the DataFrame. Runs in tasks, once for every attempt."""
         if self._plan.is_committed:
-            return consumed(iterator)
+            return consumed(iterator, self._plan, with_checksum=False)
         return staged(iterator, self._plan, self._planned_on)
 
     @raises_without_frames
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the rows that the tasks have staged. Runs once, on the driver, after all tasks."""
-        if self._plan.is_committed:
-            self._log_committed_before()
-            return
         rows = [message for message in messages if isinstance(message, StagedRows)]
         job = self._job(rows)
         has_rows = any(each.manifest is not None for each in rows)
-        if self._plan.options.topic is None and not has_rows and not job.settings.restored_offsets:
+        is_committed = self._plan.is_committed
+        if (
+            not is_committed
+            and self._plan.options.topic is None
+            and not has_rows
+            and not job.settings.restored_offsets
+        ):
             self._log_no_topics()
-        outcome = publish(self._plan.root, job, rows)
-        if outcome.was_committed_before:
-            self._log_committed_before()
+        publish(self._plan.root, job, rows)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the files that the tasks have staged. Runs on the driver after a task or the commit failed.
@@ -349,12 +360,3 @@ class SegmentLogWriter(DataSourceArrowWriter):
                 "one, name it with the option topic.",
                 self._plan.root,
             )
-
-    def _log_committed_before(self) -> None:
-        options = self._plan.options
-        _logger.info(
-            "txnVersion %s of txnAppId %s is committed in %s already: nothing was written.",
-            options.txn_version,
-            options.txn_app_id,
-            self._plan.root,
-        )

@@ -181,6 +181,10 @@ WRITE_OPTIONS: tuple[OptionSpec, ...] = (
              "application committed here does nothing."),
     _any("txnVersion", "number", "",
          doc="With `txnAppId`: grows with each job."),
+    _stream("repeatedBatch", "`compare` or `skip`", "compare",
+            doc="What a stream does with its last batch, which Spark repeats after a failure: `compare` its rows with those "
+                "that were written, in any order, and fail if they are others; or `skip` it whatever its rows are, because "
+                "each run computes others, with `uuid()` for example."),
     _any("topicIds", "JSON", "",
          doc='Ids of new topics, as a cluster knows them: `{"topicA":"<22 characters>"}`.'),
     _any("brokerDirectory", "boolean", "false",

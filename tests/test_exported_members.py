@@ -165,6 +165,7 @@ PARAMETERS = {
     ],
     "storage_core.LogDirectory.create": ["self", "topic", "partition", "config", "topic_id"],
     "storage_core.LogDirectory.delete": ["self", "topic", "partition"],
+    "storage_core.LogDirectory.forget_versions": ["self", "txn_app_id"],
     "storage_core.LogDirectory.alter_config": ["self", "topic", "config"],
     "storage_core.Log.alter_config": ["self", "config"],
     "storage_core.Log.append": [
@@ -351,6 +352,7 @@ OPTIONS = {
         "partitions": "1",
         "path": "",
         "preserveOffsets": "false",
+        "repeatedBatch": "compare",
         "topic": "",
         "topicIds": "",
         "txnAppId": "",

@@ -25,7 +25,10 @@ from storage_core.checkpoint import (
     has_clean_shutdown_file,
 )
 from storage_core.commit.job_context import JobContext, JobSettings
+from storage_core.commit.manifest import read_manifest
 from storage_core.commit.prepare import prepare, require_root
+from storage_core.commit.repeated import check_repeated, is_version_committed
+from storage_core.commit.rows_digest import RowsDigest
 from storage_core.commit_files.commits_file import (
     OWN_PREFIX,
     CommitsFile,
@@ -52,7 +55,6 @@ from storage_core.errors import (
     CommitInDoubtError,
     LogDirectoryError,
     LogDirectoryLockedError,
-    OptionError,
     SegmentLogError,
     StorageError,
 )
@@ -242,31 +244,6 @@ class CommitOutcome:
     was_committed_before: bool
 
 
-def is_version_committed(commits: CommitsFile, settings: JobSettings) -> bool:
-    """Whether an application has committed this version, or a later one.
-
-    Raises:
-        OptionError: The name of the application is that of another streaming query, or of an application that is none.
-    """
-    if settings.txn_app_id is None or settings.txn_version is None:
-        return False
-    last = commits.last_of(settings.txn_app_id)
-    if last is None or last.txn_version is None:
-        return False
-    is_committed = settings.txn_version <= last.txn_version
-    # Batches that another program has written, with foreachBatch perhaps, may be continued.
-    is_other = settings.query_id != last.query_id and (last.query_id is not None or is_committed)
-    if settings.query_id is not None and is_other:
-        whose = "a job that is no stream" if last.query_id is None else f"the streaming query {last.query_id}"
-        raise OptionError(
-            f"Expected the txnAppId {settings.txn_app_id!r} to be that of the streaming query {settings.query_id}, at its "
-            f"batch {settings.txn_version}; found that {whose} has written batch {last.txn_version} with it. A query "
-            "with a new checkpoint is another query: restore the checkpoint, or give the query another txnAppId and "
-            "a start that repeats no rows."
-        )
-    return is_committed
-
-
 class CommitJob:
     """The driver's side of a job: `begin`, then the tasks stage rows, then `commit` or `abort`.
 
@@ -312,18 +289,23 @@ class CommitJob:
             remove_orphan_files(self._job, committed_jobs, self._clock.now_ms())
             return not self._is_committed(locked.commits)
 
-    def commit(self, manifests: Sequence[StagedManifest]) -> CommitOutcome:
+    def commit(self, manifests: Sequence[StagedManifest], rows: RowsDigest | None = None) -> CommitOutcome:
         """Make the rows in these manifests visible.
 
+        Args:
+            manifests: What the tasks have staged.
+            rows: What identifies the rows of the job, if its tasks have computed it.
+
         Raises:
+            OptionError: The last micro-batch of a stream is repeated with other rows, or an earlier one.
             CommitInDoubtError: An error after the journal was written: the next writer will complete the job.
             SegmentLogError: An error before that: nothing has changed, and `abort` removes the staged files.
         """
         with locked_log_dir(self._job, self._clock, self.settings.lock_wait_seconds) as locked:
             commits = locked.commits
             if self._is_committed(commits):
+                self._check_repeated(locked, manifests, rows)
                 delete_staged_files(self._filesystem, self.root, self.settings.job_id)
-                _log.info("Job %s was committed before: nothing was done.", self.settings.job_id)
                 return CommitOutcome(commits.generation, was_committed_before=True)
             self._shorten(commits)
             journal = prepare(
@@ -332,6 +314,7 @@ class CommitJob:
                 locked.directories,
                 generation=commits.generation + 1,
                 time_ms=self._clock.now_ms(),
+                rows=rows,
             )
             self._journal(journal)
             self._finish(journal)
@@ -399,6 +382,29 @@ class CommitJob:
 
     def _is_committed(self, commits: CommitsFile) -> bool:
         return commits.has_job(self.settings.job_id) or is_version_committed(commits, self.settings)
+
+    def _check_repeated(
+        self, locked: LockedLogDir, manifests: Sequence[StagedManifest], rows: RowsDigest | None
+    ) -> None:
+        settings, commits = self.settings, locked.commits
+        if commits.has_job(settings.job_id):
+            _log.info("Job %s was committed before: nothing was done.", settings.job_id)
+            return
+        what = f"txnVersion {settings.txn_version} of txnAppId {settings.txn_app_id} is committed in {self.root} already"
+        notice = check_repeated(self._job, commits, locked.directories, rows or self._staged_rows(manifests))
+        if notice is None:
+            _log.info("%s: nothing was written.", what)
+        else:
+            _log.warning(
+                "%s, so nothing was written: %s. To write it all the same, give it a higher version, or forget those of "
+                "this application first, with LogDirectory.forget_versions.",
+                what,
+                notice,
+            )
+
+    def _staged_rows(self, manifests: Sequence[StagedManifest]) -> RowsDigest:
+        read = (read_manifest(self._filesystem, self.root, each) for each in manifests)
+        return RowsDigest(sum(piece.record_count for each in read for piece in each.pieces), checksum=None)
 
     def _journal(self, journal: CommitJournal) -> None:
         """Create the interlock and write the journal. If no journal was written, the interlock is removed."""

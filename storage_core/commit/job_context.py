@@ -34,6 +34,8 @@ class JobSettings:
         txn_version: The application's number for this job. A number that is not above the last committed one counts
             as committed.
         query_id: The streaming query that the application is, if it has another name. No other query may use the name.
+        is_stream: Whether the versions are the numbers of a query's micro-batches, of which only the last is repeated.
+        compares_rows: Whether the rows of a repeated micro-batch must be those that were written.
         topic_ids: Ids for new topics, 22 characters. Existing topics must have the same id.
         broker_directory: Whether to write to a directory that belongs to a stopped broker.
         preserve_offsets: Whether the rows keep the offsets that they were staged with.
@@ -53,6 +55,8 @@ class JobSettings:
     txn_app_id: str | None = None
     txn_version: int | None = None
     query_id: str | None = None
+    is_stream: bool = False
+    compares_rows: bool = True
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     broker_directory: bool = False
     preserve_offsets: bool = False

@@ -18,6 +18,7 @@ from storage_core.checkpoint import (
     write_partition_metadata,
 )
 from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
+from storage_core.checkpoint.truncations_file import truncations_bytes
 from storage_core.commit.partition_state import (
     PartitionState,
     SegmentTail,
@@ -30,7 +31,8 @@ from storage_core.commit.placement import (
     not_as_staged,
     staged_by_partition,
 )
-from storage_core.commit_files.commits_file import COMMITS_FILE, CommitEntry
+from storage_core.commit.rows_digest import RowsDigest
+from storage_core.commit_files.commits_file import COMMITS_FILE, CommitEntry, WrittenRange
 from storage_core.commit_files.journal import (
     COMMIT_JOURNAL,
     AppendOperation,
@@ -89,6 +91,7 @@ def prepare(
     *,
     generation: int,
     time_ms: int,
+    rows: RowsDigest | None = None,
 ) -> CommitJournal:
     """Prepare a job's commit. The log directory is locked and clean.
 
@@ -100,6 +103,7 @@ def prepare(
     """
     filesystem, root, settings = job.filesystem, job.root, job.settings
     staged = staged_by_partition(job, manifests)
+    rows = _counted(staged, rows)
     states = _states(job, staged, directories)
     topic_ids = _topic_ids(job, states, directories)
     padding = PaddingStage(job)
@@ -127,20 +131,49 @@ def prepare(
             "program that deletes it, and write again.",
             path=root,
         )
+    entry = CommitEntry(
+        generation,
+        settings.job_id,
+        time_ms,
+        settings.txn_app_id,
+        settings.txn_version,
+        settings.query_id,
+    )
     return CommitJournal(
-        entry=CommitEntry(
-            generation,
-            settings.job_id,
-            time_ms,
-            settings.txn_app_id,
-            settings.txn_version,
-            settings.query_id,
-        ),
+        entry=entry if settings.txn_app_id is None else _identified(job, entry, rows, partitions),
         clean_shutdown=clean_shutdown,
         manifests=tuple(manifest.name for manifest in manifests),
         partitions=partitions,
         is_flushed=settings.flush,
     )
+
+
+def _counted(
+    staged: Mapping[tuple[str, int], Sequence[StagedBatches]], reported: RowsDigest | None
+) -> RowsDigest:
+    """What identifies the rows, which are as many as the tasks have reported."""
+    count = sum(each.record_count for batches in staged.values() for each in batches)
+    if reported is None:
+        return RowsDigest(count, checksum=None)
+    if reported.count != count:
+        raise OptionError(
+            f"Expected {reported.count} staged rows, which the tasks have reported, found {count}: while they ran, the "
+            "version of this job was forgotten, or another program has removed rows. Write again."
+        )
+    return reported
+
+
+def _identified(
+    job: JobContext, entry: CommitEntry, rows: RowsDigest, partitions: Iterable[JournalledPartition]
+) -> CommitEntry:
+    """The entry of an application's job, with what tells later whether the job is repeated and its rows are there."""
+    ranges = tuple(
+        WrittenRange(each.topic, each.partition, each.log_end_before, each.log_end_after)
+        for each in partitions
+        if each.log_end_before < each.log_end_after
+    )
+    entry = dataclasses.replace(entry, row_count=rows.count, checksum=rows.checksum)
+    return entry.with_ranges(ranges, truncations_bytes(job.filesystem, job.root))
 
 
 def assign_offsets(job: JobContext, staged: StagedBatches, base_offset: int, leader_epoch: int) -> None:

@@ -5,7 +5,10 @@ and the JSON:
 
     <crc> {"generation":8,"job":"<32 hex>","time_ms":…,"txn_app_id":null,"txn_version":null}
 
-The micro-batch of a stream that has a name of the user's as txn_app_id also has "query_id", the id of the query.
+The micro-batch of a stream that has a name of the user's as txn_app_id also has "query_id", the id of the query. A job
+with a txn_app_id also has "rows", their number; "checksum", if it is known (see `storage_core.commit.rows_digest`); and
+unless they are many, "offsets", where the rows are, {"<topic>":{"<partition>":[<start>,<end>]}}, beside "truncations",
+the size that ``.segmentlog-truncations`` had by then.
 
 Bytes after the last complete line with a valid CRC were never committed; the next commit truncates them.
 """
@@ -14,8 +17,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -38,8 +41,22 @@ JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
 _TXN_APP_ID: Final = re.compile(r".+", re.DOTALL)
 _LONGEST_LINE_BYTES: Final = 8192
 _LINE: Final = re.compile(rb"([0-9a-f]{8}) ([^\n]*)\n")
+# Offsets are left out of a line that they would make longer.
+_LONGEST_WITH_OFFSETS_BYTES: Final = 2048
+_CHECKSUM: Final = re.compile(r"[0-9a-f]{16}")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 # Late tasks of earlier jobs are recognised by them.
 _LINES_KEPT: Final = 128
+
+
+class WrittenRange(NamedTuple):
+    """The offsets that a job has written to one partition, from ``start_offset`` to before ``end_offset``."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +70,10 @@ class CommitEntry:
         txn_app_id: The application that numbers its commits, if any.
         txn_version: The application's number for this commit.
         query_id: The streaming query that the application is, if its user has named it.
+        row_count: How many rows an application's job has written; None: unknown.
+        checksum: Their checksum; None: unknown.
+        ranges: Where they were written; None: unknown, or too many.
+        truncations_bytes: The size of the list of truncations by then.
     """
 
     generation: int
@@ -61,6 +82,10 @@ class CommitEntry:
     txn_app_id: str | None = None
     txn_version: int | None = None
     query_id: str | None = None
+    row_count: int | None = None
+    checksum: int | None = None
+    ranges: tuple[WrittenRange, ...] | None = None
+    truncations_bytes: int = 0
 
     @classmethod
     def parse(cls, fields: JsonFields) -> CommitEntry:
@@ -78,19 +103,56 @@ class CommitEntry:
             txn_app_id=fields.text("txn_app_id", _TXN_APP_ID, "a text") if has_txn else None,
             txn_version=fields.integer("txn_version", minimum=-LONG_MAX - 1) if has_txn else None,
             query_id=fields.text("query_id", _TXN_APP_ID, "a text") if has_query else None,
+            row_count=None if fields.is_null("rows") else fields.integer("rows"),
+            checksum=(
+                None
+                if fields.is_null("checksum")
+                else int(fields.text("checksum", _CHECKSUM, "16 hexadecimal digits"), 16)
+            ),
+            ranges=None if fields.is_null("offsets") else _ranges(fields),
+            truncations_bytes=0 if fields.is_null("truncations") else fields.integer("truncations"),
         )
 
     def json_values(self) -> dict[str, Any]:
         """The fields as `parse` reads them."""
-        query = {} if self.query_id is None else {"query_id": self.query_id}
+        optional: dict[str, Any] = {"query_id": self.query_id, "rows": self.row_count}
+        if self.checksum is not None:
+            optional["checksum"] = f"{self.checksum:016x}"
+        if self.ranges is not None:
+            offsets: dict[str, dict[str, list[int]]] = {}
+            for topic, partition, start_offset, end_offset in self.ranges:
+                offsets.setdefault(topic, {})[str(partition)] = [start_offset, end_offset]
+            optional |= {"offsets": offsets, "truncations": self.truncations_bytes}
         return {
             "generation": self.generation,
             "job": self.job_id,
             "time_ms": self.time_ms,
             "txn_app_id": self.txn_app_id,
             "txn_version": self.txn_version,
-            **query,
+            **{name: value for name, value in optional.items() if value is not None},
         }
+
+    def with_ranges(self, ranges: tuple[WrittenRange, ...], truncations_bytes: int) -> CommitEntry:
+        """The same commit with the offsets that it has written, unless its line would become long."""
+        entry = replace(self, ranges=ranges, truncations_bytes=truncations_bytes)
+        return entry if len(json_bytes(entry.json_values())) <= _LONGEST_WITH_OFFSETS_BYTES else self
+
+
+def _ranges(fields: JsonFields) -> tuple[WrittenRange, ...]:
+    found = []
+    topics = fields.values["offsets"]
+    for topic, partitions in topics.items() if isinstance(topics, dict) else [("", None)]:
+        for partition, offsets in partitions.items() if isinstance(partitions, dict) else [("", None)]:
+            match offsets:
+                case [int(start), int(end)] if (
+                    0 <= start <= end <= LONG_MAX
+                    and _TOPIC.fullmatch(topic)
+                    and _PARTITION.fullmatch(partition)
+                ):
+                    found.append(WrittenRange(topic, int(partition), start, end))
+                case _:
+                    raise fields.error("offsets", "two offsets for each partition of each topic")
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +180,12 @@ class CommitsFile:
         """The commit to which an application gave the highest number; None without one."""
         entries = [each for each in self.entries if each.txn_app_id == txn_app_id]
         return max(entries, key=lambda each: each.txn_version or 0, default=None)
+
+    def with_version(self, txn_app_id: str | None, txn_version: int | None) -> CommitEntry | None:
+        """The last commit to which an application gave a number, if it is known."""
+        wanted = txn_app_id, txn_version
+        found = (each for each in reversed(self.entries) if (each.txn_app_id, each.txn_version) == wanted)
+        return next(found, None)
 
 
 def read_commits_file(filesystem: FileSystem, root: str) -> CommitsFile:
@@ -200,6 +268,21 @@ def flush_commits(filesystem: FileSystem, root: str) -> None:
 def replace_commits_file(filesystem: FileSystem, root: str, entries: Sequence[CommitEntry]) -> None:
     """Replace the file atomically."""
     replace_file(filesystem, os.path.join(root, COMMITS_FILE), b"".join(map(commit_line, entries)))
+
+
+def forget_application(filesystem: FileSystem, root: str, txn_app_id: str) -> bool:
+    """Forget the versions of an application, not its commits; return True if some were known."""
+    entries = read_commits_file(filesystem, root).entries
+    if all(entry.txn_app_id != txn_app_id for entry in entries):
+        return False
+    kept = [
+        CommitEntry(entry.generation, entry.job_id, entry.time_ms)
+        if entry.txn_app_id == txn_app_id
+        else entry
+        for entry in entries
+    ]
+    replace_commits_file(filesystem, root, kept)
+    return True
 
 
 def shortened_commits(entries: Sequence[CommitEntry]) -> list[CommitEntry]:

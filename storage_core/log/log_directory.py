@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 
 from storage_core.checkpoint import delete_clean_shutdown_file, read_clean_shutdown_file
 from storage_core.checkpoint.truncations_file import TruncationsFile
+from storage_core.commit_files.commits_file import forget_application
 from storage_core.commit_replay import finish_commit
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.log_directory_files import LOCK_FILE
@@ -262,6 +263,22 @@ class LogDirectory:
             del self._checkpoints.states[key]
             self._checkpoints.write()
             self._deleted_logs.remove_due()
+
+    def forget_versions(self, txn_app_id: str) -> bool:
+        """Forget which versions an application has committed here, so that jobs can write them again.
+
+        The rows stay. The application may also be a streaming query, by its id.
+
+        Returns:
+            True if some were known.
+
+        Raises:
+            NotWritableError: The log directory is closed, read-only, or was opened by another process.
+            CorruptCheckpointError: The list of commits is damaged.
+            StorageError: The file system reported an error; nothing was forgotten.
+        """
+        with self._changing():
+            return forget_application(self._root.filesystem, self.path, txn_app_id)
 
     def alter_config(self, topic: str, config: LogConfig | Mapping[str, Any]) -> None:
         """Change the configuration of all logs of a topic, see `Log.alter_config`, and of logs created later.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -91,6 +92,55 @@ def test_a_batch_that_is_repeated_is_not_written_again(source, sink):
     sink.run()
     assert sink.values() == [0, 1, 2, 3, 4]
     assert not [name for name in sink.names() if "stage" in name]
+
+
+@pytest.mark.thorough
+def test_a_batch_that_is_repeated_in_other_tasks_and_at_another_time_is_the_same(source, sink):
+    append(source, 30)
+    sink.run(sink.frame().select("value"), partitions="3")
+    sink.forget_last_commit()
+    sink.run(sink.frame(maxRecordsPerPartition="7").select("value"), partitions="3", partitioner="random")
+    assert sorted(sink.values()) == list(range(30))
+    assert len(sink.commits()) == 1
+
+
+@pytest.mark.thorough
+def test_a_checkpoint_that_is_older_than_the_output_skips_nothing_silently(source, sink):
+    append(source, 3)
+    sink.run()
+    backup = sink.folder / "backup"
+    shutil.copytree(sink.checkpoint, backup)
+    append(source, 2)
+    sink.run()
+    append(source, 1)
+    copied = Sink(sink.spark, sink.folder)
+    copied.checkpoint = backup
+    with pytest.raises(Exception, match=r"with the 2 rows that job .* has written, found 3 other rows"):
+        copied.run()
+    sink.run()
+    shutil.rmtree(backup)
+    shutil.copytree(sink.checkpoint, backup)
+    append(source, 1)
+    sink.run()
+    shutil.rmtree(backup / "commits")
+    shutil.rmtree(backup / "offsets")
+    with pytest.raises(
+        Exception, match=r"Expected batch 3 of the streaming query .* found batch 0: Spark repeats"
+    ):
+        copied.run()
+    assert sink.values() == [0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.thorough
+def test_rows_that_each_run_computes_anew_need_an_option(source, sink):
+    append(source, 2)
+    frame = sink.frame().withColumn("key", functions.expr("cast(uuid() as binary)"))
+    sink.run(frame)
+    sink.forget_last_commit()
+    with pytest.raises(Exception, match="the option repeatedBatch=skip takes the batch for written"):
+        sink.run(frame)
+    sink.run(frame, repeatedBatch="skip")
+    assert sink.values() == [0, 1]
 
 
 @pytest.mark.thorough

@@ -1,0 +1,132 @@
+"""A job whose version is committed already: is it the same job, and what is left of the rows that it wrote?"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from storage_core.checkpoint.truncations_file import truncated_to
+from storage_core.commit.rows_digest import RowsDigest
+from storage_core.directory import PartitionLog
+from storage_core.errors import CorruptError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from storage_core.commit.job_context import JobContext, JobSettings
+    from storage_core.commit_files.commits_file import CommitEntry, CommitsFile
+    from storage_core.directory import PartitionDirectory
+
+_PARTITIONS_SHOWN: Final = 5
+
+
+def is_version_committed(commits: CommitsFile, settings: JobSettings) -> bool:
+    """Return True if an application has committed this version, or a later one.
+
+    Raises:
+        OptionError: The name of the application is that of another streaming query, or of an application that is none;
+            or a micro-batch comes before the last one.
+    """
+    if settings.txn_app_id is None or settings.txn_version is None:
+        return False
+    last = commits.last_of(settings.txn_app_id)
+    if last is None or last.txn_version is None:
+        return False
+    is_committed = settings.txn_version <= last.txn_version
+    # Batches that another program has written, with foreachBatch perhaps, may be continued.
+    is_other = settings.query_id != last.query_id and (last.query_id is not None or is_committed)
+    if settings.query_id is not None and is_other:
+        whose = "a job that is no stream" if last.query_id is None else f"the streaming query {last.query_id}"
+        raise OptionError(
+            f"Expected the txnAppId {settings.txn_app_id!r} to be that of the streaming query {settings.query_id}, at its "
+            f"batch {settings.txn_version}; found that {whose} has written batch {last.txn_version} with it. A query "
+            "with a new checkpoint is another query: restore the checkpoint, or give the query another txnAppId and "
+            "a start that repeats no rows."
+        )
+    if settings.is_stream and settings.txn_version < last.txn_version:
+        raise OptionError(
+            f"Expected batch {last.txn_version} of the streaming query {_query(settings)} or a later one, found batch "
+            f"{settings.txn_version}: Spark repeats only the last batch. So the checkpoint is older than the rows that "
+            "are here, restored from a backup perhaps, or another query runs with a copy of it. Nothing was written. Stop "
+            "the other query, or restore the newest checkpoint; without one, begin with a new checkpoint at the offsets "
+            "that follow those of the rows that are here."
+        )
+    return is_committed
+
+
+def check_repeated(
+    job: JobContext, commits: CommitsFile, directories: Sequence[PartitionDirectory], found: RowsDigest
+) -> str | None:
+    """Compare a job whose version is committed with the job that has committed it.
+
+    Args:
+        job: The job.
+        commits: The commits of its log directory.
+        directories: The partitions there.
+        found: The rows of this job.
+
+    Returns:
+        What the user has to know; None if the same rows are written, and are all there.
+
+    Raises:
+        OptionError: The last micro-batch of a stream is repeated with other rows.
+    """
+    settings = job.settings
+    entry = commits.with_version(settings.txn_app_id, settings.txn_version)
+    if entry is None:
+        return (
+            "a later version is committed, and which job has written this one, if any, is not known any more"
+        )
+    is_other = entry.row_count is not None and found.differs(RowsDigest(entry.row_count, entry.checksum))
+    if settings.is_stream and settings.compares_rows and is_other:
+        raise OptionError(
+            f"Expected batch {settings.txn_version} of the streaming query {_query(settings)} with the "
+            f"{entry.row_count} rows that job {entry.job_id} has written, found {found.count} other rows: the checkpoint "
+            "is not the newest, another query runs with a copy of it, or the source has changed. Nothing was written. Stop "
+            "the other query, or restore the newest checkpoint; without one, begin with a new checkpoint at the offsets "
+            "that follow those of the rows that are here. If each run computes other rows, with uuid() for example, the "
+            "option repeatedBatch=skip takes the batch for written."
+        )
+    lost = _lost(job, entry, directories)
+    if not lost and not is_other:
+        return None
+    time = datetime.fromtimestamp(entry.time_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    rows = "rows" if entry.row_count is None else f"{entry.row_count} rows"
+    return f"job {entry.job_id} has written {rows} at {time}{lost}; this job has {found.count} rows"
+
+
+def _query(settings: JobSettings) -> str:
+    return str(settings.query_id or settings.txn_app_id)
+
+
+def _lost(job: JobContext, entry: CommitEntry, directories: Sequence[PartitionDirectory]) -> str:
+    """What is left of the offsets that a job has written; empty if all are."""
+    by_partition = {directory.topic_partition: directory for directory in directories}
+    left_count, texts = 0, []
+    for topic, partition, start, end in entry.ranges or ():
+        directory = by_partition.get((topic, partition))
+        first = last = end
+        if directory is not None:
+            first, last = _bounds(job, directory, start, end, entry.truncations_bytes)
+        left_count += last - first
+        if last - first < end - start:
+            left = f"{first} to {last - 1}" if first < last else "none"
+            texts.append(f"{left} of offsets {start} to {end - 1} in {topic}-{partition}")
+    if not texts:
+        return ""
+    more = f" and {len(texts) - _PARTITIONS_SHOWN} more" if len(texts) > _PARTITIONS_SHOWN else ""
+    return f", of which {left_count} are left ({', '.join(texts[:_PARTITIONS_SHOWN])}{more})"
+
+
+def _bounds(
+    job: JobContext, directory: PartitionDirectory, start: int, end: int, truncations_bytes: int
+) -> tuple[int, int]:
+    """The part of a range of offsets that is neither below the log start nor was truncated since."""
+    try:
+        log = PartitionLog.load(job.filesystem, directory)
+        first, last = max(start, log.log_start_offset), min(end, log.log_end_offset)
+    except CorruptError:
+        return end, end
+    cut = truncated_to(job.filesystem, job.root, *directory.topic_partition, truncations_bytes)
+    last = last if cut is None else min(last, cut)
+    return (first, last) if first < last else (end, end)
