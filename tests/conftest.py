@@ -10,7 +10,7 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -117,8 +117,8 @@ def closes_pooled_files(monkeypatch: pytest.MonkeyPatch) -> Generator[None, None
     made = []
     open_pooled = FileSystem.open_pooled
 
-    def noting(filesystem: FileSystem, path: str, *, create: bool = False) -> PooledFile:
-        made.append(open_pooled(filesystem, path, create=create))
+    def noting(filesystem: FileSystem, path: str, **options: Any) -> PooledFile:
+        made.append(open_pooled(filesystem, path, **options))
         return made[-1]
 
     monkeypatch.setattr(FileSystem, "open_pooled", noting)

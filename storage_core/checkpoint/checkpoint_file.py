@@ -18,7 +18,7 @@ from storage_core.config import INT_MAX
 from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError, UnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from storage_core.filesystem import FileSystem
 
@@ -52,22 +52,24 @@ def read_small_file(
 
 
 def replace_file(
-    filesystem: FileSystem, path: str, data: bytes, *, flush: bool = True, flush_name: bool = True
+    filesystem: FileSystem,
+    path: str,
+    data: bytes,
+    *,
+    flush: bool = True,
+    flush_name: bool = True,
+    like: Sequence[str] = (),
 ) -> None:
     """Replace a small file atomically: after a crash it has its old content or the new one.
 
     With ``flush=False`` that is true only of a crash of this process: after a crash of the machine the file may be
     empty, truncated or missing, which its content has to reveal by a CRC. With ``flush_name=False`` it may then be
-    missing or the old one, but is complete.
+    missing or the old one, but is complete. It becomes as private as the old one and the files ``like``.
     """
-    temporary_path = path + TEMPORARY_SUFFIX
-    with filesystem.open_for_writing(temporary_path, create=True) as file:
-        # A crash may have left a longer one.
-        file.truncate(0)
+    with filesystem.replacing(path, like=like) as file:
         file.write_at([data], 0)
         if flush:
             file.flush()
-    filesystem.rename(temporary_path, path)
     if flush and flush_name:
         filesystem.flush_directory(os.path.dirname(path) or ".")
 

@@ -26,7 +26,6 @@ import re
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
 from storage_core.errors import LogDirectoryError
 
 if TYPE_CHECKING:
@@ -159,10 +158,8 @@ class TruncationsFile:
         """Replace it by a sparse file, without its lines."""
         # One byte larger, so that no reader takes it for the old file.
         self.size_bytes += 1
-        with self._filesystem.open_for_writing(self._path + TEMPORARY_SUFFIX, create=True) as file:
-            file.truncate(0)
+        with self._filesystem.replacing(self._path) as file:
             file.truncate(self.size_bytes)
-        self._filesystem.rename(self._path + TEMPORARY_SUFFIX, self._path)
         self._hole_bytes = self.size_bytes
 
     def _is_large(self) -> bool:

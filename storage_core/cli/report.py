@@ -54,11 +54,13 @@ def command(
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.inspect.report import make_report  # noqa: PLC0415
     from storage_core.inspect.report_page import page_of  # noqa: PLC0415
+    from storage_core.scan.option_values import path_of  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
 
     filesystem = FileSystem()
     parsed = options_of(paths, options)
     if target != "-":
+        target = path_of(target)
         _check_target(filesystem, parsed, target)
     total_bytes = None if quick or quiet else _bytes_to_read(filesystem, parsed)
     with progress("examining", total_bytes, quiet) as advance:
@@ -108,15 +110,8 @@ def _check_target(filesystem: FileSystem, options: ReadOptions, target: str) -> 
 
 def _write(filesystem: FileSystem, target: str, page: bytes) -> None:
     """Write the page under another name first: a reader never sees half of it."""
-    temporary = f"{target}.{os.getpid()}.tmp"
-    try:
-        with filesystem.open_for_writing(temporary, create=True) as file:
-            file.truncate(0)
-            file.write_at([page], 0)
-        filesystem.rename(temporary, target)
-    except BaseException:
-        filesystem.delete(temporary)
-        raise
+    with filesystem.replacing(target) as file:
+        file.write_at([page], 0)
 
 
 def _summarize(made: Report, target: str) -> None:

@@ -60,7 +60,8 @@ from storage_core.errors import (
 )
 from storage_core.log.background import Clock, SystemClock
 from storage_core.log.log_directory import LogDirectory
-from storage_core.log.log_root import make_root, partitions_to_load
+from storage_core.log.log_root import make_root, partitions_to_load, remove_temporary_files
+from storage_core.scan.option_values import path_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -262,7 +263,7 @@ class CommitJob:
         clock: Clock | None = None,
     ) -> None:
         self.settings = settings
-        self.root = os.path.abspath(os.fspath(root))
+        self.root = os.path.abspath(path_of(os.fspath(root)))
         self._filesystem = filesystem
         self._job = JobContext(filesystem, self.root, settings)
         self._clock = clock or SystemClock()
@@ -286,6 +287,7 @@ class CommitJob:
             probe_filesystem(self._filesystem, self.root, flush=self.settings.flush)
             require_root(self._filesystem, self.root)
             committed_jobs = frozenset(entry.job_id for entry in locked.commits.entries)
+            remove_temporary_files(self._filesystem, self.root)
             remove_orphan_files(self._job, committed_jobs, self._clock.now_ms())
             return not self._is_committed(locked.commits)
 

@@ -17,7 +17,6 @@ from storage_core.checkpoint import (
     PARTITION_METADATA,
     write_partition_metadata,
 )
-from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
 from storage_core.checkpoint.truncations_file import truncations_bytes
 from storage_core.commit.partition_state import (
     PartitionState,
@@ -34,13 +33,11 @@ from storage_core.commit.placement import (
 from storage_core.commit.rows_digest import RowsDigest
 from storage_core.commit_files.commits_file import COMMITS_FILE, CommitEntry, WrittenRange
 from storage_core.commit_files.journal import (
-    COMMIT_JOURNAL,
     AppendOperation,
     CommitJournal,
     JournalledPartition,
 )
 from storage_core.commit_replay.publish import require_own_directory
-from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.commit_replay.staged_batches import (
     BatchHeads,
     batch_heads,
@@ -68,11 +65,6 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
 
-# The commits file is appended to. Other files are replaced, so their temporary names are written.
-_ROOT_FILES: Final = (
-    COMMITS_FILE,
-    *(name + TEMPORARY_SUFFIX for name in (COMMIT_JOURNAL, *ROOT_CHECKPOINTS)),
-)
 # Per partition: directory, indexes, snapshot and epochs, each rounded up by the file system.
 _SMALL_FILES_BYTES: Final = 24 * 1024
 # Interlock, journal, commits file, clean-shutdown file, and a checkpoint that replaces another.
@@ -309,8 +301,8 @@ def _begin_log(
 def require_root(filesystem: FileSystem, root: str) -> None:
     """Refuse a log directory in which this user may not write to the directory or the files of a commit."""
     filesystem.require_writable(root)
-    for name in _ROOT_FILES:
-        _require_file(filesystem, f"{root}/{name}")
+    # It is appended to. Other files are replaced.
+    _require_file(filesystem, f"{root}/{COMMITS_FILE}")
 
 
 def require_targets(filesystem: FileSystem, root: str, partitions: Iterable[JournalledPartition]) -> None:
@@ -343,7 +335,7 @@ def require_targets(filesystem: FileSystem, root: str, partitions: Iterable[Jour
                 for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                     filesystem.require_writable(f"{directory}/{operation.segment_base_offset:020d}{suffix}")
         snapshot = snapshot_file_name(partition.log_end_after)
-        for name in (LEADER_EPOCH_CHECKPOINT, LEADER_EPOCH_CHECKPOINT + TEMPORARY_SUFFIX, snapshot):
+        for name in (LEADER_EPOCH_CHECKPOINT, snapshot):
             _require_file(filesystem, f"{directory}/{name}")
 
 

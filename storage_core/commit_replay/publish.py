@@ -23,7 +23,6 @@ from storage_core.checkpoint import (
     read_leader_epoch_checkpoint,
     write_leader_epoch_checkpoint,
 )
-from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
 from storage_core.checkpoint.partition_files import partition_metadata_bytes
 from storage_core.commit_files.journal import (
     COMMIT_IN_PROGRESS,
@@ -140,12 +139,19 @@ class PartitionPublisher:
         if not operation.size_before_bytes:
             # A leftover of a deleted segment.
             filesystem.delete(stem + TRANSACTION_INDEX_SUFFIX)
+        # The other name of such a segment is that of the staged one.
+        is_linked = any(
+            isinstance(each, LinkOperation) and each.base_offset == operation.segment_base_offset
+            for each in self.partition.operations
+        )
         offset_entries, time_entries = bytearray(), bytearray()
         with open_truncated(
-            filesystem, time_index_path, operation.time_index_size_before_bytes
+            filesystem, time_index_path, operation.time_index_size_before_bytes, is_linked=is_linked
         ) as time_index:
             indexes = _index_builder(time_index, operation, self.config)
-            with open_truncated(filesystem, log_path, operation.size_before_bytes) as log:
+            with open_truncated(
+                filesystem, log_path, operation.size_before_bytes, is_linked=is_linked
+            ) as log:
                 for heads in _joined(self._append_ranges(operation, log)):
                     timestamps_ms = heads.headers["max_timestamp_ms"]
                     added = indexes.add(
@@ -153,7 +159,9 @@ class PartitionPublisher:
                     )
                     offset_entries += added[0]
                     time_entries += added[1]
-            with open_truncated(filesystem, index_path, operation.index_size_before_bytes) as index:
+            with open_truncated(
+                filesystem, index_path, operation.index_size_before_bytes, is_linked=is_linked
+            ) as index:
                 index.write_at([offset_entries], operation.index_size_before_bytes)
             time_entries += indexes.last_entry()
             time_index.write_at([time_entries], operation.time_index_size_before_bytes)
@@ -288,9 +296,7 @@ def _link(filesystem: FileSystem, source: str, target: str, existing: FileStatus
         filesystem.link(source, target)
     elif not _is_same(existing, staged):
         # Replace the empty last segment of the log.
-        filesystem.delete(target + TEMPORARY_SUFFIX)
-        filesystem.link(source, target + TEMPORARY_SUFFIX)
-        filesystem.rename(target + TEMPORARY_SUFFIX, target)
+        filesystem.replace_by_link(source, target)
 
 
 def _is_same(one: FileStatus, other: FileStatus | None) -> bool:
@@ -338,9 +344,13 @@ def _joined(parts: Iterable[BatchHeads]) -> Iterator[BatchHeads]:
         yield BatchHeads.joined(pending)
 
 
-def open_truncated(filesystem: FileSystem, path: str, size_bytes: int) -> WritableFile:
+def open_truncated(
+    filesystem: FileSystem, path: str, size_bytes: int, *, is_linked: bool = False
+) -> WritableFile:
     """Open a file, which must not be shorter, and truncate it to a size; a file of size 0 is created."""
     file = filesystem.open_for_writing(path, create=size_bytes == 0)
+    if is_linked:
+        file.keep_links()
     try:
         found_bytes = file.size_bytes()
         if found_bytes > size_bytes:

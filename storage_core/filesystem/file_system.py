@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
+import re
+import secrets
 import stat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Literal
 
-from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, OptionError
+from storage_core.errors import (
+    LogDirectoryError,
+    LogDirectoryLockedError,
+    OptionError,
+    SegmentLogError,
+    StorageError,
+)
 from storage_core.filesystem.file_lock import (
     FileLock,
     OwningProcess,
@@ -28,12 +37,14 @@ from storage_core.filesystem.values import (
     explained_reading,
     explained_writing,
     explained_writing_to_open_file,
+    file_status,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
+_log = logging.getLogger(__name__)
 # O_NONBLOCK keeps a FIFO named like a segment from blocking the open; O_NOFOLLOW keeps a
 # symbolic link from leading out of the directory that the user named.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -42,6 +53,9 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _ASKS_EFFECTIVE_USER = os.access in os.supports_effective_ids
 _FILE_MODE = 0o644
 _DIRECTORY_MODE = 0o755
+_TEMPORARY_NAME_BYTES: Final = 8
+TEMPORARY_FILE: Final = re.compile(rf".+\.[0-9a-f]{{{2 * _TEMPORARY_NAME_BYTES}}}\.tmp", re.DOTALL)
+"""The names of files that were going to replace others."""
 
 
 class FileSystem:
@@ -93,7 +107,7 @@ class FileSystem:
         """The status of ``path``; None if it does not exist, or if a file is where one of its parents would be."""
         self.statistics.files_examined += 1
         with explained_reading(path, "examine"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return _file_status(os.stat(path, follow_symlinks=follow_symlinks))
+            return file_status(os.stat(path, follow_symlinks=follow_symlinks))
         return None
 
     def open(self, path: str) -> OpenFile:
@@ -128,10 +142,11 @@ class FileSystem:
             f"Expected at most {limit_bytes} bytes in a file of this kind, found {size_bytes}.", path=path
         )
 
-    def open_for_writing(self, path: str, *, create: bool = False) -> WritableFile:
+    def open_for_writing(self, path: str, *, create: bool = False, like: Sequence[str] = ()) -> WritableFile:
         """Open a regular file for reading and writing, and keep its content.
 
-        A file created here is durable only after `flush_directory`.
+        A file created here is durable only after `flush_directory`. It is as private as its directory, and as the files
+        ``like``, which its content is made of.
 
         Raises:
             UnreadableError: This user may not write to it.
@@ -140,12 +155,67 @@ class FileSystem:
         """
         flags = _WRITE_FLAGS | os.O_CREAT if create else _WRITE_FLAGS
         with explained_writing(path, "open and write to"):
-            descriptor = os.open(path, flags, _FILE_MODE)
+            descriptor = os.open(path, flags, _mode_in(path, like) if create else 0)
         status = _require_regular_file(path, descriptor)
         self.statistics.files_opened += 1
-        return WritableFile(path, descriptor, status, self.statistics)
+        return WritableFile(path, descriptor, status, self.statistics, self)
 
-    def open_pooled(self, path: str, *, create: bool = False) -> PooledFile:
+    def create_temporary(self, path: str, *, like: Sequence[str] = ()) -> WritableFile:
+        """Create an empty file beside ``path``, which it may replace; its name cannot be foreseen.
+
+        It is as private as its directory, as the file at ``path``, and as the files ``like``.
+        """
+        made = temporary_name(path)
+        with explained_writing(made, "create"):
+            descriptor = os.open(made, _WRITE_FLAGS | os.O_CREAT | os.O_EXCL, _mode_in(path, (path, *like)))
+        self.statistics.files_opened += 1
+        return WritableFile(made, descriptor, _require_regular_file(made, descriptor), self.statistics)
+
+    @contextlib.contextmanager
+    def replacing(self, path: str, *, like: Sequence[str] = ()) -> Iterator[WritableFile]:
+        """A context manager with a new file that gets the name ``path`` at the end, or is deleted after an error.
+
+        Durable only if the caller flushes the file, and then with `flush_directory`.
+        """
+        made = self.create_temporary(path, like=like)
+        try:
+            with made:
+                yield made
+            self.rename(made.path, path)
+        except Exception:
+            with contextlib.suppress(SegmentLogError):
+                self.delete(made.path)
+            raise
+
+    def unshare(self, file: WritableFile) -> None:
+        """Replace an open file by a copy, durably, so that a change does not reach its other names.
+
+        Raises:
+            StorageError: The file system refused, or has too little space for the copy.
+        """
+        path = file.path
+        # Reports what was lost, before the copy is taken for what was written.
+        file.flush()
+        with self.replacing(path) as made:
+            if self.status(path) != file.current_status():
+                raise StorageError(
+                    "Expected the file that was opened, found another one under its name. Stop the process that replaces "
+                    "files here, and open the log again.",
+                    path=path,
+                )
+            made.copy_from(file, 0, file.size_bytes(), 0)
+            _give_owner_and_mode(made, file)
+            self.set_modified_ms(made.path, file.current_status().modified_ms)
+            made.flush()
+        self.flush_directory(os.path.dirname(path) or ".")
+        with self.open_for_writing(path) as own:
+            file.become(own)
+        _log.info(
+            "%s has another name, that of a backup perhaps, so a copy replaced it before it was changed.",
+            path,
+        )
+
+    def open_pooled(self, path: str, *, create: bool = False, like: Sequence[str] = ()) -> PooledFile:
         """Open a file that the pool may close while it is not used, and that opens again on use.
 
         At most ``max_open_files`` of these files have a descriptor.
@@ -153,7 +223,7 @@ class FileSystem:
         if not self._pool_owner.is_this:
             # In a forked process: the pool's files, and the thread that may hold its lock, belong to the parent.
             self._pool, self._pool_owner = FilePool(self._pool.max_open), OwningProcess()
-        return PooledFile(self, self._pool, path, create=create)
+        return PooledFile(self, self._pool, path, create=create, like=like)
 
     def require_writable(self, path: str) -> None:
         """Check that this user may write to a file, or to a directory. A path that does not exist passes.
@@ -183,6 +253,12 @@ class FileSystem:
         with explained_writing(target, "link"):
             os.link(source, target, follow_symlinks=False)
 
+    def replace_by_link(self, source: str, target: str) -> None:
+        """Make a hard link that replaces ``target`` atomically; raises as `link` does."""
+        made = temporary_name(target)
+        self.link(source, made)
+        self.rename(made, target)
+
     def delete(self, path: str) -> bool:
         """Delete a file; False if it did not exist. Durable only after `flush_directory`."""
         try:
@@ -193,13 +269,18 @@ class FileSystem:
         return True
 
     def make_directory(self, path: str) -> None:
-        """Make a directory in one that exists. Durable only after `flush_directory` of the parent.
+        """Make a directory in one that exists, as private as that one. Durable only after `flush_directory` of the parent.
 
         Raises:
             FileExistsError: The path exists (also a LogDirectoryError).
         """
         with explained_writing(path, "make"):
-            os.mkdir(path, _DIRECTORY_MODE)
+            os.mkdir(path, _mode_in(path, (), _DIRECTORY_MODE))
+
+    def make_as_private(self, path: str, like: Sequence[str]) -> None:
+        """Take permissions from a new directory that the directories ``like`` do not give."""
+        with explained_writing(path, "change the mode of"):
+            os.chmod(path, _mode_in(path, (path, *like), _DIRECTORY_MODE))
 
     def delete_directory(self, path: str) -> None:
         """Delete an empty directory. Durable only after `flush_directory` of the parent."""
@@ -263,10 +344,33 @@ class FileSystem:
         return is_locked(path)
 
 
+def temporary_name(path: str) -> str:
+    """Return the path of a file that is going to replace ``path``; nobody can make it beforehand."""
+    return f"{path}.{secrets.token_hex(_TEMPORARY_NAME_BYTES)}.tmp"
+
+
+def _mode_in(path: str, like: Sequence[str], mode: int = _FILE_MODE) -> int:
+    """Return the permissions of what is made at a path: no others than its directory, and those ``like``, give."""
+    for each in (os.path.dirname(path) or ".", *like):
+        # What does not exist, or cannot be examined, has nothing to hide; the creation reports what is wrong.
+        with contextlib.suppress(OSError, ValueError):
+            mode &= os.stat(each).st_mode | stat.S_IRWXU
+    return mode
+
+
+def _give_owner_and_mode(made: WritableFile, of: WritableFile) -> None:
+    with explained_writing(made.path, "change the mode of"):
+        found = os.fstat(of.descriptor)
+        # Only root may give files away.
+        with contextlib.suppress(PermissionError):
+            os.fchown(made.descriptor, found.st_uid, found.st_gid)
+        os.fchmod(made.descriptor, stat.S_IMODE(found.st_mode))
+
+
 def _require_regular_file(path: str, descriptor: int) -> FileStatus:
     """The status of an opened file, which is closed again if it must not be opened."""
     found = os.fstat(descriptor)
-    status = _file_status(found)
+    status = file_status(found)
     if not status.is_regular_file:
         os.close(descriptor)
         raise LogDirectoryError("Expected a regular file. Only regular files are opened.", path=path)
@@ -302,15 +406,4 @@ def _examined_entry(name: str, status: os.stat_result) -> ExaminedEntry:
         status.st_size,
         status.st_blocks * _BLOCK_BYTES,
         status.st_mtime_ns // 1_000_000,
-    )
-
-
-def _file_status(status: os.stat_result) -> FileStatus:
-    return FileStatus(
-        status.st_size,
-        status.st_mtime_ns // 1_000_000,
-        status.st_ino,
-        status.st_dev,
-        stat.S_ISREG(status.st_mode),
-        stat.S_ISDIR(status.st_mode),
     )

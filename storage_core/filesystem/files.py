@@ -19,11 +19,14 @@ from storage_core.filesystem.values import (
     IoStatistics,
     explained_reading,
     explained_writing_to_open_file,
+    file_status,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
+
+    from storage_core.filesystem.file_system import FileSystem
 
 
 # The buffer for a copy that the kernel does not make.
@@ -136,9 +139,37 @@ class WritableFile(_File):
     continue as if it were known, nor flush again and trust the answer.
     """
 
-    def __init__(self, path: str, descriptor: int, status: FileStatus, statistics: IoStatistics) -> None:
+    def __init__(
+        self,
+        path: str,
+        descriptor: int,
+        status: FileStatus,
+        statistics: IoStatistics,
+        filesystem: FileSystem | None = None,
+    ) -> None:
         super().__init__(path, descriptor, status, statistics)
         self._explained_writing = explained_writing_to_open_file(path, "write to")
+        # Makes a copy of a file that has another name, such as that of a backup, before the first change.
+        self._filesystem = filesystem
+
+    def current_status(self) -> FileStatus:
+        """Return the status now."""
+        with self._explained_reading:
+            return file_status(os.fstat(self._descriptor))
+
+    def unshare(self) -> None:
+        """Replace a file that has another name by a copy, durably, and go on with the copy."""
+        if self._filesystem is not None and os.fstat(self._descriptor).st_nlink > 1:
+            self._filesystem.unshare(self)
+
+    def keep_links(self) -> None:
+        """Change the file under all of its names: the caller made them."""
+        self._filesystem = None
+
+    def become(self, other: WritableFile) -> None:
+        """Go on with another open file. A flush that is under way ends with the old one."""
+        os.dup2(other.descriptor, self.descriptor, inheritable=False)
+        self.status = other.status
 
     def identity(self) -> tuple[int, int]:
         """Device and inode, which identify the file whatever its name is."""
@@ -156,6 +187,7 @@ class WritableFile(_File):
         """
         size_bytes = 0
         with self._explained_writing:
+            self.unshare()
             for group, group_bytes in _groups(pieces, position_bytes):
                 _write_group(self._descriptor, group, group_bytes, position_bytes + size_bytes)
                 size_bytes += group_bytes
@@ -164,7 +196,11 @@ class WritableFile(_File):
             self._statistics.bytes_written += size_bytes
 
     def copy_from(
-        self, source: OpenFile, source_position_bytes: int, size_bytes: int, position_bytes: int
+        self,
+        source: OpenFile | WritableFile,
+        source_position_bytes: int,
+        size_bytes: int,
+        position_bytes: int,
     ) -> None:
         """Copy a part of another file to ``position_bytes``, inside the kernel where that is possible.
 
@@ -172,6 +208,7 @@ class WritableFile(_File):
             StorageError: The file system refused, or the source is too short; a part may have been written.
         """
         with explained_writing_to_open_file(self.path, "copy into"):
+            self.unshare()
             copied_bytes = _copy_range(
                 source.descriptor, self.descriptor, source_position_bytes, position_bytes, size_bytes
             )
@@ -186,6 +223,7 @@ class WritableFile(_File):
     def truncate(self, size_bytes: int) -> None:
         """Truncate the file to a size, or extend it with zeros."""
         with explained_writing_to_open_file(self.path, "change the size of"):
+            self.unshare()
             os.ftruncate(self.descriptor, size_bytes)
 
     def begin_flush(self, position_bytes: int, size_bytes: int) -> None:

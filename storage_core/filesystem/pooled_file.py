@@ -209,7 +209,9 @@ class PooledFile:
         "was_used",
     )
 
-    def __init__(self, filesystem: FileSystem, pool: FilePool, path: str, *, create: bool) -> None:
+    def __init__(
+        self, filesystem: FileSystem, pool: FilePool, path: str, *, create: bool, like: Sequence[str] = ()
+    ) -> None:
         self.path = path
         self.was_used = True
         self._filesystem = filesystem
@@ -226,7 +228,7 @@ class PooledFile:
         self._changes = 0
         self._flushed_changes = 0
         self._failure: BaseException | None = None
-        self._open(create=create)
+        self._open(create=create, like=like)
 
     @property
     def is_unflushed(self) -> bool:
@@ -248,14 +250,20 @@ class PooledFile:
         with self._lock:
             file = self._opened()
             self._changes += 1
+            # It may have been renamed, and become a copy if it has another name.
+            file.path = self.path
             file.write_at(pieces, position_bytes)
+            self._identity = file.identity()
 
     def truncate(self, size_bytes: int) -> None:
         """Truncate the file to a size, or extend it with zeros."""
         with self._lock:
             file = self._opened()
             self._changes += 1
+            # It may have been renamed, and become a copy if it has another name.
+            file.path = self.path
             file.truncate(size_bytes)
+            self._identity = file.identity()
 
     def begin_flush(self, position_bytes: int, size_bytes: int) -> None:
         """Start to write a part to disk, as `WritableFile.begin_flush` does."""
@@ -352,12 +360,13 @@ class PooledFile:
             ) from self._failure
         return self._file or self._open()
 
-    def _open(self, *, create: bool = False) -> WritableFile:
+    def _open(self, *, create: bool = False, like: Sequence[str] = ()) -> WritableFile:
         if self._is_closed:
             raise StorageError("Expected a file that is open, found one that was closed.", path=self.path)
         try:
             self._pool.enter(self)
-            file = self._filesystem.open_for_writing(self.path, create=create)
+            options = {"like": like} if like else {}
+            file = self._filesystem.open_for_writing(self.path, create=create, **options)
             try:
                 self._check_identity(file)
             except BaseException:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import getpass
 import os
+import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -121,7 +122,11 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """The status of a file. ``inode`` and ``device`` identify it, whatever its path is."""
+    """The status of a file. ``inode`` and ``device`` identify it, whatever its path is.
+
+    Attributes:
+        link_count: How many names the file has. Another one may be that of a backup. Not compared.
+    """
 
     size_bytes: int
     modified_ms: int
@@ -129,6 +134,20 @@ class FileStatus:
     device: int
     is_regular_file: bool
     is_directory: bool
+    link_count: int = field(default=1, compare=False)
+
+
+def file_status(status: os.stat_result) -> FileStatus:
+    """Return the status of a file."""
+    return FileStatus(
+        status.st_size,
+        status.st_mtime_ns // 1_000_000,
+        status.st_ino,
+        status.st_dev,
+        stat.S_ISREG(status.st_mode),
+        stat.S_ISDIR(status.st_mode),
+        status.st_nlink,
+    )
 
 
 @dataclass(frozen=True, slots=True)

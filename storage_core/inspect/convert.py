@@ -28,6 +28,7 @@ from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import OptionError, SegmentLogError, StorageError
 from storage_core.filesystem.files import WriteStream
 from storage_core.inspect.roots import require_outside
+from storage_core.scan.option_values import path_of
 from storage_core.scan.read import read_schema, read_task
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema
@@ -188,7 +189,7 @@ class _Target:
     """The directory of the files: staged, then all put in place."""
 
     def __init__(self, filesystem: FileSystem, path: str, *, is_overwriting: bool) -> None:
-        self.path = os.path.abspath(path)
+        self.path = os.path.abspath(path_of(path))
         self.staging = os.path.join(self.path, _STAGING)
         self._filesystem = filesystem
         self._is_overwriting = is_overwriting
@@ -204,6 +205,7 @@ class _Target:
         require_outside(self._filesystem, self.path, sources)
         if status is None:
             self._filesystem.make_directory(self.path)
+            self._filesystem.make_as_private(self.path, sources)
             self._is_new = True
         elif not status.is_directory:
             raise OptionError(f"Expected a directory to write to, found a file: {self.path}.")

@@ -32,6 +32,7 @@ from storage_core.commit_files.stage_names import STAGE_PREFIX
 from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, LOCK_FILE
 from storage_core.directory.segment_listing import FileNames, regular_file_names
 from storage_core.errors import LogDirectoryError
+from storage_core.filesystem import TEMPORARY_FILE
 from storage_core.filesystem.values import MissingError
 from storage_core.inspect.roots import (
     LIVE,
@@ -160,6 +161,8 @@ def name_in_root(name: str) -> NamedFile:
 
 
 def _without_leftover(name: str) -> tuple[str, str | None]:
+    if TEMPORARY_FILE.fullmatch(name):
+        return name.rsplit(".", 2)[0], TEMPORARY_SUFFIX
     for suffix in _LEFTOVERS:
         if name.endswith(suffix):
             return name[: -len(suffix)], suffix

@@ -31,12 +31,14 @@ from storage_core.inspect.index_entries import (
 from storage_core.inspect.roots import has_topic_selection, require_outside
 from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log_config import LogConfig
+from storage_core.scan.option_values import path_of
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.topic_selection import select_partitions
 from storage_core.segment import AbortedTransaction, Resynchroniser, SegmentReader
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     log_file_name,
+    log_paths_beside,
     offset_index_file_name,
     time_index_file_name,
     transaction_index_file_name,
@@ -338,6 +340,8 @@ def rebuild_indexes(
         LogDirectoryError: The target is not empty, or a commit was interrupted.
         StorageError: The file system reported an error.
     """
+    if target is not None:
+        target = path_of(target)
     directories = partitions_of(filesystem, options)
     rebuild = _Rebuild(
         filesystem, target, is_all, config or LogConfig(), options.max_decompressed_batch_bytes
@@ -480,16 +484,20 @@ class _Rebuild:
                 if self.filesystem.status(old) is None:
                     continue
                 # As a recovery leaves it: empty, but there.
-                with self.filesystem.open_for_writing(old + REBUILT_SUFFIX, create=True) as file:
+                rebuilt = old + REBUILT_SUFFIX
+                with self.filesystem.open_for_writing(
+                    rebuilt, create=True, like=log_paths_beside(old)
+                ) as file:
                     file.flush()
             self.filesystem.rename(old + REBUILT_SUFFIX, old)
             self.filesystem.flush_directory(path)
 
 
-def make_directories(filesystem: FileSystem, path: str) -> None:
-    """Make a directory and those above it that do not exist, durably."""
+def make_directories(filesystem: FileSystem, path: str, *, like: Sequence[str] = ()) -> None:
+    """Make a directory and those above it that do not exist, durably; as private as the directories ``like``."""
     if filesystem.status(path, follow_symlinks=True) is None:
         parent = os.path.dirname(path)
-        make_directories(filesystem, parent)
+        make_directories(filesystem, parent, like=like)
         filesystem.make_directory(path)
+        filesystem.make_as_private(path, like)
         filesystem.flush_directory(parent)

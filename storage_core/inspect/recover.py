@@ -64,6 +64,7 @@ from storage_core.inspect.recovery_plan import (
 )
 from storage_core.inspect.roots import has_topic_selection, require_outside
 from storage_core.log.recovery_check import check_directory, list_regular_files
+from storage_core.scan.option_values import path_of
 from storage_core.segment.file_names import (
     index_file_names,
     log_file_name,
@@ -184,11 +185,11 @@ def recover(
     """
     found = survey(filesystem, options)
     if target is not None:
-        target = os.path.abspath(target)
+        target = os.path.abspath(path_of(target))
         require_outside(filesystem, target, [found.root.path])
         require_empty(filesystem, target)
     if manifest is not None:
-        manifest = os.path.abspath(manifest)
+        manifest = os.path.abspath(path_of(manifest))
         _require_new_file(filesystem, manifest, found.root.path)
     plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
     report = report_of(found, plans, policy, None if is_dry_run else target)

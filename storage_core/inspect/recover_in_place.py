@@ -47,6 +47,7 @@ from storage_core.log.log_loader import complete_interrupted_swaps
 from storage_core.log.log_root import has_future_logs
 from storage_core.log.recovery_check import list_regular_files, log_base_offsets
 from storage_core.log_config import LogConfig
+from storage_core.scan.option_values import path_of
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -103,7 +104,7 @@ def recover_in_place(
         StorageError: The file system refused.
     """
     found = survey(filesystem, options)
-    aside = os.path.abspath(aside)
+    aside = os.path.abspath(path_of(aside))
     if found.is_selection:
         raise OptionError(
             "In place, a log directory is recovered as a whole. Leave out the choice of topics."

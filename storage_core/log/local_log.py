@@ -192,8 +192,9 @@ def forget_expired_producers(state: LogState) -> None:
 def create_segment(state: LogState, base_offset: int) -> LogSegment:
     """Create a segment, and add it to the log."""
     delete_left_over_files(state, base_offset)
+    like = (state.segments.active.path,) if len(state.segments) else ()
     segment = LogSegment.create(
-        state.filesystem, state.path, base_offset, state.config, now_ms=state.clock.now_ms()
+        state.filesystem, state.path, base_offset, state.config, now_ms=state.clock.now_ms(), like=like
     )
     segment.transaction_index.note_absence()
     state.unflushed_directory = True

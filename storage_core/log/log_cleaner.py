@@ -184,7 +184,7 @@ class _Pass:
 
     def _clean_group(self, group: Sequence[LogSegment], transactions: CleanedTransactions) -> None:
         self._continue(0)
-        cleaned = self._new_segment(group[0].base_offset)
+        cleaned = self._new_segment(group)
         try:
             self._statistics += clean_into(
                 cleaned,
@@ -216,15 +216,21 @@ class _Pass:
             return True
         return False
 
-    def _new_segment(self, base_offset: int) -> LogSegment:
-        state = self._state
+    def _new_segment(self, group: Sequence[LogSegment]) -> LogSegment:
+        state, base_offset = self._state, group[0].base_offset
         now_ms = state.clock.now_ms()
         left_over = LogSegment(
             state.filesystem, state.path, base_offset, self._config, now_ms=now_ms, suffix=CLEANED_SUFFIX
         )
         left_over.delete()
         return LogSegment.create(
-            state.filesystem, state.path, base_offset, self._config, now_ms=now_ms, suffix=CLEANED_SUFFIX
+            state.filesystem,
+            state.path,
+            base_offset,
+            self._config,
+            now_ms=now_ms,
+            suffix=CLEANED_SUFFIX,
+            like=tuple(segment.path for segment in group),
         )
 
     def _rules(self) -> CleanRules:

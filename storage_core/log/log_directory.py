@@ -51,10 +51,12 @@ from storage_core.log.log_root import (
     load_logs,
     make_root,
     partitions_to_load,
+    remove_temporary_files,
 )
 from storage_core.log.retention import apply_retention_to_all
 from storage_core.log.root_checkpoints import CleanerCheckpoint, RootCheckpoints
 from storage_core.log_config import LogConfig, altered_config
+from storage_core.scan.option_values import path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -148,7 +150,7 @@ class LogDirectory:
         if recovery not in ("tail", "kafka"):
             raise OptionError(f"Expected recovery 'tail' or 'kafka', found {recovery!r}.")
         filesystem, clock = filesystem or FileSystem(), clock or SystemClock()
-        root_path = os.path.abspath(os.fspath(path))
+        root_path = os.path.abspath(path_of(os.fspath(path)))
         if read_only:
             logs = cls(filesystem, root_path, clock, config, None)
             logs._present_logs()
@@ -161,6 +163,7 @@ class LogDirectory:
             logs = cls(filesystem, root_path, clock, config, lock)
             # Complete an interrupted job before anything else is written.
             finish_commit(filesystem, root_path, logs._config_of)
+            remove_temporary_files(filesystem, root_path)
             directories = partitions_to_load(filesystem, root_path, broker_directory=broker_directory)
             logs._load(directories, is_checked=recovery == "tail")
         except BaseException:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT
 from storage_core.errors import CorruptError, CorruptRecordError, OffsetOverflowError
+from storage_core.filesystem import TEMPORARY_FILE
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.local_log import rename_files
 from storage_core.log.log_segments import LogSegments
@@ -35,6 +36,7 @@ from storage_core.segment.file_names import (
     TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
     log_file_name,
+    log_paths_beside,
     offset_index_file_name,
     time_index_file_name,
     transaction_index_file_name,
@@ -165,7 +167,8 @@ class _LogLoader:
             name = time_index_file_name(base_offset)
             if name not in known:
                 # A broker takes a missing time index for damage.
-                with self._filesystem.open_for_writing(os.path.join(self._path, name), create=True):
+                path = os.path.join(self._path, name)
+                with self._filesystem.open_for_writing(path, create=True, like=log_paths_beside(path)):
                     pass
         segments = [self._open_segment(base_offset) for base_offset in base_offsets]
         for segment in segments:
@@ -427,6 +430,7 @@ class _InterruptedSwaps:
             for name in list(self.names)
             if (name.endswith(DELETED_SUFFIX) and not name.endswith(_CONTROLLER_SNAPSHOT_DELETED))
             or name.endswith(_TEMPORARY)
+            or TEMPORARY_FILE.fullmatch(name)
         )
 
     def complete(self) -> None:
@@ -525,6 +529,7 @@ def _copy(
             config,
             now_ms=now_ms,
             suffix=CLEANED_SUFFIX,
+            like=(segment.path,),
         )
         position_bytes += part.append_from_file(segment, position_bytes)
         next_offset = part.read_next_offset()

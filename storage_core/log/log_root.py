@@ -22,6 +22,7 @@ from storage_core.checkpoint import (
 )
 from storage_core.checkpoint.partition_files import is_topic_id
 from storage_core.commit_files.commits_file import OWN_PREFIX
+from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.config import INT_MAX
 from storage_core.directory import (
     CLUSTER_METADATA_TOPIC,
@@ -39,12 +40,13 @@ from storage_core.errors import (
     RecoveryWouldDiscard,
     SegmentLogError,
 )
+from storage_core.filesystem import TEMPORARY_FILE
 from storage_core.log.append import write_pending
 from storage_core.log.local_log import delete_due_files, flush_directory_if_changed, flush_up_to
 from storage_core.log.log_loader import LoadOptions, load_log
 from storage_core.log.recovery_check import check_directory
 from storage_core.segment import base_offset_of
-from storage_core.segment.file_names import offset_index_file_name, time_index_file_name
+from storage_core.segment.file_names import log_paths_beside, offset_index_file_name, time_index_file_name
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
@@ -114,6 +116,15 @@ def partitions_to_load(
     if not found and not is_log_directory(entries) and not all(entry.is_directory for entry in visible):
         raise _no_log_directory(path, visible[0].name)
     return found
+
+
+def remove_temporary_files(filesystem: FileSystem, path: str) -> None:
+    """Delete files of a locked log directory that were going to replace others when a process was killed."""
+    for entry in filesystem.walk_directory(path):
+        plain = entry.name.rsplit(".", 2)[0]
+        is_known = plain.startswith(OWN_PREFIX) or plain in ROOT_CHECKPOINTS
+        if is_known and entry.is_regular_file and TEMPORARY_FILE.fullmatch(entry.name):
+            filesystem.delete(os.path.join(path, entry.name))
 
 
 def has_future_logs(filesystem: FileSystem, path: str) -> bool:
@@ -314,7 +325,8 @@ def _make_index_files(state: LogState) -> None:
     for name in (offset_index_file_name(base_offset), time_index_file_name(base_offset)):
         path = os.path.join(state.path, name)
         if state.filesystem.status(path) is None:
-            with state.filesystem.open_for_writing(path, create=True) as index_file:
+            like = log_paths_beside(path)
+            with state.filesystem.open_for_writing(path, create=True, like=like) as index_file:
                 index_file.flush()
             state.unflushed_directory = True
 

@@ -64,6 +64,13 @@ def index_file_names(base_offset: int) -> tuple[str, ...]:
     return tuple(f"{base_offset:020d}{suffix}" for suffix in INDEX_SUFFIXES)
 
 
+def log_paths_beside(index_path: str) -> tuple[str, ...]:
+    """Return the paths of the log file that an index belongs to: without a suffix, and with that of the index."""
+    directory, _, name = index_path.rpartition("/")
+    log_path = f"{directory}/{name[:_DIGITS]}{LOG_SUFFIX}"
+    return log_path, *(f"{log_path}.{suffix}" for suffix in name.split(".")[2:])
+
+
 def snapshot_file_name(offset: int) -> str:
     """Name of the snapshot of the state of all producers before ``offset``."""
     return f"{offset:020d}{SNAPSHOT_SUFFIX}"

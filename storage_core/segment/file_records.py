@@ -36,13 +36,13 @@ class LogFile:
         # None until it is first needed: then all of an existing file counts.
         self._size_bytes: int | None = None
 
-    def create(self, preallocated_bytes: int = 0) -> None:
-        """Create an empty file, preallocated with zeros up to a size.
+    def create(self, preallocated_bytes: int = 0, like: Sequence[str] = ()) -> None:
+        """Create an empty file, preallocated with zeros up to a size, and as private as the files ``like``.
 
         Raises:
             LogDirectoryError: The file exists and is not empty.
         """
-        file = self._open(create=True)
+        file = self._open(create=True, like=like)
         if file.size_bytes():
             raise LogDirectoryError(
                 f"Expected no file where a new segment begins, found one of {file.size_bytes()} bytes. Delete it "
@@ -140,9 +140,9 @@ class LogFile:
         self.close()
         return self._filesystem.delete(self.path)
 
-    def _open(self, *, create: bool = False) -> PooledFile:
+    def _open(self, *, create: bool = False, like: Sequence[str] = ()) -> PooledFile:
         if self._file is None:
-            self._file = self._filesystem.open_pooled(self.path, create=create)
+            self._file = self._filesystem.open_pooled(self.path, create=create, like=like)
         return self._file
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from storage_core.errors import AppendError, OffsetOverflowError
+from storage_core.segment.file_names import log_paths_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -332,7 +333,7 @@ class IndexFile(ABC, Generic[Entry]):
         return file
 
     def _create(self) -> PooledFile:
-        file = self._filesystem.open_pooled(self.path, create=True)
+        file = self._filesystem.open_pooled(self.path, create=True, like=log_paths_beside(self.path))
         try:
             file.truncate(self._max_size_bytes)
         except BaseException:

@@ -154,10 +154,14 @@ class LogSegment:
         *,
         now_ms: int,
         suffix: str = "",
+        like: Sequence[str] = (),
     ) -> Self:
-        """Create a segment with an empty log file, of full size with ``preallocate``. The first append creates its indexes."""
+        """Create a segment with an empty log file, of full size with ``preallocate``. The first append creates its indexes.
+
+        They are as private as the files ``like``, from which the segment is made.
+        """
         segment = cls(filesystem, directory, base_offset, config, now_ms=now_ms, suffix=suffix)
-        segment._log.create(config.max_segment_bytes if config.preallocate else 0)
+        segment._log.create(config.max_segment_bytes if config.preallocate else 0, like)
         return segment
 
     @property

@@ -27,7 +27,7 @@ import numpy as np
 
 from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
-from storage_core.segment.file_names import AbortedTransaction
+from storage_core.segment.file_names import AbortedTransaction, log_paths_beside
 from storage_core.segment.index_file import rename_if_exists
 
 if TYPE_CHECKING:
@@ -201,7 +201,9 @@ class TransactionIndexFile:
         if entries:
             if self._file is None:
                 self._is_absent = False
-                self._file = self._filesystem.open_pooled(self.path, create=True)
+                self._file = self._filesystem.open_pooled(
+                    self.path, create=True, like=log_paths_beside(self.path)
+                )
             self._file.write_at(entries, self._size_bytes)
             self._size_bytes += len(entries) * ENTRY_SIZE_BYTES
             self._last_offset = last_offset
@@ -218,7 +220,7 @@ class TransactionIndexFile:
                 self.flush()
             return
         self.close()
-        replace_file(self._filesystem, self.path, b"".join(entries))
+        replace_file(self._filesystem, self.path, b"".join(entries), like=log_paths_beside(self.path))
         self._is_absent = False
         self._size_bytes, self._last_offset = len(entries) * ENTRY_SIZE_BYTES, last_offset
 

@@ -33,9 +33,9 @@ class RecordingFileSystem(FileSystem):
         super().__init__()
         self.effects = []
 
-    def open_for_writing(self, path, *, create=False):
+    def open_for_writing(self, path, *, create=False, **options):
         self.effects.append("open")
-        return super().open_for_writing(path, create=create)
+        return super().open_for_writing(path, create=create, **options)
 
     def delete(self, path):
         self.effects.append("delete")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shutil
 
 import pytest
 
@@ -116,18 +117,17 @@ def test_what_cannot_be_written_to_is_found_before_the_journal(path, settings):
     commit(filesystem, ROOT, JOBS[2], rows_of(("orders", 0, 3)))
 
 
-@pytest.mark.parametrize("name", [".segmentlog-commits", "recovery-point-offset-checkpoint.tmp"])
-def test_what_every_job_writes_to_is_looked_at_before_a_task_starts(name):
+def test_what_every_job_writes_to_is_looked_at_before_a_task_starts():
+    name = ".segmentlog-commits"
     filesystem = SimulatedFileSystem()
     commit(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 3)), new_partitions={"orders": 1})
-    filesystem.put(f"{ROOT}/recovery-point-offset-checkpoint.tmp", b"left")
     filesystem.unwritable.add(f"{ROOT}/{name}")
     with pytest.raises(UnreadableError, match=re.escape(name)):
         CommitJob(filesystem, ROOT, JobSettings(job_id=JOBS[1], config=CONFIG), Clock()).begin()
 
 
-@pytest.mark.parametrize("name", ["leader-epoch-checkpoint.tmp", f"{8:020d}.snapshot"])
-def test_a_directory_in_the_place_of_a_file(name):
+def test_a_directory_in_the_place_of_a_file():
+    name = f"{8:020d}.snapshot"
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("orders", 0, 5))
     filesystem.make_directory(f"{ROOT}/orders-0/{name}")
@@ -215,3 +215,24 @@ def test_a_segment_that_is_a_symbolic_link(tmp_path):
     assert not (tmp_path / ".segmentlog-journal").exists()
     assert log.with_suffix(".timeindex").read_bytes() == time_index
     assert job.job.abort()
+
+
+@pytest.mark.parametrize("settings", [{}, {"flush": False}, {"mode": "overwrite"}], ids=str)
+def test_a_backup_by_hard_links_is_not_changed(tmp_path, settings):
+    """Neither its segments and their indexes, nor its list of committed jobs."""
+    filesystem, root = FileSystem(), str(tmp_path / "logs")
+    job = rows_of(("orders", 0, 3), ("orders", 1, 60))
+    commit(filesystem, root, JOBS[1], job, new_partitions={"orders": 2})
+    shutil.copytree(root, tmp_path / "backup", copy_function=os.link)
+    before, rows = backup_of(tmp_path), contents(filesystem, str(tmp_path / "backup"))
+    for number in (2, 3):
+        commit(filesystem, root, JOBS[number], job, **settings)
+    assert backup_of(tmp_path) == before
+    assert contents(filesystem, str(tmp_path / "backup")) == rows
+    if not settings.get("mode"):
+        assert [len(contents(filesystem, root)["orders", number]) for number in (0, 1)] == [9, 180]
+
+
+def backup_of(tmp_path):
+    paths = (tmp_path / "backup").rglob("*")
+    return {path: path.read_bytes() for path in paths if path.is_file()}

@@ -73,6 +73,9 @@ class SimulatedHeldFile:
 class SimulatedWritableFile(SimulatedFile):
     """A file opened for writing."""
 
+    def keep_links(self) -> None:
+        """Links are not copied here."""
+
     def identity(self) -> tuple[int, int]:
         return 1, self._running().inode
 

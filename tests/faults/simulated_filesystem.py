@@ -17,7 +17,7 @@ import functools
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, StorageError, UnreadableError
@@ -174,7 +174,9 @@ class SimulatedFileSystem(FileSystem):
 
     # -- Writing ----------------------------------------------------------------------------------
 
-    def open_for_writing(self, path: str, *, create: bool = False) -> SimulatedWritableFile:
+    def open_for_writing(
+        self, path: str, *, create: bool = False, like: Sequence[str] = ()
+    ) -> SimulatedWritableFile:
         with self._guard:
             if path in self.unwritable and self._find(path) is not None:
                 self.require_writable(path)
@@ -187,9 +189,30 @@ class SimulatedFileSystem(FileSystem):
                 self._end(number)
             return SimulatedWritableFile(self, path, self._file(path))
 
-    def open_pooled(self, path: str, *, create: bool = False) -> PooledFile:
+    def open_pooled(self, path: str, *, create: bool = False, like: Sequence[str] = ()) -> PooledFile:
         # The inherited method opens the simulated file.
-        return super().open_pooled(path, create=create)
+        return super().open_pooled(path, create=create, like=like)
+
+    def create_temporary(self, path: str, *, like: Sequence[str] = ()) -> SimulatedWritableFile:
+        # Always the same name, so that equal states have equal names. The real one is not there yet.
+        self.delete(path + ".tmp")
+        return self.open_for_writing(path + ".tmp", create=True)
+
+    def replacing(self, path: str, *, like: Sequence[str] = ()):
+        # The inherited method makes the simulated file.
+        return super().replacing(path, like=like)
+
+    def unshare(self, file: SimulatedWritableFile) -> None:
+        """Links are not copied here."""
+
+    def ignores_case(self, path: str) -> bool:
+        # The inherited method examines simulated files.
+        return super().ignores_case(path)
+
+    def replace_by_link(self, source: str, target: str) -> None:
+        self.delete(target + ".tmp")
+        self.link(source, target + ".tmp")
+        self.rename(target + ".tmp", target)
 
     def rename(self, source: str, target: str) -> None:
         with self._guard:
@@ -242,6 +265,9 @@ class SimulatedFileSystem(FileSystem):
                 return False
             self._file(path)
             return self._change("delete", path, None)
+
+    def make_as_private(self, path: str, like: Sequence[str]) -> None:
+        """Permissions are not simulated."""
 
     def make_directory(self, path: str) -> None:
         with self._guard:

@@ -69,6 +69,7 @@ def test_opening_keeps_the_content_and_makes_nothing_unasked(filesystem, path, t
 
 def test_a_new_file_is_readable_by_others_and_writable_by_its_owner(filesystem, tmp_path):
     path = str(tmp_path / "new")
+    tmp_path.chmod(0o755)
     mask = os.umask(0)
     try:
         filesystem.open_for_writing(path, create=True).close()

@@ -126,9 +126,9 @@ def test_logs_are_flushed_before_recovery_points_say_so(source, partition, tmp_p
     flushed = []
 
     class Watched(FileSystem):
-        def open_for_writing(self, path, *, create=False):
+        def open_for_writing(self, path, *, create=False, **options):
             flushed.append(os.path.basename(path))
-            return super().open_for_writing(path, create=create)
+            return super().open_for_writing(path, create=create, **options)
 
     points = []
     write = in_place.write_offset_checkpoint

@@ -46,11 +46,11 @@ class RefusingFileSystem(FileSystem):
 
     refusals = 0
 
-    def open_for_writing(self, path, *, create=False):
+    def create_temporary(self, path, **options):
         if self.refusals:
             self.refusals -= 1
             raise StorageError("No space left.", path=path)
-        return super().open_for_writing(path, create=create)
+        return super().create_temporary(path, **options)
 
 
 # -- An empty cache --------

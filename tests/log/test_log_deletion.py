@@ -417,10 +417,10 @@ class Refusing(FileSystem):
             refuse()
         super().flush_directory(path)
 
-    def open_for_writing(self, path, *, create=False):
+    def open_for_writing(self, path, *, create=False, **options):
         if self.refused == "note" and path.endswith(TRUNCATIONS_FILE):
             refuse()
-        return super().open_for_writing(path, create=create)
+        return super().open_for_writing(path, create=create, **options)
 
 
 @pytest.mark.parametrize("refused", ["rename", "flush", "note"])

@@ -157,9 +157,9 @@ class RecordingFileSystem(FileSystem):
         super().__init__()
         self.changes = []
 
-    def open_for_writing(self, path, *, create=False):
+    def open_for_writing(self, path, *, create=False, **options):
         self.changes.append(("open", os.path.basename(path)))
-        return super().open_for_writing(path, create=create)
+        return super().open_for_writing(path, create=create, **options)
 
     def rename(self, source, target):
         self.changes.append(("rename", os.path.basename(target)))
@@ -202,8 +202,8 @@ class FullFileSystem(FileSystem):
 
     is_full = False
 
-    def open_for_writing(self, path, *, create=False):
-        opened = super().open_for_writing(path, create=create)
+    def open_for_writing(self, path, *, create=False, **options):
+        opened = super().open_for_writing(path, create=create, **options)
         write_at = opened.write_at
 
         def write(pieces, position_bytes):

@@ -19,8 +19,8 @@ class FlushedFileSystem(FileSystem):
         self.calls = []
         self.fails_at = None
 
-    def open_for_writing(self, path, *, create=False):
-        opened = super().open_for_writing(path, create=create)
+    def open_for_writing(self, path, *, create=False, **options):
+        opened = super().open_for_writing(path, create=create, **options)
         name = os.path.basename(path)
         write_at, flush = opened.write_at, opened.flush
 

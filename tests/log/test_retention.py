@@ -345,9 +345,9 @@ class Watched(FileSystem):
         self.opened.append(path)
         return super().open(path)
 
-    def open_for_writing(self, path, *, create=False):
+    def open_for_writing(self, path, *, create=False, **options):
         self.opened.append(path)
-        return super().open_for_writing(path, create=create)
+        return super().open_for_writing(path, create=create, **options)
 
 
 def test_no_log_file_is_opened(root):

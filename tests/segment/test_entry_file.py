@@ -14,8 +14,8 @@ class FullDisk(FileSystem):
 
     is_full = False
 
-    def open_for_writing(self, path, *, create=False):
-        file = super().open_for_writing(path, create=create)
+    def open_for_writing(self, path, *, create=False, **options):
+        file = super().open_for_writing(path, create=create, **options)
         write_at = file.write_at
 
         def write(pieces, position_bytes):

@@ -165,9 +165,9 @@ class Watched(FileSystem):
         self.opened.append(path)
         return super().open(path)
 
-    def open_for_writing(self, path, *, create=False):
+    def open_for_writing(self, path, *, create=False, **options):
         self.opened.append(path)
-        return super().open_for_writing(path, create=create)
+        return super().open_for_writing(path, create=create, **options)
 
 
 def test_opening_and_closing_a_segment_that_nobody_uses_looks_at_no_file(segment, folder):

@@ -263,8 +263,8 @@ def test_an_index_never_names_what_is_not_in_the_log_yet(tmp_path, append, make_
     checked = []
 
     class Checking(FileSystem):
-        def open_for_writing(self, path, *, create=False):
-            file = super().open_for_writing(path, create=create)
+        def open_for_writing(self, path, *, create=False, **options):
+            file = super().open_for_writing(path, create=create, **options)
             write_at = file.write_at
 
             def write(pieces, position_bytes):
