@@ -45,6 +45,7 @@ from storage_core.commit_replay.staged_batches import (
     in_parallel,
     write_places,
 )
+from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, StorageError
 from storage_core.log.log_root import check_topic_partition, choose_topic_id
 from storage_core.record.batch_header import MAX_OFFSET
@@ -395,9 +396,13 @@ def _states(
         changed |= {(topic, number) for number in range(count) if (topic, number) not in known}
     if settings.mode == "overwrite":
         changed |= {key for key in known if key[0] in targeted}
-    states = {}
     for key in changed:
         check_topic_partition(*key)
+    _require_distinct_names(
+        job, {topic for topic, _ in changed - known.keys()}, {topic for topic, _ in known}
+    )
+    states = {}
+    for key in changed:
         directory = known.get(key)
         if directory is not None:
             start = directory.root.log_start_offsets.get(key, 0)
@@ -416,6 +421,22 @@ def _states(
             )
         states[key] = PartitionState(*key)
     return states
+
+
+def _require_distinct_names(job: JobContext, new: set[str], known: set[str]) -> None:
+    """Refuse new topics whose directories would be those of others, on a file system that ignores case."""
+    spelled: dict[str, str] = {}
+    for topic in sorted(new | known):
+        other = spelled.setdefault(topic.lower(), topic)
+        if other == topic or new.isdisjoint((other, topic)):
+            continue
+        if job.filesystem.ignores_case(job.path(LOCK_FILE)):
+            raise OptionError(
+                f"Expected names of topics that differ in more than case, found {other!r} and {topic!r} on a file system "
+                "that ignores case: they would share a directory. Give one of them another name, or write to another "
+                "file system.",
+                path=job.root,
+            )
 
 
 def _require_count(job: JobContext, topic: str, count: int, found: int) -> None:

@@ -110,6 +110,12 @@ class FileSystem:
             return file_status(os.stat(path, follow_symlinks=follow_symlinks))
         return None
 
+    def ignores_case(self, path: str) -> bool:
+        """Return True if the file that exists at ``path`` is also found by its name in the other case."""
+        directory, name = os.path.split(path)
+        found = self.status(path)
+        return found is not None and self.status(os.path.join(directory, name.swapcase())) == found
+
     def open(self, path: str) -> OpenFile:
         """Open a regular file for reading.
 

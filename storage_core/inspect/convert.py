@@ -404,6 +404,12 @@ class _DatasetWriter:
         self._require_room_for_a_file()
         relative_path = f"{waiting.path}/part-{waiting.files:05d}{_PARQUET_SUFFIX}"
         waiting.files += 1
+        if self._filesystem.status(os.path.join(self._folder, relative_path)) is not None:
+            raise StorageError(
+                f"Expected no file {relative_path} yet, found that of a topic whose name differs only in case: this file "
+                "system ignores case. Convert the topics to different directories.",
+                path=self._folder,
+            )
         opened = _OpenParquetFile(
             self._filesystem, self._folder, relative_path, self._schema, self._settings.compression
         )

@@ -449,7 +449,13 @@ class _Rebuild:
         directory, suffix = path, REBUILT_SUFFIX
         if self.target is not None:
             directory, suffix = os.path.join(self.target, os.path.basename(path)), ""
-            make_directories(filesystem, directory)
+            if filesystem.status(os.path.join(directory, offset_index_file_name(base_offset))) is not None:
+                raise LogDirectoryError(
+                    "Expected no index here yet, found that of a topic whose name differs only in case: this file system "
+                    "ignores case. Write the indexes of the topics to different directories.",
+                    path=directory,
+                )
+            make_directories(filesystem, directory, like=(path,))
         with filesystem.open(os.path.join(path, log_file_name(base_offset))) as log_file:
             scan = scan_segment(
                 log_file,
