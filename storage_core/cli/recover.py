@@ -147,6 +147,10 @@ def _show(console: Console, report: RecoveryReport) -> None:
         console.print("\nNot taken over:")
         for file in report.left_out_files[:_MOST_SHOWN]:
             console.print(printable(f"  {file.path}: {file.reason}"))
+    if report.unserved:
+        console.print("\nA broker would not serve:")
+        for file in report.unserved[:_MOST_SHOWN]:
+            console.print(printable(f"  {file.path}: {file.reason}"))
     console.print(f"\n{_summary(report)}")
 
 
@@ -196,6 +200,10 @@ def _bytes_of(found: LeftOut) -> str:
 
 def _summary(report: RecoveryReport) -> str:
     records = sum(each.record_count for each in report.partitions)
-    lost = "Nothing was lost." if report.is_complete else "Something was left out, or is damaged: see above."
+    lost = "Something was left out, or is damaged: see above."
+    if report.is_complete:
+        lost = "Nothing was lost."
+    elif not any(each.left_out or each.damaged for each in report.partitions):
+        lost = "A broker would not serve everything: see above."
     where = "Nothing was written." if report.target is None else f"Recovered to {printable(report.target)}."
     return f"{len(report.partitions):,} partitions, {records:,} records. {lost} {where}"

@@ -192,7 +192,9 @@ def _newest_leader_epoch(filesystem: FileSystem, directory: PartitionDirectory, 
 
 
 # Known directories in log directories that hold no partition.
-OTHER_DIRECTORIES: Final = frozenset({"lost+found", "remote-log-index-cache", COMMIT_IN_PROGRESS})
+REMOTE_INDEX_CACHE: Final = "remote-log-index-cache"
+"""The only directory without a partition that a broker expects."""
+OTHER_DIRECTORIES: Final = frozenset({"lost+found", REMOTE_INDEX_CACHE, COMMIT_IN_PROGRESS})
 _WATCHED_FILES = frozenset({COMMIT_JOURNAL, COMMITS_FILE, TRUNCATIONS_FILE})
 _NAMES_IN_A_MESSAGE = 3
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -23,14 +24,13 @@ from storage_core.checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
-    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
     read_clean_shutdown_file,
-    read_partition_metadata,
+    read_meta_properties,
+    read_offset_checkpoint,
     write_clean_shutdown_file,
     write_offset_checkpoint,
-    write_partition_metadata,
 )
 from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
 from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE
@@ -39,6 +39,7 @@ from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_p
 from storage_core.directory.discovery import OTHER_DIRECTORIES
 from storage_core.directory.log_directory_files import (
     CLUSTER_METADATA_TOPIC,
+    INTERNAL_TOPICS,
     LOCK_FILE,
     parse_partition_directory_name,
 )
@@ -53,7 +54,7 @@ from storage_core.errors import (
 )
 from storage_core.inspect.index_check import partitions_of, require_empty, require_no_commit
 from storage_core.inspect.json_values import json_value
-from storage_core.inspect.recovered_logs import cleaner_offsets, load_recovered, path_in, write_missing_files
+from storage_core.inspect.recovered_logs import cleaner_offsets, load_recovered, write_missing_files
 from storage_core.inspect.recovery_plan import (
     LeftOut,
     LeftOutFile,
@@ -63,6 +64,7 @@ from storage_core.inspect.recovery_plan import (
     plan_partition,
 )
 from storage_core.inspect.roots import has_topic_selection, require_outside
+from storage_core.inspect.topic_ids import TopicIds
 from storage_core.log.recovery_check import check_directory, list_regular_files
 from storage_core.scan.option_values import path_of
 from storage_core.segment.file_names import (
@@ -96,6 +98,13 @@ _KNOWN_FILES: Final = frozenset(
         TRUNCATIONS_FILE,
         _BOOTSTRAP_CHECKPOINT,
     }
+)
+_SET_ASIDE_AS_STRAY: Final = (
+    "A broker sets the directory aside as a stray one, and begins an empty log in its place."
+)
+_GIVE_TOPIC_ID: Final = (
+    "Write partition.metadata, with the lines 'version: 0' and 'topic_id: <id>': kafka-topics.sh --describe shows the id, "
+    "and so does partition.metadata of another replica."
 )
 _SUFFIX_REASONS: Final = {
     "delete": "It awaits its deletion.",
@@ -140,9 +149,11 @@ class RecoveryReport:
         target: The log directory that was made; None for a dry run. In place, the source.
         aside: Where copies of what was cut were put; None unless the recovery was in place.
         policy: What was kept.
-        is_complete: Whether nothing was left out of a log, and no damage is in one.
+        is_complete: Whether each offset from the log start to the log end is accounted for, no damage is in a log, and a
+            broker would serve them.
         partitions: Each partition.
         left_out_files: Files and directories that were left out as a whole.
+        unserved: What a broker would not serve, or not start with, and why.
     """
 
     source: str
@@ -152,6 +163,7 @@ class RecoveryReport:
     is_complete: bool
     partitions: tuple[RecoveredPartition, ...]
     left_out_files: tuple[LeftOutFile, ...]
+    unserved: tuple[LeftOutFile, ...]
 
 
 def recover(
@@ -221,6 +233,7 @@ class Survey:
         directories: The partitions to recover.
         metadata: The logs of KRaft controllers, which are copied as they are.
         left_out_files: What is left out of the root.
+        unserved: What a broker would not serve whatever is in the logs.
         marker: The content of the clean-shutdown marker; None without one.
         is_selection: Whether not all partitions were asked for.
     """
@@ -229,6 +242,7 @@ class Survey:
     directories: tuple[PartitionDirectory, ...]
     metadata: tuple[PartitionDirectory, ...]
     left_out_files: tuple[LeftOutFile, ...]
+    unserved: tuple[LeftOutFile, ...]
     marker: bytes | None
     is_selection: bool
 
@@ -260,7 +274,28 @@ class Survey:
         ]
         if policy == "tail" and lost:
             raise _would_discard(lost, self.root.path)
-        return plans
+        ids = TopicIds(filesystem, self.root.path, max_batch_bytes)
+        return tuple(self._with_topic_id(plan, ids) for plan in plans)
+
+    def _with_topic_id(self, plan: PartitionPlan, ids: TopicIds) -> PartitionPlan:
+        """The plan with a topic id that was lost, and with why a broker would not serve the partition."""
+        topic = plan.directory.topic
+        if plan.topic_id is not None:
+            problem = ids.contradiction(topic, plan.topic_id)
+            return replace(plan, unserved=problem and f"{problem}. {_SET_ASIDE_AS_STRAY}")
+        topic_id = ids.lost_id_of(topic)
+        if topic_id is not None or self.has_no_ids:
+            return replace(plan, topic_id=topic_id)
+        problem = f"Its topic id is lost, and nothing here knows it. {_SET_ASIDE_AS_STRAY}"
+        return replace(plan, unserved=f"{problem} {_GIVE_TOPIC_ID}")
+
+    @property
+    def has_no_ids(self) -> bool:
+        """Return True if the log directory is one of a broker with ZooKeeper, which does not need topic ids."""
+        with contextlib.suppress(CorruptCheckpointError):
+            meta_properties = self.root.meta_properties
+            return meta_properties is not None and meta_properties.version == 0
+        return False
 
     def require_nothing_discarded(self, filesystem: FileSystem, max_batch_bytes: int) -> None:
         """Check that a broker's recovery would discard no complete batch."""
@@ -319,6 +354,10 @@ def survey(filesystem: FileSystem, options: ReadOptions) -> Survey:
         tuple(each for each in found if each.topic != CLUSTER_METADATA_TOPIC),
         tuple(each for each in found if each.topic == CLUSTER_METADATA_TOPIC),
         () if is_partition else tuple(_foreign(filesystem, root.path, known)),
+        (
+            *_meta_properties_problem(filesystem, root.path),
+            *(() if is_partition or has_topic_selection(options) else _not_found(filesystem, root, known)),
+        ),
         read_clean_shutdown_file(filesystem, root.path),
         has_topic_selection(options) or is_partition,
     )
@@ -351,18 +390,78 @@ def _foreign(filesystem: FileSystem, root: str, known: set[str]) -> Iterable[Lef
             yield LeftOutFile(path, "It is not a file of a broker's.")
 
 
+def _meta_properties_problem(filesystem: FileSystem, root: str) -> Iterator[LeftOutFile]:
+    """Find out why a broker would not start with the ``meta.properties`` of its log directory."""
+    path = os.path.join(root, META_PROPERTIES)
+    found = None
+    try:
+        found = read_meta_properties(filesystem, path)
+        problem = "Expected the id of its broker, found none."
+    except CorruptCheckpointError as error:
+        problem = str(error.args[0])
+    if found is None and filesystem.status(path) is None:
+        if not _is_brokers(filesystem, root):
+            return
+        problem = "Expected this file in the log directory of a broker, found none."
+    if found is None or found.node_id is None:
+        yield LeftOutFile(
+            path,
+            f"{problem} A broker does not start with the directory. Write the file again, as in another log directory of the "
+            "broker, with the directory.id that the cluster knows.",
+        )
+
+
+def _is_brokers(filesystem: FileSystem, root: str) -> bool:
+    """Return True if something in a log directory was made by a KRaft broker."""
+    names = (_BOOTSTRAP_CHECKPOINT, f"{CLUSTER_METADATA_TOPIC}-0")
+    marker = read_clean_shutdown_file(filesystem, root) or b""
+    epoch = re.search(rb'"brokerEpoch" *: *([0-9]+)', marker)
+    return epoch is not None or any(filesystem.status(os.path.join(root, name)) for name in names)
+
+
+def _not_found(filesystem: FileSystem, root: LogDirectoryFiles, known: set[str]) -> Iterator[LeftOutFile]:
+    """The partitions that checkpoints name, or that a directory is named after, and that have no log here."""
+    present: set[tuple[str, int]] = set()
+    for entry in filesystem.list_directory(root.path):
+        name = parse_partition_directory_name(entry.name)
+        if name is None or not entry.is_directory:
+            continue
+        present.add((name.topic, name.partition))
+        if name.suffix is None and entry.name not in known:
+            yield LeftOutFile(
+                os.path.join(root.path, entry.name),
+                "Expected a log in a directory with the name of a partition, found none: a broker begins an empty one.",
+            )
+    checkpointed: dict[tuple[str, int], int] = {}
+    for checkpoint in (RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT):
+        with contextlib.suppress(CorruptCheckpointError):
+            for key, offset in read_offset_checkpoint(
+                filesystem, os.path.join(root.path, checkpoint)
+            ).items():
+                checkpointed[key] = max(offset, checkpointed.get(key, 0))
+    for (topic, partition), offset in sorted(checkpointed.items()):
+        if offset > 0 and (topic, partition) not in present and topic not in INTERNAL_TOPICS:
+            yield LeftOutFile(
+                os.path.join(root.path, f"{topic}-{partition}"),
+                f"The checkpoints say that this log reached offset {offset}, and its directory is missing.",
+            )
+
+
 def report_of(
     survey: Survey, plans: Sequence[PartitionPlan], policy: Policy, target: str | None
 ) -> RecoveryReport:
     """What a recovery by these plans keeps and leaves out."""
     left_out = [plan.left_out + plan.missing for plan in plans]
     damaged = [plan.damaged + plan.suspect for plan in plans]
+    unserved = survey.unserved + tuple(
+        LeftOutFile(plan.directory.path, plan.unserved) for plan in plans if plan.unserved is not None
+    )
     return RecoveryReport(
         survey.root.path,
         target,
         None,
         policy,
-        not any(left_out) and not any(damaged),
+        not any(left_out) and not any(damaged) and not unserved,
         tuple(
             RecoveredPartition(
                 plan.directory.topic,
@@ -380,6 +479,7 @@ def report_of(
             for plan, parts, kept in zip(plans, left_out, damaged, strict=True)
         ),
         survey.left_out_files + tuple(each for plan in plans for each in plan.left_out_files),
+        unserved,
     )
 
 
@@ -485,7 +585,6 @@ class _Copy:
     def copy(self, plans: Sequence[PartitionPlan]) -> None:
         for plan in plans:
             self._copy_partition(plan)
-        self._give_topic_ids(plans)
         for directory in () if self._survey.is_selection else self._survey.metadata:
             self._copy_metadata(directory)
         self._copy_root(plans)
@@ -544,26 +643,16 @@ class _Copy:
         return target
 
     def _copy_root(self, plans: Sequence[PartitionPlan]) -> None:
+        broken = {each.path for each in self._survey.unserved}
         for name in (META_PROPERTIES, _BOOTSTRAP_CHECKPOINT, COMMITS_FILE):
+            if os.path.join(self._survey.root.path, name) in broken:
+                continue
             self._copy_file(os.path.join(self._survey.root.path, name), os.path.join(self._work, name))
         cleaned = cleaner_offsets(self._filesystem, self._survey.root.path, plans)
         if cleaned:
             write_offset_checkpoint(
                 self._filesystem, os.path.join(self._work, CLEANER_OFFSET_CHECKPOINT), cleaned
             )
-
-    def _give_topic_ids(self, plans: Sequence[PartitionPlan]) -> None:
-        """Give partitions that lost their topic id that of the topic's other partitions."""
-        ids: dict[str, str] = {}
-        paths = [(plan.directory.topic, path_in(self._work, plan)) for plan in plans]
-        for topic, path in paths:
-            topic_id = read_partition_metadata(self._filesystem, os.path.join(path, PARTITION_METADATA))
-            if topic_id is not None:
-                ids.setdefault(topic, topic_id)
-        for topic, path in paths:
-            metadata = os.path.join(path, PARTITION_METADATA)
-            if topic in ids and self._filesystem.status(metadata) is None:
-                write_partition_metadata(self._filesystem, metadata, ids[topic])
 
     def _flush(self) -> None:
         # Makes each of the following flushes quick.

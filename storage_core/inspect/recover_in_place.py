@@ -25,7 +25,8 @@ from storage_core.checkpoint import (
 )
 from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.directory import PartitionDirectory
-from storage_core.directory.log_directory_files import LOCK_FILE
+from storage_core.directory.discovery import REMOTE_INDEX_CACHE
+from storage_core.directory.log_directory_files import LOCK_FILE, parse_partition_directory_name
 from storage_core.errors import OptionError
 from storage_core.inspect.index_check import make_directories, require_empty
 from storage_core.inspect.recover import (
@@ -40,7 +41,7 @@ from storage_core.inspect.recover import (
     write_manifest,
 )
 from storage_core.inspect.recovered_logs import cleaner_offsets, load_recovered, path_in, write_missing_files
-from storage_core.inspect.recovery_plan import PartitionPlan, Policy, SegmentPlan
+from storage_core.inspect.recovery_plan import LeftOutFile, PartitionPlan, Policy, SegmentPlan
 from storage_core.inspect.roots import require_outside
 from storage_core.log.local_log import rename_files
 from storage_core.log.log_loader import complete_interrupted_swaps
@@ -60,7 +61,7 @@ from storage_core.segment.file_names import (
 from storage_core.segment.log_segment import LogSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from storage_core.filesystem import FileSystem
     from storage_core.scan.options import ReadOptions
@@ -119,6 +120,7 @@ def recover_in_place(
             _put_replaced_aside(filesystem, directory, aside)
             complete_interrupted_swaps(filesystem, directory.path)
         plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
+        found = replace(found, unserved=(*found.unserved, *_not_partitions(filesystem, found.root.path)))
         report = replace(report_of(found, plans, policy, found.root.path), aside=aside)
         _InPlace(filesystem, found, aside, report).change(plans)
         ends = load_recovered(filesystem, found.root.path, plans, options.max_decompressed_batch_bytes)
@@ -126,6 +128,15 @@ def recover_in_place(
             # Logs that are being moved here are not recovered, and a broker would load them as closed cleanly.
             write_clean_shutdown_file(filesystem, found.root.path, found.marker_of(report))
     return with_ends(report, ends)
+
+
+def _not_partitions(filesystem: FileSystem, root: str) -> Iterator[LeftOutFile]:
+    """Find the directories that keep a broker from starting; they are nobody's to move."""
+    for entry in filesystem.list_directory(root):
+        is_known = entry.name == REMOTE_INDEX_CACHE or parse_partition_directory_name(entry.name) is not None
+        if entry.is_directory and not is_known:
+            reason = "It is not a partition's directory; a broker does not start with it. Move it away."
+            yield LeftOutFile(os.path.join(root, entry.name), reason)
 
 
 def _put_replaced_aside(filesystem: FileSystem, directory: PartitionDirectory, aside: str) -> None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from storage_core.checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
     read_offset_checkpoint,
     write_leader_epoch_checkpoint,
+    write_partition_metadata,
     write_producer_snapshot,
 )
 from storage_core.checkpoint.truncations_file import TruncationsFile
@@ -18,7 +20,7 @@ from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.errors import CorruptCheckpointError, StorageError
 from storage_core.inspect.recovery_plan import PartitionPlan
 from storage_core.log.background import SystemClock
-from storage_core.log.log_root import LogRoot, close_logs, give_missing_ids, load_logs
+from storage_core.log.log_root import LogRoot, close_logs, load_logs
 from storage_core.log.recovery_check import list_regular_files, log_base_offsets, segments_to_recover
 from storage_core.log.root_checkpoints import RootCheckpoints
 from storage_core.log_config import LogConfig
@@ -38,7 +40,10 @@ def path_in(root: str, plan: PartitionPlan) -> str:
 
 
 def write_missing_files(filesystem: FileSystem, path: str, plan: PartitionPlan) -> None:
-    """Write the leader epochs and the producer snapshot that a partition does not have."""
+    """Write the topic id, the leader epochs and the producer snapshot that a partition does not have."""
+    metadata = os.path.join(path, PARTITION_METADATA)
+    if plan.topic_id is not None and filesystem.status(metadata) is None:
+        write_partition_metadata(filesystem, metadata, plan.topic_id)
     if plan.epochs:
         write_leader_epoch_checkpoint(filesystem, os.path.join(path, LEADER_EPOCH_CHECKPOINT), plan.epochs)
     if plan.producers is not None:
@@ -77,7 +82,6 @@ def load_recovered(
     log_root = LogRoot(filesystem, root, SystemClock(), lambda _: config)
     checkpoints = RootCheckpoints(filesystem, root, log_root.clock)
     truncations = TruncationsFile(filesystem, root)
-    directories: list[PartitionDirectory] = []
     try:
         for is_clean in (True, False):
             chosen = [plan for plan in plans if plan.is_clean == is_clean]
@@ -86,12 +90,9 @@ def load_recovered(
                 PartitionDirectory(path_in(root, plan), plan.directory.topic, plan.directory.partition, files)
                 for plan in chosen
             ]
-            directories += found
             if chosen:
                 for state in load_logs(log_root, files, found, {}):
                     checkpoints.states[state.directory.topic_partition] = state
-        if directories:
-            give_missing_ids(filesystem, LogDirectoryFiles(filesystem, root), directories)
         ends = {key: state.offsets.log_end_offset for key, state in checkpoints.states.items()}
         close_logs(log_root, checkpoints, None, is_marked=False)
         truncations.settle()

@@ -161,6 +161,8 @@ class PartitionPlan:
         file_names: The regular files in the directory that are kept beside segments and their indexes.
         epochs: What replaces a leader epoch checkpoint that is missing or damaged; None to keep it.
         producers: What replaces the producer snapshots of a log that was closed cleanly; None to keep them.
+        topic_id: The topic id that is kept, or is written because the partition's own is lost; None if it is not known.
+        unserved: Why a broker would not serve the partition; None if it would.
         record_count: The records that are kept. Of a compressed set in format v0 or v1, its offsets are counted.
         batch_count: The batches that are kept.
     """
@@ -182,6 +184,8 @@ class PartitionPlan:
     producers: tuple[ProducerStateEntry, ...] | None
     record_count: int
     batch_count: int
+    topic_id: str | None
+    unserved: str | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -294,6 +298,7 @@ class _Planner:
                 segments, log_end_offset = self._without_all(segments), self._log_start_offset
         missing, compacted = self._missing(checkpointed_start)
         epochs = self._rebuilt_epochs()
+        topic_id = self._topic_id()
         names, has_snapshot = self._other_files(log_end_offset)
         is_clean = self._is_clean and not (self._is_salvage and self._left_out)
         # Everything below the last segment has been read.
@@ -319,6 +324,7 @@ class _Planner:
             None if has_snapshot or not is_clean or self._left_out else _entries_of(producers),
             sum(each.records for each in self._counted.values()),
             sum(each.batches for each in self._counted.values()),
+            topic_id,
         )
 
     def _missing(self, log_start_offset: int) -> tuple[tuple[LeftOut, ...], tuple[LeftOut, ...]]:
@@ -601,9 +607,7 @@ class _Planner:
                 if self._is_readable_snapshot(name) and offset <= log_end_offset:
                     kept.append(name)
                     has_snapshot = True
-            elif name == PARTITION_METADATA:
-                kept += [name] if self._has_topic_id() else []
-            elif name == LEADER_EPOCH_CHECKPOINT:
+            elif name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT):
                 kept.append(name)
             elif not _belongs_to_segment(name):
                 self._leave_out(name, "It is not a file of a broker's.")
@@ -618,13 +622,12 @@ class _Planner:
             return False
         return True
 
-    def _has_topic_id(self) -> bool:
+    def _topic_id(self) -> str | None:
         try:
-            read_partition_metadata(self._filesystem, os.path.join(self._path, PARTITION_METADATA))
+            return read_partition_metadata(self._filesystem, os.path.join(self._path, PARTITION_METADATA))
         except CorruptCheckpointError as error:
             self._leave_out(PARTITION_METADATA, str(error.args[0]))
-            return False
-        return True
+            return None
 
     def _leave_out(self, name: str, reason: str) -> None:
         self._left_out_files.append(LeftOutFile(os.path.join(self._path, name), reason))
