@@ -81,7 +81,11 @@ if TYPE_CHECKING:
 
 MANIFEST_FILE: Final = f"{OWN_PREFIX}recovery.json"
 """What was left out, in the root of a recovered directory, or of the copies that were put aside."""
+IN_PROGRESS_FILE: Final = f"{OWN_PREFIX}recovery-in-progress.json"
+"""What a recovery in place leaves out, in the root while it changes it."""
 _WORK_SUFFIX: Final = ".segmentlog-recovery"
+_LEFT_OUT_EARLIER: Final = "A recovery that was interrupted has left it out"
+_MANIFEST_LIMIT_BYTES: Final = 256 << 20
 # Files of a KRaft broker's root that are copied as they are.
 _BOOTSTRAP_CHECKPOINT: Final = "bootstrap.checkpoint"
 _KNOWN_FILES: Final = frozenset(
@@ -89,6 +93,7 @@ _KNOWN_FILES: Final = frozenset(
         CLEAN_SHUTDOWN_FILE,
         CLEANER_OFFSET_CHECKPOINT,
         COMMITS_FILE,
+        IN_PROGRESS_FILE,
         LOCK_FILE,
         LOG_START_OFFSET_CHECKPOINT,
         MANIFEST_FILE,
@@ -234,6 +239,7 @@ class Survey:
         metadata: The logs of KRaft controllers, which are copied as they are.
         left_out_files: What is left out of the root.
         unserved: What a broker would not serve whatever is in the logs.
+        earlier: What a recovery in place has left out that was interrupted.
         marker: The content of the clean-shutdown marker; None without one.
         is_selection: Whether not all partitions were asked for.
     """
@@ -243,6 +249,7 @@ class Survey:
     metadata: tuple[PartitionDirectory, ...]
     left_out_files: tuple[LeftOutFile, ...]
     unserved: tuple[LeftOutFile, ...]
+    earlier: Mapping[tuple[str, int], tuple[LeftOut, ...]]
     marker: bytes | None
     is_selection: bool
 
@@ -358,6 +365,7 @@ def survey(filesystem: FileSystem, options: ReadOptions) -> Survey:
             *_meta_properties_problem(filesystem, root.path),
             *(() if is_partition or has_topic_selection(options) else _not_found(filesystem, root, known)),
         ),
+        _left_out_earlier(filesystem, root.path),
         read_clean_shutdown_file(filesystem, root.path),
         has_topic_selection(options) or is_partition,
     )
@@ -447,11 +455,22 @@ def _not_found(filesystem: FileSystem, root: LogDirectoryFiles, known: set[str])
             )
 
 
+def _left_out_of(survey: Survey, plan: PartitionPlan) -> tuple[LeftOut, ...]:
+    earlier = survey.earlier.get(plan.directory.topic_partition, ())
+    known = [(each.start_offset, each.end_offset) for each in earlier]
+    missing = [
+        each
+        for each in plan.missing
+        if not any(start <= each.start_offset and each.end_offset <= end for start, end in known)
+    ]
+    return (*earlier, *plan.left_out, *missing)
+
+
 def report_of(
     survey: Survey, plans: Sequence[PartitionPlan], policy: Policy, target: str | None
 ) -> RecoveryReport:
     """What a recovery by these plans keeps and leaves out."""
-    left_out = [plan.left_out + plan.missing for plan in plans]
+    left_out = [_left_out_of(survey, plan) for plan in plans]
     damaged = [plan.damaged + plan.suspect for plan in plans]
     unserved = survey.unserved + tuple(
         LeftOutFile(plan.directory.path, plan.unserved) for plan in plans if plan.unserved is not None
@@ -491,12 +510,60 @@ def with_ends(report: RecoveryReport, ends: Mapping[tuple[str, int], int]) -> Re
     return replace(report, partitions=partitions)
 
 
+def manifest_bytes(report: RecoveryReport) -> bytes:
+    """Return a report as JSON."""
+    return json.dumps(json_value(report), indent=2).encode() + b"\n"
+
+
+def _left_out_earlier(filesystem: FileSystem, root: str) -> dict[tuple[str, int], tuple[LeftOut, ...]]:
+    """What a recovery in place has left out that was interrupted, by partition.
+
+    Raises:
+        LogDirectoryError: Its notes are damaged.
+    """
+    path = os.path.join(root, IN_PROGRESS_FILE)
+    data = filesystem.read_file(path, _MANIFEST_LIMIT_BYTES)
+    if data is None:
+        return {}
+    try:
+        report = json.loads(data)
+        where = f"{_LEFT_OUT_EARLIER}; a copy is in {report['aside']}."
+        return {
+            (str(each["topic"]), int(each["partition"])): tuple(
+                _earlier(part, where) for part in each["leftOut"]
+            )
+            for each in report["partitions"]
+        }
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise LogDirectoryError(
+            "Expected what an interrupted recovery in place has left out, found a damaged file. What was cut is in the "
+            "directory that was given as --aside. Remove this file to go on.",
+            path=path,
+        ) from error
+
+
+def _earlier(part: Mapping[str, object], where: str) -> LeftOut:
+    def number(name: str) -> int:
+        return int(str(part[name]))
+
+    reason = str(part["reason"])
+    return LeftOut(
+        str(part["file"]),
+        number("startByte"),
+        number("endByte"),
+        number("startOffset"),
+        number("endOffset"),
+        number("batchCount"),
+        number("recordCount"),
+        reason if _LEFT_OUT_EARLIER in reason else f"{reason} {where}",
+    )
+
+
 def write_manifest(filesystem: FileSystem, path: str, report: RecoveryReport) -> None:
     """Write a report as JSON, durably."""
-    data = json.dumps(json_value(report), indent=2).encode()
     with filesystem.open_for_writing(path, create=True) as file:
         file.truncate(0)
-        file.write_at([data, b"\n"], 0)
+        file.write_at([manifest_bytes(report)], 0)
         file.flush()
     filesystem.flush_directory(os.path.dirname(path))
 

@@ -23,18 +23,21 @@ from storage_core.checkpoint import (
     write_clean_shutdown_file,
     write_offset_checkpoint,
 )
+from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.directory import PartitionDirectory
 from storage_core.directory.discovery import REMOTE_INDEX_CACHE
 from storage_core.directory.log_directory_files import LOCK_FILE, parse_partition_directory_name
-from storage_core.errors import OptionError
+from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.inspect.index_check import make_directories, require_empty
 from storage_core.inspect.recover import (
+    IN_PROGRESS_FILE,
     MANIFEST_FILE,
     RecoveryReport,
     Survey,
     copy_flushed,
     copy_ranges,
+    manifest_bytes,
     report_of,
     survey,
     with_ends,
@@ -67,8 +70,8 @@ if TYPE_CHECKING:
     from storage_core.scan.options import ReadOptions
 
 
-# Log files that completing an interrupted compaction, and loading, remove unread.
-_REPLACED: Final = tuple(LOG_SUFFIX + suffix for suffix in (SWAP_SUFFIX, DELETED_SUFFIX, CLEANED_SUFFIX))
+# Files that completing an interrupted compaction, and loading, remove or replace unread.
+_REPLACED: Final = (SWAP_SUFFIX, DELETED_SUFFIX, CLEANED_SUFFIX)
 _SET_ASIDE: Final = (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,
@@ -104,30 +107,41 @@ def recover_in_place(
         RecoveryWouldDiscard: The policy is ``tail``, and complete batches would be lost. Nothing was changed.
         StorageError: The file system refused.
     """
-    found = survey(filesystem, options)
     aside = os.path.abspath(path_of(aside))
+    root = _whole(survey(filesystem, options)).root.path
+    require_outside(filesystem, aside, [root])
+    require_empty(filesystem, aside)
+    with contextlib.ExitStack() as locked:
+        locked.callback(filesystem.lock(os.path.join(root, LOCK_FILE)).release)
+        # Another process may have changed it until then.
+        found = _whole(survey(filesystem, options))
+        if found.root.path != root:
+            raise LogDirectoryError(
+                f"Expected the log directory {root}, found another one.", path=found.root.path
+            )
+        if policy == "tail":
+            found.require_nothing_discarded(filesystem, options.max_decompressed_batch_bytes)
+        for directory in found.directories:
+            _complete_replacements(filesystem, directory, aside)
+        plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
+        found = replace(found, unserved=(*found.unserved, *_not_partitions(filesystem, root)))
+        report = replace(report_of(found, plans, policy, root), aside=aside)
+        _InPlace(filesystem, found, aside, report).change(plans)
+        ends = load_recovered(filesystem, root, plans, options.max_decompressed_batch_bytes)
+        if found.marker is not None or not has_future_logs(filesystem, root):
+            # Logs that are being moved here are not recovered, and a broker would load them as closed cleanly.
+            write_clean_shutdown_file(filesystem, root, found.marker_of(report))
+        filesystem.delete(os.path.join(root, IN_PROGRESS_FILE))
+        filesystem.flush_directory(root)
+    return with_ends(report, ends)
+
+
+def _whole(found: Survey) -> Survey:
     if found.is_selection:
         raise OptionError(
             "In place, a log directory is recovered as a whole. Leave out the choice of topics."
         )
-    require_outside(filesystem, aside, [found.root.path])
-    require_empty(filesystem, aside)
-    with contextlib.ExitStack() as locked:
-        locked.callback(filesystem.lock(os.path.join(found.root.path, LOCK_FILE)).release)
-        if policy == "tail":
-            found.require_nothing_discarded(filesystem, options.max_decompressed_batch_bytes)
-        for directory in found.directories:
-            _put_replaced_aside(filesystem, directory, aside)
-            complete_interrupted_swaps(filesystem, directory.path)
-        plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
-        found = replace(found, unserved=(*found.unserved, *_not_partitions(filesystem, found.root.path)))
-        report = replace(report_of(found, plans, policy, found.root.path), aside=aside)
-        _InPlace(filesystem, found, aside, report).change(plans)
-        ends = load_recovered(filesystem, found.root.path, plans, options.max_decompressed_batch_bytes)
-        if found.marker is not None or not has_future_logs(filesystem, found.root.path):
-            # Logs that are being moved here are not recovered, and a broker would load them as closed cleanly.
-            write_clean_shutdown_file(filesystem, found.root.path, found.marker_of(report))
-    return with_ends(report, ends)
+    return found
 
 
 def _not_partitions(filesystem: FileSystem, root: str) -> Iterator[LeftOutFile]:
@@ -139,13 +153,14 @@ def _not_partitions(filesystem: FileSystem, root: str) -> Iterator[LeftOutFile]:
             yield LeftOutFile(os.path.join(root, entry.name), reason)
 
 
-def _put_replaced_aside(filesystem: FileSystem, directory: PartitionDirectory, aside: str) -> None:
-    """Put aside the log files that are removed unread.
+def _complete_replacements(filesystem: FileSystem, directory: PartitionDirectory, aside: str) -> None:
+    """Complete what a compaction was about to replace, after the log files that are removed unread are put aside.
 
     Such are the output of an interrupted compaction, what it replaces, and what a broker's own recovery has discarded.
     """
     names = list_regular_files(filesystem, directory.path)
     if not any(name.endswith(_REPLACED) for name in names):
+        # Indexes without a log file stay until it is said what they are evidence of.
         return
     folder = os.path.join(aside, f"{directory.topic}-{directory.partition}")
     make_directories(filesystem, folder)
@@ -154,6 +169,7 @@ def _put_replaced_aside(filesystem: FileSystem, directory: PartitionDirectory, a
         if name.endswith(_REPLACED) or (has_swap and name.endswith(LOG_SUFFIX)):
             copy_flushed(filesystem, os.path.join(directory.path, name), os.path.join(folder, name))
     filesystem.flush_directory(folder)
+    complete_interrupted_swaps(filesystem, directory.path)
 
 
 class _InPlace:
@@ -226,6 +242,8 @@ class _InPlace:
                 copy_flushed(filesystem, os.path.join(plan.directory.path, name), os.path.join(folder, name))
             filesystem.flush_directory(folder)
         write_manifest(filesystem, os.path.join(self._aside, MANIFEST_FILE), self._report)
+        # Should this process be killed, the next recovery tells what this one has left out.
+        replace_file(filesystem, os.path.join(root, IN_PROGRESS_FILE), manifest_bytes(self._report))
 
     def _change_partition(self, plan: PartitionPlan) -> None:
         filesystem, path = self._filesystem, plan.directory.path

@@ -112,6 +112,50 @@ def test_a_start_in_the_middle_of_a_recovery_in_place_cuts_nothing(source, parti
     assert f"{TOPIC} {PARTITION_DIRECTORY.rpartition('-')[2]} 7209" in points
 
 
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_a_partition_whose_number_has_zeros_before_it(source, partition, tmp_path, is_in_place: bool):
+    """Kafka reads it as a number."""
+    flip(partition / SECOND, 5_000)
+    expected = rows(source, mode="DROPMALFORMED")
+    partition.rename(source / f"{TOPIC}-00")
+    if is_in_place:
+        run_in_place(source, tmp_path / "aside", "salvage")
+    else:
+        run(source, tmp_path / "target", "salvage")
+    assert rows(source if is_in_place else tmp_path / "target").equals(expected)
+
+
+def test_what_an_index_without_a_log_is_evidence_of_is_known_in_place(source, partition, tmp_path):
+    (source / "cleaner-offset-checkpoint").write_text(f"0\n1\n{TOPIC} 0 8234\n")
+    for path in partition.glob("00000000000000003614.*"):
+        if path.suffix != ".index":
+            path.unlink()
+    assert not run_in_place(source, tmp_path / "aside").is_complete
+
+
+def test_what_is_there_is_found_out_under_the_lock(source, partition, tmp_path):
+    """Another process may change it before."""
+
+    class Racing(FileSystem):
+        def lock(self, path):
+            flip(partition / LAST, 5_000)
+            return super().lock(path)
+
+    options = options_of([str(source)], {})
+    report = in_place.recover_in_place(Racing(), options, str(tmp_path / "aside"))
+    assert not report.is_complete
+
+
+def test_a_directory_that_is_made_before_the_lock_is_recovered(source, tmp_path):
+    class Racing(FileSystem):
+        def lock(self, path):
+            shutil.copytree(source / "clicks-0", source / "clicks-1")
+            return super().lock(path)
+
+    report = in_place.recover_in_place(Racing(), options_of([str(source)], {}), str(tmp_path / "aside"))
+    assert ("clicks", 1) in {(each.topic, each.partition) for each in report.partitions}
+
+
 def test_damage_that_stays_in_the_last_segment_is_put_aside(source, partition, tmp_path):
     flip(partition / LAST, 5_000)
     before = (partition / LAST).read_bytes()

@@ -6,6 +6,7 @@ is in the source or in a copy that is on disk.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from storage_core import LogConfig, LogDirectory
-from storage_core.errors import SegmentLogError
+from storage_core.errors import LogDirectoryError, SegmentLogError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect.recover import recover
 from storage_core.inspect.recover_in_place import recover_in_place
@@ -122,6 +123,73 @@ def test_after_a_crash_in_place_nothing_is_lost(files, policy, every):
         assert_each_byte_is_somewhere(files, state, name)
         recover_in_place(state, options(), f"{ASIDE}-again", policy=policy)
         assert logs_in(below(state, SOURCE)) == expected, name
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("every", [23, pytest.param(5, marks=pytest.mark.thorough)])
+def test_what_a_killed_recovery_in_place_has_cut_is_not_forgotten(files, policy, every):
+    """Nor by two that are killed."""
+    filesystem = filesystem_of(files)
+    states = crashed(
+        filesystem, lambda: recover_in_place(filesystem, options(), ASIDE, policy=policy), every, policy
+    )
+    expected = lost_in(recover(filesystem_of(files), options(), None, policy=policy, is_dry_run=True))
+    assert len(expected) > 1
+    for name, state in states[:-1]:
+        if IN_PROGRESS not in below(state, SOURCE) and ".kafka_cleanshutdown" in below(state, SOURCE):
+            # It was done.
+            continue
+        report = recover(state, options(), None, policy=policy, is_dry_run=True)
+        assert lost_in(report) >= expected, name
+        second = state.kill()
+        killed_after_its_notes(second, policy)
+        report = recover_in_place(second, options(), f"{ASIDE}-again", policy=policy)
+        assert not report.is_complete, name
+        assert lost_in(report) >= expected, name
+        assert IN_PROGRESS not in below(second, SOURCE)
+    assert IN_PROGRESS not in below(states[-1][1], SOURCE)
+
+
+IN_PROGRESS = ".segmentlog-recovery-in-progress.json"
+
+
+def lost_in(report):
+    return {
+        (each.file, each.start_byte, each.end_byte)
+        for partition in report.partitions
+        for each in partition.left_out
+    }
+
+
+def killed_after_its_notes(filesystem, policy):
+    """Run a recovery in place until it begins to change the log directory."""
+
+    class KilledError(Exception):
+        pass
+
+    def observe(_call):
+        if IN_PROGRESS in below(filesystem, SOURCE) and ".kafka_cleanshutdown" not in below(
+            filesystem, SOURCE
+        ):
+            raise KilledError
+
+    filesystem.observe = observe
+    with contextlib.suppress(KilledError):
+        recover_in_place(filesystem, options(), f"{ASIDE}-killed", policy=policy)
+    filesystem.observe = None
+
+
+def test_damaged_notes_of_a_killed_recovery_are_an_error(files):
+    for content in (
+        b"",
+        b"{}",
+        b"[]",
+        b'{"aside": "x", "partitions": [{"topic": "orders"}]}',
+        b"[" * 100_000,
+    ):
+        filesystem = filesystem_of({**files, IN_PROGRESS: content})
+        with pytest.raises(LogDirectoryError, match="found a damaged file"):
+            recover_in_place(filesystem, options(), ASIDE)
 
 
 def assert_each_byte_is_somewhere(files, state, name):
