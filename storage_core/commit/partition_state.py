@@ -34,6 +34,7 @@ from storage_core.errors import (
 from storage_core.scan.isolation import open_transactions
 from storage_core.segment.batch_walk import BatchWalk
 from storage_core.segment.file_names import (
+    DELETED_SUFFIX,
     LOG_SUFFIX,
     SWAP_SUFFIX,
     OffsetPosition,
@@ -89,6 +90,7 @@ class PartitionState:
         snapshot_from: Source of the producer snapshot at the new log end; see `JournalledPartition`.
         tail: The end of its last segment; None without a segment.
         has_metadata: Whether its directory has a ``partition.metadata``, or gets one when it is created.
+        deleted_files: The names of files in its directory that await their deletion.
     """
 
     topic: str
@@ -101,6 +103,7 @@ class PartitionState:
     snapshot_from: int | Literal["empty"] | None = "empty"
     tail: SegmentTail | None = None
     has_metadata: bool = True
+    deleted_files: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -161,6 +164,12 @@ def read_partition_state(
         snapshot_from,
         tail,
         PARTITION_METADATA in names,
+        tuple(
+            f"{base_offset:020d}{suffix}"
+            for suffix in names.suffixes
+            if suffix.endswith(DELETED_SUFFIX)
+            for base_offset in names.base_offsets(suffix)
+        ),
     )
 
 

@@ -7,6 +7,7 @@ fail is checked here, before the journal is written.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +47,7 @@ from storage_core.commit_replay.staged_batches import (
     write_places,
 )
 from storage_core.directory.log_directory_files import LOCK_FILE
-from storage_core.errors import CorruptError, LogDirectoryError, OptionError, StorageError
+from storage_core.errors import CorruptError, LogDirectoryError, OptionError, SegmentLogError, StorageError
 from storage_core.log.log_root import check_topic_partition, choose_topic_id
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import (
@@ -114,6 +115,7 @@ def prepare(
         settings.threads,
     )
     _write_missing_topic_ids(job, states, topic_ids)
+    _delete_due_files(job, states.values(), time_ms)
     clean_shutdown = filesystem.read_file(job.path(CLEAN_SHUTDOWN_FILE), _MAX_CLEAN_SHUTDOWN_BYTES)
     if clean_shutdown is None and not settings.flush:
         # A job that does not flush does not restore the file.
@@ -476,6 +478,19 @@ def _topic_ids(
             )
         found[topic] = choose_topic_id(job.filesystem, topic, paths, wanted)
     return found
+
+
+def _delete_due_files(job: JobContext, states: Iterable[PartitionState], now_ms: int) -> None:
+    """Delete the files of segments that earlier jobs overwrote, once ``file.delete.delay.ms`` has passed."""
+    for state in states:
+        delay_ms = job.settings.config_of(state.topic).file_delete_delay_ms
+        for name in state.deleted_files:
+            path = job.path(f"{state.topic}-{state.partition}/{name}")
+            status = job.filesystem.status(path)
+            if status is not None and now_ms - status.modified_ms >= delay_ms:
+                # What cannot be deleted costs space only.
+                with contextlib.suppress(SegmentLogError):
+                    job.filesystem.delete(path)
 
 
 def _write_missing_topic_ids(

@@ -66,12 +66,16 @@ from storage_core.commit_replay.publish import (
     require_own_directory,
 )
 from storage_core.commit_replay.staged_batches import in_parallel
+from storage_core.directory.segment_listing import regular_file_names
 from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError, SegmentLogError
 from storage_core.record.batch_header import batch_fingerprint
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment.file_names import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     base_offset_of,
     log_file_name,
@@ -79,7 +83,7 @@ from storage_core.segment.file_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.log_config import LogConfig
@@ -473,18 +477,18 @@ class _CommitReplay:
         """Remove the commit's files once the rows are visible, the interlock last."""
         filesystem, root = self.filesystem, self.root
         delete_staged_files(filesystem, root, self.journal.job_id)
-        self._delete_former_snapshots()
+        self._flush_changed(self._delete_former_snapshots() | self._mark_overwritten_segments())
         if self.journal.is_flushed:
             forget_unflushed(filesystem, root)
             write_clean_shutdown_file(filesystem, root, self.journal.clean_shutdown)
         self._delete_journal(flush=self.journal.is_flushed)
 
-    def _delete_former_snapshots(self) -> None:
+    def _delete_former_snapshots(self) -> set[str]:
         """Delete the snapshots at the former log ends: a broker, too, keeps only the newest one and those of segments.
 
         Otherwise a partition would have a snapshot for each micro-batch of a stream.
         """
-        changed = []
+        changed = set()
         for partition in self.journal.partitions:
             former_end = partition.log_end_before
             directory = self._directory(partition)
@@ -495,7 +499,32 @@ class _CommitReplay:
                 or self.filesystem.status(f"{directory}/{log_file_name(former_end)}") is not None
             )
             if not is_needed and self.filesystem.delete(f"{directory}/{snapshot_file_name(former_end)}"):
-                changed.append(directory)
+                changed.add(directory)
+        return changed
+
+    def _mark_overwritten_segments(self) -> set[str]:
+        """Rename the files of segments that end below a raised log start, as a broker does: a later job deletes them.
+
+        Reads that were planned before find them, for as long as ``file.delete.delay.ms`` says, counted from the commit.
+        """
+        filesystem, changed = self.filesystem, set()
+        for partition in self.journal.partitions:
+            if partition.log_start_after <= partition.log_start_before:
+                continue
+            directory = os.path.join(self.root, f"{partition.topic}-{partition.partition}")
+            names = regular_file_names(filesystem, directory)
+            bases = [base for base in names.base_offsets(LOG_SUFFIX) if base <= partition.log_start_after]
+            for suffix in (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LOG_SUFFIX) if bases else ():
+                for base_offset in names.base_offsets(suffix):
+                    if base_offset < bases[-1]:
+                        path = f"{directory}/{base_offset:020d}{suffix}"
+                        filesystem.set_modified_ms(path, self.journal.entry.time_ms)
+                        filesystem.rename(path, path + DELETED_SUFFIX)
+                        changed.add(directory)
+        return changed
+
+    def _flush_changed(self, directories: Collection[str]) -> None:
+        changed = sorted(directories)
         if self.journal.is_flushed:
             if len(changed) >= _MANY_PARTITIONS:
                 self.filesystem.sync(self.root)
