@@ -58,7 +58,8 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
          doc="Required. One or more (a list, a glob as `/data/*/kafka-logs` or `/data/{a,b}`, or comma separated unless "
              "the whole text exists; `file:` URIs too): a Kafka log directory, a folder of them, or one partition "
              "directory. Globs have Hadoop's syntax, but a literal `*` is `[*]`, not `\\*`; they follow symbolic "
-             "links."),
+             "links. Copies of one partition (of one cluster and topic id) are read as one log: what the preferred copy lacks "
+             "comes from the others."),
     _any("subscribe", "topics", "",
          doc="Topics to read, comma separated. Internal topics only if named here."),
     _any("subscribePattern", "Java regex", "",

@@ -13,6 +13,7 @@ import fnmatch
 import logging
 import os
 import re
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -57,7 +58,7 @@ _NO_EPOCH = -1
 def choose_replica(
     filesystem: FileSystem, candidates: Sequence[PartitionDirectory], level: int = logging.WARNING
 ) -> PartitionDirectory:
-    """Choose which directory of a partition to read, and log the others.
+    """Choose which directory of a partition to read, with the others as its `copies`, and log them.
 
     If one cannot be read, the partition is that one: it is an error only for who reads this partition.
     """
@@ -70,10 +71,10 @@ def choose_replica(
     if others:
         _log.log(
             level,
-            "%s-%d is read from %s, not from %s.",
+            "%s-%d is read from %s; only offsets that are not there are read from %s.",
             *(chosen.topic, chosen.partition, chosen.path, ", ".join(each.path for each in others)),
         )
-    return chosen
+    return replace(chosen, copies=tuple(others))
 
 
 def _is_readable(filesystem: FileSystem, directory: PartitionDirectory) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from storage_core.cached_property import cached_property
@@ -38,7 +38,7 @@ from storage_core.directory.visibility import Visibility, read_visibility
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
 
@@ -177,6 +177,11 @@ class LogDirectoryFiles:
         return self._offsets_or_none(LOG_START_OFFSET_CHECKPOINT, "every log starts at its first segment")
 
     @cached_property
+    def cleaner_offsets(self) -> dict[tuple[str, int], int]:
+        """Up to where logs were compacted, per (topic, partition)."""
+        return self._offsets_or_none(CLEANER_OFFSET_CHECKPOINT, "no log is known to be compacted")
+
+    @cached_property
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         """High watermark per (topic, partition).
 
@@ -210,12 +215,23 @@ class LogDirectoryFiles:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """One replica of a partition on disk, in the log directory ``root``."""
+    """One replica of a partition on disk, in the log directory ``root``.
+
+    Attributes:
+        copies: Other directories of this partition, in other roots, which may have offsets that this one lacks. Those
+            that are preferred come first.
+    """
 
     path: str
     topic: str
     partition: int
     root: LogDirectoryFiles
+    copies: tuple[PartitionDirectory, ...] = field(default=(), compare=False)
+
+    def anew(self, root_of: Callable[[str], LogDirectoryFiles]) -> PartitionDirectory:
+        """The same directories, with the present files of their roots."""
+        copies = tuple(copy.anew(root_of) for copy in self.copies)
+        return replace(self, root=root_of(self.root.path), copies=copies)
 
     @property
     def topic_partition(self) -> tuple[str, int]:

@@ -79,9 +79,9 @@ class Segments(Sequence[SegmentReader]):
         listing: SegmentListing,
         open_segment: Callable[[int, Collection[str] | None, str], SegmentReader],
     ) -> None:
+        self.listing = listing
         self.base_offsets = listing.base_offsets
         self.file_names = listing.file_names
-        self._swapped = listing.swapped
         self._open_segment = open_segment
         self._opened: dict[int, SegmentReader] = {}
 
@@ -101,8 +101,20 @@ class Segments(Sequence[SegmentReader]):
         segment = self._opened.get(base_offset)
         if segment is not None:
             return segment
-        suffix = SWAP_SUFFIX if base_offset in self._swapped else ""
+        suffix = SWAP_SUFFIX if base_offset in self.listing.swapped else ""
         return self._keep(self._open_segment(base_offset, self.file_names, suffix))
+
+    def next_base_offset(self, index: int) -> int | None:
+        """The base offset of the next segment in the same directory; None for the last one."""
+        return self.base_offsets[index + 1] if index + 1 < len(self) else None
+
+    def end_offset(self, index: int) -> int | None:
+        """The offset up to which a segment is read; None for the log end."""
+        return self.next_base_offset(index)
+
+    def file_base_offset(self, index: int) -> int:
+        """The base offset in the name of a segment's file, which may be below the offset from which on it is read."""
+        return self.base_offsets[index]
 
     def reopen(self, index: int, suffix: str = "") -> SegmentReader:
         """Create a segment again from the present names of its files, whatever the listing says."""
@@ -136,6 +148,9 @@ class PartitionLog:
     Everything but the listing is read at its first use, and then does not change.
     Changes of a commit that is not visible yet are not seen (see `visibility`).
     Offsets below ``log_start_offset`` are logically deleted, though segments may still hold them.
+
+    Attributes:
+        notices: What whoever reads the log should know, in sentences.
     """
 
     def __init__(
@@ -149,6 +164,7 @@ class PartitionLog:
         self.directory = directory
         self.segments = segments
         self.skip_damage = skip_damage
+        self.notices: list[str] = []
         self._filesystem = filesystem
 
     @classmethod
@@ -330,7 +346,8 @@ class PartitionLog:
             return None
         for index in range(self.segment_index_for(offset) or 0, len(self.segments)):
             header = self.read_segment(index, lambda segment: segment.translate_offset(offset))
-            if header is not None:
+            end_offset = self.segments.end_offset(index)
+            if header is not None and (end_offset is None or header.base_offset < end_offset):
                 # After the log end only torn or damaged bytes can follow.
                 return (self.segments[index], header) if header.base_offset < self.log_end_offset else None
         return None

@@ -8,7 +8,6 @@ from there, which leader epochs and topic ids reveal as they do to consumers (KI
 from __future__ import annotations
 
 import logging
-import os
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -25,7 +24,6 @@ from storage_core.scan.pruning import prune_partition
 from storage_core.scan.read import read_task
 from storage_core.scan.resolve import resolve, resolve_partition, split_paths
 from storage_core.scan.tail import is_settled, present_partitions
-from storage_core.segment.file_names import log_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -119,7 +117,8 @@ class LogFollower:
             mark = self._mark_of(followed)
             is_unchanged = mark == followed.mark and followed.directory.root.path not in changed_roots
             if not is_unchanged:
-                followed.mark = mark if is_settled(*mark) else None
+                is_certain = is_settled(*mark) and not followed.directory.copies
+                followed.mark = mark if is_certain else None
                 yield from self._read_followed(followed)
 
     def _read_first(self) -> Iterator[pa.RecordBatch]:
@@ -232,12 +231,15 @@ class LogFollower:
         known = followed.directory
         path = known.root.path
         options = replace(self._options, starting=EarliestBound())
+        level = logging.DEBUG if followed.active_path else logging.WARNING
 
         def resolved(watch: CommitWatch) -> PartitionRange:
-            root = LogDirectoryFiles(self._filesystem, path)
-            root.visibility = watch.visibility_of(path)
-            directory = PartitionDirectory(known.path, known.topic, known.partition, root)
-            return resolve_partition(self._filesystem, directory, options)
+            def root_of(path: str) -> LogDirectoryFiles:
+                root = LogDirectoryFiles(self._filesystem, path)
+                root.visibility = watch.visibility_of(path)
+                return root
+
+            return resolve_partition(self._filesystem, known.anew(root_of), options, level)
 
         # A watch of its own: what it notices must not hide from the other partitions that something changed.
         watch = CommitWatch(self._filesystem, {path: self._watch.visibility_of(path)})
@@ -252,7 +254,7 @@ class LogFollower:
             followed.next_offset = log.log_start_offset
         bases = log.segments.base_offsets
         if bases:
-            followed.active_path = os.path.join(log.path, log_file_name(bases[-1]))
+            followed.active_path = log.segments[-1].log_path
         followed.topic_id = log.topic_id or followed.topic_id
         followed.truncations_bytes = log.directory.root.visibility.truncations_bytes
 

@@ -286,7 +286,7 @@ def _partition(
             # Offsets in which there is no batch.
             skipped = _NOTHING_THERE
     bases = log.segments.base_offsets
-    opened = sorted({log.segment_index_for(span.base_offset) or 0 for _, span in numbered})
+    opened = sorted({log.segment_index_for(span.start_offset) or 0 for _, span in numbered})
     return PartitionExplanation(
         log.topic,
         log.partition,
@@ -317,12 +317,12 @@ def _log_end_offset(log: PartitionLog) -> int | None:
 def _spans(log: PartitionLog, numbered: Sequence[_Numbered]) -> tuple[SpanExplanation, ...]:
     explained = []
     for place, (number, span) in enumerate(numbered):
-        index = log.segment_index_for(span.base_offset) or 0
+        index = log.segment_index_for(span.start_offset) or 0
         size_bytes = log.read_segment(index, lambda segment: segment.size_bytes)
         before = numbered[place - 1][1] if place else None
-        is_last = place + 1 == len(numbered) or numbered[place + 1][1].base_offset != span.base_offset
+        is_last = place + 1 == len(numbered) or not _is_same_file(numbered[place + 1][1], span)
         read_before_bytes = 0
-        if before is not None and before.base_offset == span.base_offset:
+        if before is not None and _is_same_file(before, span):
             read_before_bytes = before.end_position_bytes
         explained.append(
             SpanExplanation(
@@ -339,6 +339,10 @@ def _spans(log: PartitionLog, numbered: Sequence[_Numbered]) -> tuple[SpanExplan
             )
         )
     return tuple(explained)
+
+
+def _is_same_file(one: LogSpan, other: LogSpan) -> bool:
+    return (one.base_offset, one.directory) == (other.base_offset, other.directory)
 
 
 def _batches(segment: SegmentReader, span: LogSpan) -> int:

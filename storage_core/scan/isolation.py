@@ -107,7 +107,9 @@ class TransactionReplay:
         while index < len(base_offsets) and base_offsets[index] < end_offset:
             if self.is_complete or self.next_offset >= end_offset:
                 break
-            aborted += self._walk_again_if_replaced(index, end_offset, upper_bound_offset)
+            segment_end_offset = self._log.segments.end_offset(index)
+            stop_offset = end_offset if segment_end_offset is None else min(end_offset, segment_end_offset)
+            aborted += self._walk_again_if_replaced(index, stop_offset, upper_bound_offset)
             index += 1
         if not self.is_complete:
             self.next_offset = max(self.next_offset, end_offset)
@@ -118,7 +120,8 @@ class TransactionReplay:
     ) -> list[AbortedTransaction]:
         """Walk a segment; again if a live broker has renamed or replaced its file since the listing."""
         segments = self._log.segments
-        is_last = index == len(segments) - 1
+        # A segment of which only a part is read may have anything after it.
+        is_last = index == len(segments) - 1 or segments.end_offset(index) != segments.next_base_offset(index)
         next_offset, undecided = self.next_offset, list(self.undecided)
         first_offsets, doubtful = dict(self._open), dict(self._doubtful)
         for reopen in (None, "", DELETED_SUFFIX):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -152,11 +152,17 @@ def locate_spans(wanted: PartitionRange) -> Iterator[LogSpan]:
         base_offset = bases[index]
         if base_offset >= wanted.end_offset:
             break
-        next_base_offset = bases[index + 1] if index + 1 < len(bases) else None
+        next_base_offset = log.segments.next_base_offset(index)
+        segment_end_offset = log.segments.end_offset(index)
         end_offset = wanted.end_offset
-        if next_base_offset is not None:
-            end_offset = min(end_offset, next_base_offset)
+        if segment_end_offset is not None:
+            end_offset = min(end_offset, segment_end_offset)
+        if max(wanted.start_offset, base_offset) >= end_offset:
+            continue
         part = wanted.part(max(wanted.start_offset, base_offset), end_offset)
+        if part.start_offset == base_offset > log.segments.file_base_offset(index):
+            # No span before it reports damage that reaches into it.
+            part = replace(part, is_first=True)
         span = log.read_segment(index, partial(_span_of, wanted=part, next_base_offset=next_base_offset))
         if span is not None:
             yield span
@@ -182,7 +188,7 @@ def _span_of(segment: SegmentReader, wanted: PartitionRange, next_base_offset: i
     return LogSpan(
         wanted.topic,
         wanted.partition,
-        wanted.log.path,
+        segment.directory,
         segment.base_offset,
         os.path.basename(segment.log_path),
         place.start_offset,

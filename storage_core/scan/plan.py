@@ -225,7 +225,10 @@ def _plan_tasks(
 def _read_settings(
     ranges: Sequence[PartitionRange], options: ReadOptions, condition: Predicate | None
 ) -> ReadSettings:
-    roots = {each.log.directory.root.path: each.log.directory.root for each in ranges}
+    directories = (each.log.directory for each in ranges)
+    roots = {
+        each.root.path: each.root for directory in directories for each in (directory, *directory.copies)
+    }
     return ReadSettings(
         options.max_decompressed_batch_bytes,
         options.fail_on_data_loss,
@@ -316,7 +319,7 @@ def _cut_spans(
         if span.size_bytes <= task_bytes:
             return [span]
         log = by_partition[span.topic, span.partition].log
-        index = log.segment_index_for(span.base_offset)
+        index = log.segment_index_for(span.start_offset)
         assert index is not None  # noqa: S101  (the span was located in it)
         return log.read_segment(index, partial(cut_span, span, target_bytes=task_bytes))
 

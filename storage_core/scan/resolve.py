@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from storage_core.cached_property import cached_property
 from storage_core.directory import PartitionDirectory, PartitionLog, find_partitions
 from storage_core.directory.discovery import directories_that_match, is_glob
+from storage_core.directory.joined_log import join_copies
 from storage_core.errors import (
     LogDirectoryError,
     OffsetOutOfRangeError,
@@ -283,10 +284,16 @@ def check_bounds(options: ReadOptions, selected: Iterable[PartitionDirectory]) -
 
 
 def resolve_partition(
-    filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions
+    filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions, level: int = logging.WARNING
 ) -> PartitionRange:
-    """Find where a partition starts and stops, as `resolve` does; raises as it does."""
-    return _PartitionResolver(load_log(filesystem, directory, options), options).resolve()
+    """Find where a partition starts and stops, as `resolve` does; raises as it does.
+
+    The log's notices are logged at a level: to who looks again and again, they are no news.
+    """
+    log = load_log(filesystem, directory, options)
+    for notice in log.notices:
+        _log.log(level, "%s", notice)
+    return _PartitionResolver(log, options).resolve()
 
 
 def resolve_start(log: PartitionLog, options: ReadOptions) -> int:
@@ -357,14 +364,18 @@ def _exists(filesystem: FileSystem, path: str) -> bool:
 
 
 def load_log(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions) -> PartitionLog:
-    """List a partition's directory, as `PartitionLog.load` does, for a read with these options."""
-    return PartitionLog.load(
-        filesystem,
-        directory,
-        use_indexes=options.use_indexes,
-        max_batch_bytes=options.max_decompressed_batch_bytes,
-        skip_damage=options.mode != "FAILFAST",
-    )
+    """List a partition's directory and its copies, as `PartitionLog.load` does, for a read with these options."""
+    logs = [
+        PartitionLog.load(
+            filesystem,
+            each,
+            use_indexes=options.use_indexes,
+            max_batch_bytes=options.max_decompressed_batch_bytes,
+            skip_damage=options.mode != "FAILFAST",
+        )
+        for each in (directory, *directory.copies)
+    ]
+    return logs[0] if len(logs) == 1 else join_copies(filesystem, logs)
 
 
 def _check_assigned(bound: Bound, position: str, assigned: set[TopicPartition]) -> None:

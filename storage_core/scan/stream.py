@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from storage_core.config import INT_MAX, LONG_MAX
-from storage_core.directory import LogDirectoryFiles, PartitionDirectory
+from storage_core.directory import LogDirectoryFiles
 from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import DataLossError, LogDirectoryError, OptionError
 from storage_core.scan.bounds import (
@@ -43,7 +43,7 @@ from storage_core.scan.tail import LogTail
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from storage_core.directory import PartitionLog
+    from storage_core.directory import PartitionDirectory, PartitionLog
     from storage_core.filesystem import FileSystem
     from storage_core.scan.options import StreamOptions
 
@@ -149,7 +149,7 @@ class LogStream:
         else:
             # An offset that is asked for need not be below a high watermark, which may be some seconds old.
             everything = dataclasses.replace(options, ending_at="logEnd", isolation_level="read_uncommitted")
-            return resolve_partition(self._filesystem, log.directory, everything).start_offset
+            return resolve_partition(self._filesystem, log.directory, everything, logging.DEBUG).start_offset
         self._moving.add(key)
         if offset >= latest_offset or self._options.is_start_relative:
             self._anchored.add(key)
@@ -396,18 +396,20 @@ class LogStream:
             self._look()
         found = {}
         roots: dict[str, LogDirectoryFiles] = {}
+
+        def root_of(path: str) -> LogDirectoryFiles:
+            if path not in roots:
+                watch.observe(path)
+                roots[path] = LogDirectoryFiles(self._filesystem, path)
+                roots[path].visibility = watch.visibility_of(path)
+            return roots[path]
+
         for key in keys:
             tailed = self._tail.partitions.get(key)
             if tailed is None or self._filesystem.status(tailed.directory.path, follow_symlinks=True) is None:
                 self._check_deleted([key])
                 continue
-            known = tailed.directory
-            path = known.root.path
-            if path not in roots:
-                watch.observe(path)
-                roots[path] = LogDirectoryFiles(self._filesystem, path)
-                roots[path].visibility = watch.visibility_of(path)
-            found[key] = PartitionDirectory(known.path, known.topic, known.partition, roots[path])
+            found[key] = tailed.directory.anew(root_of)
         return found
 
     def _range(
@@ -434,7 +436,7 @@ class LogStream:
             ending_at="logEnd",
             isolation_level="read_uncommitted",
         )
-        wanted = resolve_partition(self._filesystem, directory, bounds)
+        wanted = resolve_partition(self._filesystem, directory, bounds, logging.DEBUG)
         if is_continued and wanted.start_offset == start_offset:
             # Damage that reaches into this batch was described by the one that it began in.
             wanted = dataclasses.replace(wanted, is_first=False)
@@ -503,7 +505,7 @@ def _end_within(wanted: PartitionRange, max_bytes: int) -> int:
     left_bytes = max_bytes
     for span in locate_spans(wanted):
         if span.size_bytes > left_bytes:
-            index = wanted.log.segment_index_for(span.base_offset)
+            index = wanted.log.segment_index_for(span.start_offset)
             assert index is not None  # noqa: S101  (the span was located in it)
             segment = wanted.log.read_segment(index, lambda segment: segment)
             pieces = cut_span(span, segment, max(left_bytes, 1))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import META_PROPERTIES, REPLICATION_OFFSET_CHECKPOINT
 from storage_core.checkpoint.truncations_file import truncated_to
-from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
+from storage_core.directory import LogDirectoryFiles, find_partitions
 from storage_core.directory.discovery import OTHER_DIRECTORIES
 from storage_core.directory.log_directory_files import LOCK_FILE, is_log_directory
 from storage_core.directory.visibility import CommitWatch, read_visibility
@@ -24,12 +24,11 @@ from storage_core.errors import LogDirectoryError, SegmentLogError
 from storage_core.filesystem.values import MissingError
 from storage_core.scan.resolve import limit_offset, load_log, split_paths
 from storage_core.scan.topic_selection import select_partitions
-from storage_core.segment.file_names import log_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from storage_core.directory import PartitionLog
+    from storage_core.directory import PartitionDirectory, PartitionLog
     from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
     from storage_core.scan.bounds import TopicPartition
     from storage_core.scan.options import ReadOptions, StreamOptions
@@ -103,6 +102,7 @@ class TailedPartition:
         directory_status: The directory's status before the last look; None to look again in any case.
         topic_id: The topic's id, which a topic that is created anew does not have.
         truncations_bytes: How much of the log directory's list of truncations was taken into account.
+        notices: What the last look told of the log.
         failures: How many looks failed, one after the other, since ``failing_since_s``.
     """
 
@@ -115,6 +115,7 @@ class TailedPartition:
     directory_status: FileStatus | None = None
     topic_id: str | None = None
     truncations_bytes: int = 0
+    notices: frozenset[str] = frozenset()
     failures: int = 0
     failing_since_s: float = 0.0
 
@@ -201,11 +202,14 @@ class LogTail:
 
     def log_of(self, key: TopicPartition) -> PartitionLog:
         """List a partition as it is now, with the commits that were visible at the last look."""
-        known = self.partitions[key].directory
-        root = LogDirectoryFiles(self._filesystem, known.root.path)
-        root.visibility = self._watch.visibility_of(root.path)
-        directory = PartitionDirectory(known.path, known.topic, known.partition, root)
+        directory = self.partitions[key].directory.anew(self._root_files)
         return load_log(self._filesystem, directory, self.options_of(key))
+
+    def _root_files(self, path: str) -> LogDirectoryFiles:
+        """The present files of a log directory, with the commits that were visible at the last look."""
+        root = LogDirectoryFiles(self._filesystem, path)
+        root.visibility = self._watch.visibility_of(path)
+        return root
 
     def _changed_roots(self) -> set[str]:
         """The log directories in which commits or truncations became visible."""
@@ -381,8 +385,8 @@ class LogTail:
             # Before the look, so that later changes show in the next one.
             each.directory_status = self._filesystem.status(each.directory.path, follow_symlinks=True)
             each.active_status = self._filesystem.status(each.active_path) if each.active_path else None
-        files = LogDirectoryFiles(self._filesystem, root.path)
-        files.visibility = before = self._watch.visibility_of(root.path)
+        files = self._root_files(root.path)
+        before = files.visibility
         found = [(each, self._end_of(each, root, files)) for each in suspects]
         if read_visibility(self._filesystem, root.path, before) != before:
             for each in suspects:
@@ -424,8 +428,9 @@ class LogTail:
         self, tailed: TailedPartition, root: _Root, files: LogDirectoryFiles
     ) -> tuple[PartitionLog, int] | None:
         """The partition's log, and where what may be read of it ends; None if it cannot be read now."""
-        known = tailed.directory
-        directory = PartitionDirectory(known.path, known.topic, known.partition, files)
+        directory = tailed.directory.anew(
+            lambda path: files if path == files.path else self._root_files(path)
+        )
         try:
             log = load_log(self._filesystem, directory, root.options)
             if root.ends_at_high_watermark and files.high_watermarks and log.high_watermark is None:
@@ -438,6 +443,9 @@ class LogTail:
             self._note_failure(tailed, error)
             return None
         tailed.failures = 0
+        for notice in log.notices:
+            _log.log(logging.DEBUG if notice in tailed.notices else logging.WARNING, "%s", notice)
+        tailed.notices = frozenset(log.notices)
         return log, end_offset
 
     def _note_failure(self, tailed: TailedPartition, error: SegmentLogError) -> None:
@@ -461,7 +469,7 @@ class LogTail:
         tailed.topic_id = log.topic_id or tailed.topic_id
         tailed.truncations_bytes = root.visibility.truncations_bytes
         bases = log.segments.base_offsets
-        active_path = os.path.join(log.path, log_file_name(bases[-1])) if bases else log.path
+        active_path = log.segments[-1].log_path if bases else log.path
         if self._roots[root.path].ends_at_high_watermark:
             # A copy may lack records that its checkpoint counts, and get them later.
             is_certain = root.high_watermarks.get(log.directory.topic_partition, 0) <= log.log_end_offset
@@ -469,7 +477,7 @@ class LogTail:
             # The status of another active segment before the look is not known.
             is_certain = active_path == tailed.active_path and is_settled(tailed.directory_status)
         tailed.active_path = active_path
-        if not is_certain:
+        if not is_certain or log.directory.copies:
             tailed.directory_status = None
 
     def _note_rewind(self, tailed: TailedPartition, log: PartitionLog) -> None:

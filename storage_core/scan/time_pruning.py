@@ -26,6 +26,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from storage_core.cached_property import cached_property
+from storage_core.directory.joined_log import JoinedLog
 from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.record import batch_timestamps
 from storage_core.record.batch_header import (
@@ -431,6 +432,9 @@ def prune_range(wanted: PartitionRange, condition: Predicate, options: ReadOptio
     end_offset = wanted.end_offset if bounds.offset_end is None else min(wanted.end_offset, bounds.offset_end)
     if bounds.is_empty or start_offset >= end_offset:
         return PartitionRange(log, wanted.start_offset, wanted.start_offset)
+    if isinstance(log, JoinedLog):
+        # Times in a part of a segment that is read from another copy say nothing.
+        return PartitionRange(log, start_offset, end_offset)
     if bounds.timestamp_start_ms is not None:
         found_offset = proven_start_offset(log, bounds.timestamp_start_ms, start_offset, end_offset, options)
         if log.skip_damage and start_offset < found_offset < end_offset:

@@ -15,9 +15,10 @@ from storage_core.errors import (
 )
 from tests.damage.observation import Observation, Verdict
 from tests.damage.partition_judge import PartitionJudge
+from tests.damage.reads import ROW_COLUMNS
 
 if TYPE_CHECKING:
-    from tests.damage.base_log import BaseLog
+    from tests.damage.base_log import BaseLog, TopicPartition
     from tests.damage.mutations import Mutation
     from tests.damage.reads import Outcome, Read
 
@@ -50,8 +51,55 @@ def judge(
         undamaged: Returns the result of the same read on the undamaged directory.
     """
     seen = [Observation(log, root, mutations, files, read, outcome) for root in log.roots]
-    # With several copies, the reader may choose any.
-    return min((_verdict(each, undamaged) for each in seen), key=lambda verdict: len(verdict.problems))
+    # With several copies, the reader may choose any, and fill what it lacks from the others.
+    verdicts = [_verdict(each, undamaged) for each in seen]
+    if len(seen) > 1 and outcome.error is None:
+        verdicts.append(_verdict_of_copies(seen))
+    return min(verdicts, key=lambda verdict: len(verdict.problems))
+
+
+def _verdict_of_copies(copies: list[Observation]) -> Verdict:
+    """Each row is whole in some copy, and each offset that is whole in one is there."""
+    verdict = Verdict()
+    for key, rows in copies[0].rows.items():
+        offsets = [row.offset for row in rows]
+        if any(before >= after for before, after in pairwise(offsets)):
+            verdict.problem(f"{key}: offsets do not ascend: {offsets}")
+    for key in copies[0].truths:
+        _check_copies(key, copies, verdict)
+    return verdict
+
+
+def _check_copies(key: TopicPartition, copies: list[Observation], verdict: Verdict) -> None:
+    indexes = [ROW_COLUMNS.index(name) for name in copies[0].read.columns]
+    out = {row.offset: row.values for row in copies[0].rows.get(key, ())}
+    allowed: dict[int, set[object]] = {}
+    wanted: set[int] = set()
+    is_complete = not any(mutation.is_forged for mutation in copies[0].mutations)
+    for copy in copies:
+        bounds = copy.bounds(key)
+        is_complete &= bounds is not None
+        for segment in copy.truths[key].segments:
+            is_complete &= not (segment.astray or segment.surplus)
+            for found in segment.known:
+                for offset, row in found.rows():
+                    allowed.setdefault(offset, set()).add(repr(tuple(row[index] for index in indexes)))
+            for found in segment.entries:
+                wanted |= {
+                    offset for offset, row in found.rows()
+                    if bounds and offset in range(*bounds) and copy.holds(key, offset, row)
+                }  # fmt: skip
+    if copies[0].read.mode != "FAILFAST":
+        # Damage within a segment is left out and reported, even if another copy has these offsets.
+        damage = [each for copy in copies for segment in copy.truths[key].segments for each in segment.damage]
+        wanted = {
+            offset for offset in wanted if not any(each.first_offset <= offset < each.end_offset for each in damage)
+        }  # fmt: skip
+    never_written = [offset for offset, values in out.items() if repr(values) not in allowed.get(offset, ())]
+    if never_written:
+        verdict.problem(f"rows that no copy has at offsets {never_written[:5]}")
+    if is_complete and not copies[0].read.committed and (missing := sorted(wanted - out.keys())):
+        verdict.problem(f"offsets {missing[:8]} are whole in some copy and were not read")
 
 
 def _verdict(seen: Observation, undamaged: Callable[[], Outcome]) -> Verdict:
