@@ -94,6 +94,7 @@ PartitionerName = Literal["default", "roundRobin", "random"]
 _OF_STREAMING_WRITES: Final = frozenset({"checkpointlocation", "queryname"})
 _COMPRESSION: Final = "compression.type"
 _LEVEL: Final = "compression.level"
+_TIMESTAMP_LIMITS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 _BATCH_SIZE: Final = "batch.size"
 _DEFAULT_BATCH_SIZE_BYTES: Final = 128 * 1024
 # Kafka's producers say none, its topics say uncompressed.
@@ -292,6 +293,12 @@ def parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogConf
     return LogConfig.from_dict({**values, level_key: given[_LEVEL]})
 
 
+def _timestamp_limits(config: Mapping[str, str]) -> LogConfig | None:
+    """The limits of timestamps. Kafka's default for the future does not count: rows of a test or a plan may lie there."""
+    given = {name: value for name, value in config.items() if name in _TIMESTAMP_LIMITS}
+    return LogConfig.from_dict({_TIMESTAMP_LIMITS[1]: LONG_MAX, **given}) if given else None
+
+
 def parse_transaction(given: Mapping[str, str]) -> tuple[str | None, int | None]:
     """The application that numbers its writes, and the number of this one; None if they are not given."""
     app_id, version = given.get("txnAppId"), given.get("txnVersion")
@@ -338,6 +345,7 @@ class WriteOptions:
     Attributes:
         path: As given, or the path of a ``file:`` URI.
         config: The configuration of each topic that is written, ``batch.size`` included.
+        timestamp_limits: The limits of timestamps that were given, and no others; None if none was.
         flush: Whether everything is on disk before the rows become visible.
         compares_rows: Whether the rows of a repeated micro-batch must be those that were written.
         offsets_from: The paths of ``offsetsFrom``, as given.
@@ -346,6 +354,7 @@ class WriteOptions:
 
     path: str
     config: LogConfig
+    timestamp_limits: LogConfig | None = None
     topic: str | None = None
     partitions: int | None = None
     partitioner: PartitionerName = "default"
@@ -410,6 +419,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         path=parse_path(given),
         config=parse_config(given, config),
+        timestamp_limits=_timestamp_limits(config),
         topic=parse_topic(given),
         partitions=parse_partitions(given),
         partitioner=cast(

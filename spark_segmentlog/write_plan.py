@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -21,16 +22,20 @@ from storage_core.errors import (
     UnreadableError,
 )
 from storage_core.scan.options import parse_read_options
+from storage_core.scan.plan import plan_scan
+from storage_core.scan.read import read_schema, read_task
 from storage_core.scan.resolve import resolve, split_paths
 from storage_core.segment import base_offset_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from pyspark.sql.types import StructType
 
     from spark_segmentlog.options import WriteOptions
     from storage_core.filesystem import FileSystem
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,11 @@ class WritePlan:
         """The partitions of a topic, which may be new."""
         return self.topics.get(topic) or TopicPlan(self.options.partition_count, is_new=True)
 
-    def settings(self, topics: Iterable[str] = ()) -> JobSettings:
-        """The settings of the commit, given the topics of the rows; that of the options is among them."""
+    def settings(self, topics: Iterable[str] = (), without_rows: Iterable[str] = ()) -> JobSettings:
+        """The settings of the commit, given the topics of the rows, and those to restore without rows.
+
+        The topic of the options is among them.
+        """
         options = self.options
         written = set(topics)
         if options.topic is not None and not options.broker_directory:
@@ -103,12 +111,12 @@ class WritePlan:
             topic_ids=options.topic_ids,
             broker_directory=options.broker_directory,
             preserve_offsets=options.preserve_offsets,
-            restored_offsets=self._restored_offsets(written),
+            restored_offsets=self._restored_offsets(written | set(without_rows)),
             flush=options.flush,
         )
 
     def _restored_offsets(self, written: set[str]) -> dict[tuple[str, int], tuple[int, int]]:
-        """Of topics with rows, of the one that the options name, and of those whose records were all deleted.
+        """Of topics with rows, of the one that the options name, and of those that have no rows to write.
 
         Other topics are not created: the DataFrame may hold only some of the source's topics. Internal topics must
         be read, or named.
@@ -118,6 +126,49 @@ class WritePlan:
         gone = {topic for (topic, _), (_, end) in bounds.items() if end} - with_records - INTERNAL_TOPICS
         restored = written | gone | {self.options.topic}
         return {partition: offsets for partition, offsets in bounds.items() if partition[0] in restored}
+
+
+def topics_without_rows(filesystem: FileSystem, plan: WritePlan, written: Collection[str]) -> set[str]:
+    """Return the topics under ``offsetsFrom`` that no DataFrame can hold, as all their records are aborted or open.
+
+    Their logs are read up to the first row, so topics with rows cost little.
+    """
+    bounds, options = plan.restored_offsets, plan.options
+    if options.topic is not None:
+        return set()
+    found = set()
+    for topic in sorted(
+        {topic for (topic, _), (start, end) in bounds.items() if start < end} - INTERNAL_TOPICS
+    ):
+        if topic in written or _has_committed_row(filesystem, options, topic):
+            continue
+        if options.broker_directory and plan.topic_plan(topic).is_new and topic not in options.topic_ids:
+            _log.warning(
+                "%s has no committed records, and the cluster has no topic of this name: its log start and log end are "
+                "not restored. Create the topic first.",
+                topic,
+            )
+            continue
+        found.add(topic)
+    return found
+
+
+def _has_committed_row(filesystem: FileSystem, options: WriteOptions, topic: str) -> bool:
+    read_options = parse_read_options(
+        {
+            "path": split_paths(filesystem, [options.offsets_from or ""]),
+            "subscribe": [topic],
+            "isolationLevel": "read_committed",
+            "columns": ["offset"],
+        }
+    )
+    try:
+        tasks = plan_scan(filesystem, read_options).tasks
+        schema = read_schema(read_options)
+        return any(batch.num_rows for task in tasks for batch in read_task(filesystem, task, schema))
+    except CorruptError:
+        # What is damaged is restored by those who read it.
+        return True
 
 
 def plan_write(

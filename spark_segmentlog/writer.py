@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import socket
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,13 +23,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from spark_segmentlog.tracebacks import raises_without_frames
 from spark_segmentlog.workers import reduce_for_workers, require_directories, require_shared_storage
 from spark_segmentlog.write_columns import CASE_SENSITIVE
+from spark_segmentlog.write_plan import topics_without_rows
 from storage_core.commit import CommitJob, StagedManifest, StageWriter
 from storage_core.commit.routing import RoutedRows
 from storage_core.commit.rows_digest import RowsDigest, rows_digest
 from storage_core.commit_files.stage_names import StageId
-from storage_core.errors import CorruptCheckpointError, InvalidRecordError
+from storage_core.errors import CorruptCheckpointError, InvalidRecordError, InvalidTimestampError
 from storage_core.filesystem import FileSystem
 from storage_core.log.log_root import check_topic_partition
+from storage_core.log.log_validator import validate_records
 from storage_core.partitioning import (
     DefaultPartitioner,
     KeyedRows,
@@ -84,6 +87,7 @@ class RowRouter:
         Raises:
             InvalidRecordError: A row has no topic, or a partition that its topic does not have, or no key although
                 the topic is compacted.
+            InvalidTimestampError: A timestamp is beyond a limit that was given.
             OptionError: Kafka does not allow a topic's name.
         """
         self._check_offsets(batch)
@@ -96,7 +100,9 @@ class RowRouter:
         records = pa.RecordBatch.from_arrays(
             [batch.column(place) for _, place in named], [name for name, _ in named]
         )
-        return RoutedRows(records, topics.names, topics.indexes, partitions)
+        rows = RoutedRows(records, topics.names, topics.indexes, partitions)
+        self._check_timestamps(rows)
+        return rows
 
     def _keyed(self, batch: pa.RecordBatch, topics: _Topics) -> KeyedRows:
         partitions = self._column(batch, self._columns.partition)
@@ -174,6 +180,22 @@ class RowRouter:
                 "Compacted topic cannot accept message without key. Compaction keeps the last record of each key: "
                 "give each row one, or leave compact out of cleanup.policy."
             )
+
+    def _check_timestamps(self, rows: RoutedRows) -> None:
+        limits = self._plan.options.timestamp_limits
+        if limits is None:
+            return
+        try:
+            validate_records(rows.records, limits, int(time.time() * 1000))
+        except InvalidTimestampError as error:
+            row, message, _ = error.record_errors[0]
+            topic = rows.topics[0 if rows.topic_indexes is None else int(rows.topic_indexes[row])]
+            raise InvalidTimestampError(
+                f"Invalid timestamp in a row for {topic}-{int(rows.partitions[row])}: {message} Correct it, or leave the "
+                "limit out.",
+                record_errors=error.record_errors,
+                record_error_count=error.record_error_count,
+            ) from None
 
     @staticmethod
     def _column(batch: pa.RecordBatch, place: int | None) -> Any:
@@ -318,7 +340,7 @@ class SegmentLogWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the rows that the tasks have staged. Runs once, on the driver, after all tasks."""
         rows = [message for message in messages if isinstance(message, StagedRows)]
-        job = self._job(rows)
+        job = self._job(rows, is_complete=True)
         has_rows = any(each.manifest is not None for each in rows)
         is_committed = self._plan.is_committed
         if (
@@ -342,9 +364,11 @@ class SegmentLogWriter(DataSourceArrowWriter):
             if self._plan.is_new_root:
                 job.empty_new_root()
 
-    def _job(self, rows: list[StagedRows]) -> CommitJob:
+    def _job(self, rows: list[StagedRows], *, is_complete: bool = False) -> CommitJob:
+        filesystem, plan = FileSystem(), self._plan
         topics = {topic for each in rows for topic in each.topics}
-        return CommitJob(FileSystem(), self._plan.root, self._plan.settings(topics))
+        without_rows = topics_without_rows(filesystem, plan, topics) if is_complete else set()
+        return CommitJob(filesystem, plan.root, plan.settings(topics, without_rows))
 
     def _log_no_topics(self) -> None:
         """Warn of a job without rows that its user expects to empty a topic, or to create one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pyarrow as pa
@@ -108,6 +109,64 @@ def test_the_topic_that_is_named_is_restored_without_rows(root, source_without_r
     options = {"topic": topic, "preserveOffsets": "true", "offsetsFrom": str(source_without_rows)}
     write(writer_of(root, "value", "partition", "offset", **options))
     assert bounds_of(root) == {f"{topic}-0": bounds}
+
+
+@pytest.fixture
+def source_without_committed_rows(tmp_path):
+    """Topics with only aborted records, with an open transaction, with both and a deleted start, and with rows."""
+    path = tmp_path / "source"
+    row = pa.table({"value": [b"1"]})
+    with storage_core.LogDirectory.open(path) as logs:
+        for name in ("aborted", "both"):
+            log = logs.create(name)
+            with contextlib.suppress(ZeroDivisionError), log.transaction() as transaction:
+                transaction.append(row)
+                raise ZeroDivisionError
+        logs.get("both").delete_records(1)
+        for name in ("open", "both"):
+            logs.get_or_create(name).transaction().append(row)
+        logs.create("kept").append(row)
+        logs.create("rows").append(row)
+    return path
+
+
+def test_topics_with_only_aborted_or_open_records_are_restored(root, source_without_committed_rows):
+    """Otherwise the groups that are at their ends would be out of range."""
+    source = source_without_committed_rows
+    names = ["value", "topic", "partition", "offset"]
+    table = rows(source, isolation_level="read_committed", subscribe="rows").select(names)
+    writer = writer_of(root, *names, preserveOffsets="true", offsetsFrom=str(source))
+    write(writer, table.to_batches())
+    bounds = bounds_of(source)
+    # Another topic with rows may have been left out on purpose.
+    del bounds["kept-0"]
+    assert bounds == {"aborted-0": (0, 2), "both-0": (1, 3), "open-0": (0, 1), "rows-0": (0, 1)}
+    assert bounds_of(root) == bounds
+    assert rows(root).select(names).equals(table)
+
+
+def test_a_topic_without_committed_rows_that_a_cluster_does_not_have_is_told(
+    root, source_without_committed_rows, caplog
+):
+    root.mkdir(parents=True)
+    (root / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qk\n")
+    names = ["value", "topic", "partition", "offset"]
+    topic_id = "AbCdEfGhIjKlMnOpQrStUg"
+    writer = writer_of(
+        root,
+        *names,
+        preserveOffsets="true",
+        offsetsFrom=str(source_without_committed_rows),
+        brokerDirectory="true",
+        topicIds=f'{{"rows":"{topic_id}","open":"{topic_id[::-1]}"}}',
+    )
+    table = rows(source_without_committed_rows, subscribe="rows").select(names)
+    write(writer, table.to_batches())
+    assert sorted(name for name in os.listdir(root) if name.endswith("-0")) == ["open-0", "rows-0"]
+    assert [record.args[0] for record in caplog.records if record.levelname == "WARNING"] == [
+        "aborted",
+        "both",
+    ]
 
 
 def test_a_source_with_an_unknown_end_is_refused_with_advice(root, tmp_path):
