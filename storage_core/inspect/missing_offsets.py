@@ -24,6 +24,7 @@ from storage_core.inspect.segment_check import gaps_in, has_holes
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import (
     INDEX_SUFFIXES,
+    LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     base_offset_of,
     log_file_name,
@@ -242,8 +243,9 @@ class OffsetAccount:
 
     def _orphans(self, start_offset: int, end_offset: int) -> list[int]:
         """The offsets in a range in the names of indexes, and within the log of snapshots, that have no log file."""
-        bases = {span.base_offset for span in self._spans}
-        first_offset = min(bases, default=0)
+        # That of a log file which a compaction was about to replace is none.
+        bases = {base_offset_of(name) for name in self._names if f"{LOG_SUFFIX}." in f"{name}."}
+        first_offset = self._spans[0].base_offset if self._spans else 0
         found = set()
         for name in self._names:
             offset = base_offset_of(name)

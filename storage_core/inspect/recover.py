@@ -107,6 +107,10 @@ _KNOWN_FILES: Final = frozenset(
 _SET_ASIDE_AS_STRAY: Final = (
     "A broker sets the directory aside as a stray one, and begins an empty log in its place."
 )
+_CUT_COMMITS: Final = (
+    "Rows of its commits may be among those that are left out. Without it, a job that is repeated with its txnVersion, or a "
+    "stream that starts again, writes its last rows once more, instead of taking them for written."
+)
 _GIVE_TOPIC_ID: Final = (
     "Write partition.metadata, with the lines 'version: 0' and 'topic_id: <id>': kafka-topics.sh --describe shows the id, "
     "and so does partition.metadata of another replica."
@@ -203,8 +207,15 @@ def recover(
     found = survey(filesystem, options)
     if target is not None:
         target = os.path.abspath(path_of(target))
-        require_outside(filesystem, target, [found.root.path])
+        require_outside(filesystem, target, [found.root.path, *(each.path for each in found.directories)])
         require_empty(filesystem, target)
+        status = filesystem.status(target)
+        if status is not None and not status.is_directory:
+            raise LogDirectoryError(
+                "Expected no such directory, or an empty one, found a symbolic link, which the new directory cannot "
+                "replace. Name the directory itself.",
+                path=target,
+            )
     if manifest is not None:
         manifest = os.path.abspath(path_of(manifest))
         _require_new_file(filesystem, manifest, found.root.path)
@@ -212,7 +223,7 @@ def recover(
     report = report_of(found, plans, policy, None if is_dry_run else target)
     if target is not None and not is_dry_run:
         with _building(filesystem, target, found.root.path) as work:
-            _Copy(filesystem, found, work, link, advance).copy(plans)
+            _Copy(filesystem, found, report, work, link, advance).copy(plans)
             ends = load_recovered(filesystem, work, plans, options.max_decompressed_batch_bytes)
             report = with_ends(report, ends)
             write_manifest(filesystem, manifest or os.path.join(work, MANIFEST_FILE), report)
@@ -240,6 +251,7 @@ class Survey:
         left_out_files: What is left out of the root.
         unserved: What a broker would not serve whatever is in the logs.
         earlier: What a recovery in place has left out that was interrupted.
+        has_commits: Whether jobs have committed rows to it.
         marker: The content of the clean-shutdown marker; None without one.
         is_selection: Whether not all partitions were asked for.
     """
@@ -250,8 +262,14 @@ class Survey:
     left_out_files: tuple[LeftOutFile, ...]
     unserved: tuple[LeftOutFile, ...]
     earlier: Mapping[tuple[str, int], tuple[LeftOut, ...]]
+    has_commits: bool
     marker: bytes | None
     is_selection: bool
+
+    @property
+    def commits_path(self) -> str:
+        """The path of the file of commits, which is there or not."""
+        return os.path.join(self.root.path, COMMITS_FILE)
 
     def marker_of(self, report: RecoveryReport) -> bytes | None:
         """The content of the marker of what was recovered.
@@ -366,6 +384,7 @@ def survey(filesystem: FileSystem, options: ReadOptions) -> Survey:
             *(() if is_partition or has_topic_selection(options) else _not_found(filesystem, root, known)),
         ),
         _left_out_earlier(filesystem, root.path),
+        filesystem.status(os.path.join(root.path, COMMITS_FILE)) is not None,
         read_clean_shutdown_file(filesystem, root.path),
         has_topic_selection(options) or is_partition,
     )
@@ -497,7 +516,15 @@ def report_of(
             )
             for plan, parts, kept in zip(plans, left_out, damaged, strict=True)
         ),
-        survey.left_out_files + tuple(each for plan in plans for each in plan.left_out_files),
+        (
+            *survey.left_out_files,
+            *(each for plan in plans for each in plan.left_out_files),
+            *(
+                [LeftOutFile(survey.commits_path, _CUT_COMMITS)]
+                if survey.has_commits and any(left_out)
+                else ()
+            ),
+        ),
         unserved,
     )
 
@@ -637,12 +664,15 @@ class _Copy:
         self,
         filesystem: FileSystem,
         survey: Survey,
+        report: RecoveryReport,
         work: str,
         link: bool,
         advance: Callable[[int], object] | None,
     ) -> None:
         self._filesystem = filesystem
         self._survey = survey
+        # Files of the root that are left out.
+        self._without = {each.path for each in (*report.unserved, *report.left_out_files)}
         self._work = work
         self._link = link
         self._advance = advance
@@ -710,11 +740,10 @@ class _Copy:
         return target
 
     def _copy_root(self, plans: Sequence[PartitionPlan]) -> None:
-        broken = {each.path for each in self._survey.unserved}
         for name in (META_PROPERTIES, _BOOTSTRAP_CHECKPOINT, COMMITS_FILE):
-            if os.path.join(self._survey.root.path, name) in broken:
-                continue
-            self._copy_file(os.path.join(self._survey.root.path, name), os.path.join(self._work, name))
+            path = os.path.join(self._survey.root.path, name)
+            if path not in self._without:
+                self._copy_file(path, os.path.join(self._work, name))
         cleaned = cleaner_offsets(self._filesystem, self._survey.root.path, plans)
         if cleaned:
             write_offset_checkpoint(

@@ -25,6 +25,7 @@ from storage_core.checkpoint import (
 )
 from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.checkpoint.truncations_file import TruncationsFile
+from storage_core.commit_files.commits_file import COMMITS_FILE
 from storage_core.directory import PartitionDirectory
 from storage_core.directory.discovery import REMOTE_INDEX_CACHE
 from storage_core.directory.log_directory_files import LOCK_FILE, parse_partition_directory_name
@@ -44,7 +45,7 @@ from storage_core.inspect.recover import (
     write_manifest,
 )
 from storage_core.inspect.recovered_logs import cleaner_offsets, load_recovered, path_in, write_missing_files
-from storage_core.inspect.recovery_plan import LeftOutFile, PartitionPlan, Policy, SegmentPlan
+from storage_core.inspect.recovery_plan import LeftOutFile, PartitionPlan, Policy, SegmentPlan, damaged_swaps
 from storage_core.inspect.roots import require_outside
 from storage_core.log.local_log import rename_files
 from storage_core.log.log_loader import complete_interrupted_swaps
@@ -75,6 +76,7 @@ _REPLACED: Final = (SWAP_SUFFIX, DELETED_SUFFIX, CLEANED_SUFFIX)
 _SET_ASIDE: Final = (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,
+    COMMITS_FILE,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
@@ -122,7 +124,7 @@ def recover_in_place(
         if policy == "tail":
             found.require_nothing_discarded(filesystem, options.max_decompressed_batch_bytes)
         for directory in found.directories:
-            _complete_replacements(filesystem, directory, aside)
+            _complete_replacements(filesystem, directory, aside, policy, options.max_decompressed_batch_bytes)
         plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
         found = replace(found, unserved=(*found.unserved, *_not_partitions(filesystem, root)))
         report = replace(report_of(found, plans, policy, root), aside=aside)
@@ -153,14 +155,15 @@ def _not_partitions(filesystem: FileSystem, root: str) -> Iterator[LeftOutFile]:
             yield LeftOutFile(os.path.join(root, entry.name), reason)
 
 
-def _complete_replacements(filesystem: FileSystem, directory: PartitionDirectory, aside: str) -> None:
+def _complete_replacements(
+    filesystem: FileSystem, directory: PartitionDirectory, aside: str, policy: Policy, max_batch_bytes: int
+) -> None:
     """Complete what a compaction was about to replace, after the log files that are removed unread are put aside.
 
     Such are the output of an interrupted compaction, what it replaces, and what a broker's own recovery has discarded.
     """
     names = list_regular_files(filesystem, directory.path)
     if not any(name.endswith(_REPLACED) for name in names):
-        # Indexes without a log file stay until it is said what they are evidence of.
         return
     folder = os.path.join(aside, f"{directory.topic}-{directory.partition}")
     make_directories(filesystem, folder)
@@ -169,7 +172,10 @@ def _complete_replacements(filesystem: FileSystem, directory: PartitionDirectory
         if name.endswith(_REPLACED) or (has_swap and name.endswith(LOG_SUFFIX)):
             copy_flushed(filesystem, os.path.join(directory.path, name), os.path.join(folder, name))
     filesystem.flush_directory(folder)
-    complete_interrupted_swaps(filesystem, directory.path)
+    if policy == "salvage":
+        for name in damaged_swaps(filesystem, directory.path, names, max_batch_bytes):
+            filesystem.delete(os.path.join(directory.path, name))
+    complete_interrupted_swaps(filesystem, directory.path, keep_orphans=True)
 
 
 class _InPlace:
@@ -201,6 +207,8 @@ class _InPlace:
                 cut_offset = min(each.start_offset for each in plan.left_out)
                 truncations.note_begin(plan.directory.topic, plan.directory.partition, cut_offset)
         delete_clean_shutdown_file(self._filesystem, root)
+        if any(each.path == self._survey.commits_path for each in self._report.left_out_files):
+            self._filesystem.delete(self._survey.commits_path)
         for plan in plans:
             self._change_partition(plan)
         cleaned = cleaner_offsets(self._filesystem, root, plans)

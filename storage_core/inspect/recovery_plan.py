@@ -54,7 +54,7 @@ from storage_core.segment.file_names import (
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileStatus, FileSystem
@@ -225,6 +225,8 @@ class _Counted:
     records: int = 0
     cut_batches: int = 0
     cut_records: int = 0
+    # After the last batch that is kept.
+    next_offset: int = 0
     # Batches with a valid CRC and a malformed marker, which the recovery refuses.
     refused: list[LeftOut] = field(default_factory=list)
 
@@ -297,6 +299,7 @@ class _Planner:
             else:
                 segments, log_end_offset = self._without_all(segments), self._log_start_offset
         missing, compacted = self._missing(checkpointed_start)
+        self._name_open_transactions(producers)
         epochs = self._rebuilt_epochs()
         topic_id = self._topic_id()
         names, has_snapshot = self._other_files(log_end_offset)
@@ -343,6 +346,26 @@ class _Planner:
                 missing.append(part)
         return tuple(missing), tuple(compacted)
 
+    def _name_open_transactions(self, producers: ProducerStateManager) -> None:
+        """Say whose transaction may have ended in what is left out: it stays open, and consumers wait before it."""
+        if not self._is_salvage:
+            return
+        for producer_id, state in sorted(producers.producers.items()):
+            first_offset = state.current_transaction_first_offset
+            after = [
+                number
+                for number, each in enumerate(self._left_out)
+                if first_offset is not None and each.end_offset > first_offset
+            ]
+            if after:
+                part = self._left_out[after[0]]
+                reason = (
+                    f"{part.reason} The end of the transaction of producer {producer_id} from offset {first_offset} on may "
+                    "have been in it: as long as it is open, consumers of committed records stop there, and "
+                    "kafka-transactions.sh abort ends it."
+                )
+                self._left_out[after[0]] = replace(part, reason=reason)
+
     def _add_to_end(self, ranges: list[LeftOut], missing: Missing) -> bool:
         last = ranges[-1] if ranges else None
         if last is None or (last.file, last.end_byte, last.end_offset) != missing[:3]:
@@ -356,8 +379,17 @@ class _Planner:
         return True
 
     def _list(self) -> SegmentListing:
-        if not any(name.endswith(SWAP_SUFFIX) for name in self._names):
-            return SegmentListing(tuple(log_base_offsets(self._names)), FileNames(self._names))
+        names = self._names
+        if self._is_salvage and (
+            swaps := damaged_swaps(self._filesystem, self._path, names, self._max_batch_bytes)
+        ):
+            for name in swaps:
+                self._leave_out(
+                    name, "Output of a compaction that is damaged. What it was to replace is whole."
+                )
+            self._names = names = tuple(name for name in names if name not in swaps)
+        if not any(name.endswith(SWAP_SUFFIX) for name in names):
+            return SegmentListing(tuple(log_base_offsets(names)), FileNames(names))
         return list_segments(
             self._filesystem,
             self._path,
@@ -453,6 +485,8 @@ class _Planner:
             is_kept &= ~is_cut
         counted.batches += int(is_kept.sum())
         counted.records += int(records[is_kept].sum())
+        if is_kept.any():
+            counted.next_offset = window.header(int(np.flatnonzero(is_kept)[-1])).next_offset
         self._note_epochs(window, is_kept)
         self._account.see(base_offset, window)
 
@@ -467,7 +501,7 @@ class _Planner:
             header.next_offset,
             0,
             0,
-            reason,
+            f"{reason} It is the marker of a transaction of producer {header.producer_id}, epoch {header.producer_epoch}.",
         )
 
     def _note_epochs(self, window: BatchWindow, is_kept: np.ndarray) -> None:
@@ -495,7 +529,9 @@ class _Planner:
         is_last = base_offset == self._bases[-1]
         kept = self._kept(check, is_last=is_last)
         size_bytes = sum(part.end_byte - part.start_byte for part in kept)
-        next_offset = check.judged.end.next_offset
+        counted = self._counted[base_offset]
+        # A refused marker may be the last batch.
+        next_offset = counted.next_offset if counted.refused else check.judged.end.next_offset
         cut = self._cuts.get(base_offset)
         if cut is not None:
             if base_offset not in self._recovered:
@@ -631,6 +667,38 @@ class _Planner:
 
     def _leave_out(self, name: str, reason: str) -> None:
         self._left_out_files.append(LeftOutFile(os.path.join(self._path, name), reason))
+
+
+def damaged_swaps(
+    filesystem: FileSystem, path: str, names: Sequence[str], max_batch_bytes: int
+) -> tuple[str, ...]:
+    """Find the output of an interrupted compaction that is worse than the segments that it was to replace.
+
+    Returns:
+        The names of all of its files, of the indexes first, if a log file among them is damaged, no original was removed
+        yet, and these have no damage; otherwise nothing.
+    """
+    swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
+    bases = sorted(base for name in swaps if (base := base_offset_of(name)) is not None and ".log" in name)
+    originals = log_base_offsets(names)
+    if not set(bases) <= set(originals) or any(name.endswith(".log" + DELETED_SUFFIX) for name in names):
+        return ()
+
+    def judged(base_offset: int, suffix: str) -> tuple[bool, int]:
+        """Whether a segment is valid, and where it ends."""
+        segment = SegmentReader(
+            filesystem, path, base_offset, suffix=suffix, max_batch_bytes=max_batch_bytes, skip_damage=True
+        )
+        found = judge_indexes(filesystem, segment)
+        is_valid = not found.damage and found.end.position_bytes == found.size_bytes
+        return is_valid, max(found.end.next_offset, base_offset + 1)
+
+    outputs = {base: judged(base, SWAP_SUFFIX) for base in bases}
+    replaced = {each for base, (_, end) in outputs.items() for each in originals if base <= each < end}
+    is_worse = not all(is_valid for is_valid, _ in outputs.values())
+    if is_worse and all(judged(base, "")[0] for base in replaced):
+        return tuple(sorted(swaps, key=lambda name: ".log" in name))
+    return ()
 
 
 def _is_valid_throughout(check: SegmentCheck) -> bool:

@@ -378,7 +378,7 @@ class _LogLoader:
 
 
 def complete_interrupted_swaps(
-    filesystem: FileSystem, path: str, file_names: Sequence[str] | None = None
+    filesystem: FileSystem, path: str, file_names: Sequence[str] | None = None, *, keep_orphans: bool = False
 ) -> list[str]:
     """Complete or roll back the replacement of segments that a crash interrupted.
 
@@ -387,8 +387,8 @@ def complete_interrupted_swaps(
         <file>.swap       complete output                               → replaces the originals, unless part of
                                                                           the output of a split is still .cleaned
 
-    No other process changes the directory; ``file_names`` are the regular files in it, if already listed. Returns the
-    remaining ones, sorted.
+    No other process changes the directory; ``file_names`` are the regular files in it, if already listed. Indexes without
+    a log file are deleted, too, unless they are kept as evidence of it. Returns the remaining files, sorted.
     """
     if file_names is None:
         file_names = list_regular_files(filesystem, path)
@@ -399,7 +399,8 @@ def complete_interrupted_swaps(
         filesystem.flush_directory(path)
     swaps.remove_leftovers()
     swaps.complete()
-    swaps.remove_orphans()
+    if not keep_orphans:
+        swaps.remove_orphans()
     if swaps.has_changed:
         filesystem.flush_directory(path)
     return sorted(swaps.names)

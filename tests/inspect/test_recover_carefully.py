@@ -14,6 +14,7 @@ from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect import recover_in_place as in_place
 from storage_core.inspect.index_check import rebuild_indexes
+from storage_core.record.batch_header import parse_batch_header
 from storage_core.scan.options import options_of
 from tests.conformance.archives import fingerprint, unpack_case
 from tests.inspect.recovering import EXAMPLES, PARTITION_DIRECTORY, TOPIC, flip, rows, run, run_in_place
@@ -239,6 +240,105 @@ def test_salvage_takes_a_damaged_swap_without_an_index(source, partition, tmp_pa
     report = run(source, tmp_path / "target", "salvage")
     assert rows(tmp_path / "target").num_rows > 0
     assert not report.is_complete
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_salvage_prefers_intact_originals_to_a_damaged_swap(
+    source, partition, tmp_path, is_in_place: bool, is_torn: bool
+):
+    """A crash came while a compaction was about to replace the first three segments."""
+    expected = rows(source)
+    swap = partition / f"{FIRST}.swap"
+    swap.write_bytes(b"".join(path.read_bytes() for path in sorted(partition.glob("*.log"))[:3]))
+    flip(swap, 5_000)
+    if is_torn:
+        (source / ".kafka_cleanshutdown").unlink()
+        with open(partition / LAST, "ab") as log:
+            log.write(b"torn")
+    if is_in_place:
+        report = run_in_place(source, tmp_path / "aside", "salvage")
+        assert (tmp_path / "aside" / PARTITION_DIRECTORY / swap.name).exists()
+    else:
+        report = run(source, tmp_path / "target", "salvage")
+        assert swap.name in {os.path.basename(each.path) for each in report.left_out_files}
+    assert report.is_complete != is_torn
+    assert rows(source if is_in_place else tmp_path / "target").equals(expected)
+
+
+def test_salvage_takes_a_damaged_swap_if_an_original_is_damaged_too(source, partition, tmp_path):
+    swap = partition / f"{FIRST}.swap"
+    swap.write_bytes((partition / FIRST).read_bytes())
+    flip(swap, 5_000)
+    flip(partition / FIRST, 9_000)
+    report = run(source, tmp_path / "target", "salvage")
+    (found,) = (each for each in report.partitions if f"{each.topic}-{each.partition}" == PARTITION_DIRECTORY)
+    assert [each.file for each in found.left_out] == [swap.name]
+
+
+@pytest.mark.parametrize("what", ["marker", "damage"])
+def test_salvage_names_the_producer_whose_transaction_stays_open(tmp_path, what: str):
+    logs, _ = unpack_case("txn", tmp_path / "case")
+    partition = logs / "txn-long-0"
+    path = max(partition.glob("*.log"))
+    content = bytearray(path.read_bytes())
+    markers = [(start, header) for start, header in _batches(content) if header.attributes & 0x20]
+    start, header = markers[-1]
+    if what == "marker":
+        # Its version is one that nobody knows, and its CRC is right.
+        content[start + 61 + 5 : start + 61 + 9] = b"\xff" * 4
+        crc = crc32c.crc32c(content[start + 21 : header.end_position_bytes])
+        struct.pack_into(">I", content, start + 17, crc)
+    else:
+        content[start + 30] ^= 1
+    path.write_bytes(content)
+    report = run(logs, tmp_path / "target", "salvage", options={"subscribe": "txn-long"})
+    (found,) = report.partitions
+    assert any(f"producer {header.producer_id}" in each.reason for each in found.left_out)
+
+
+def _batches(content):
+    start = 0
+    while start < len(content):
+        header = parse_batch_header(content, start, start, path="")
+        yield start, header
+        start = header.end_position_bytes
+
+
+# -- The target and files of the root --------
+
+
+def test_a_target_that_is_a_link_is_refused_at_once(source, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "target").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LogDirectoryError, match="symbolic link"):
+        run(source, tmp_path / "target")
+    assert not [path.name for path in tmp_path.iterdir() if "recovery" in path.name]
+
+
+def test_a_target_in_a_partition_that_a_link_leads_to_is_refused(source, partition, tmp_path):
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / PARTITION_DIRECTORY).symlink_to(partition)
+    with pytest.raises(OptionError, match="outside of"):
+        run(tmp_path / "linked" / PARTITION_DIRECTORY, partition / "target")
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_commits_are_kept_only_if_their_rows_are(source, partition, tmp_path, is_in_place, is_damaged):
+    """A job that is repeated must not take rows for written that were cut."""
+    (source / ".segmentlog-commits").write_bytes(b"")
+    if is_damaged:
+        flip(partition / LAST, 5_000)
+    if is_in_place:
+        report = run_in_place(source, tmp_path / "aside", "salvage")
+        assert (tmp_path / "aside" / ".segmentlog-commits").exists()
+    else:
+        report = run(source, tmp_path / "target", "salvage")
+    root = source if is_in_place else tmp_path / "target"
+    assert (root / ".segmentlog-commits").exists() != is_damaged
+    names = {os.path.basename(each.path) for each in report.left_out_files}
+    assert (".segmentlog-commits" in names) == is_damaged
 
 
 # -- Indexes --------
