@@ -106,7 +106,8 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
     _any("useIndexes", "boolean", "true",
          doc="`false` walks every batch header instead of using index files."),
     _any("maxDecompressedBatchBytes", "size", "64m",
-         doc="The largest batch, decompressed, that is not an error."),
+         doc="The largest batch, decompressed, that is not an error. As decoded, a record counts as 32 bytes and a record "
+             "header as 128."),
     _any("includeHeaders", "boolean", "false",
          doc="Adds the column `headers`."),
     _any("includeMetadata", "boolean", "false",

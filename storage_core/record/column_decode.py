@@ -26,7 +26,15 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG, SMALLEST_RECORD_BYTES
-from storage_core.record.section import RecordColumns, RecordHeaders, RecordSection, Slices, WantedFields
+from storage_core.record.section import (
+    RECORD_COST_BYTES,
+    RECORD_HEADER_COST_BYTES,
+    RecordColumns,
+    RecordHeaders,
+    RecordSection,
+    Slices,
+    WantedFields,
+)
 from storage_core.record.varint import (
     VARINT_LIMIT_BYTES,
     VARLONG_LIMIT_BYTES,
@@ -94,6 +102,7 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
     Raises:
         UnevenRecordsError: Lengths or offsets contradict each other.
         MalformedVarintError: A variable-length integer is too long.
+        BatchTooLargeError: A batch holds more records or headers than its limit allows.
     """
     headers = section.headers
     counts = headers["record_count"].astype(np.int64)
@@ -105,6 +114,7 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
     # A wrong count must not make any array below larger than the section.
     if np.any(counts * SMALLEST_RECORD_BYTES > section.ends - section.starts):
         raise UnevenRecordsError
+    section.check_cost(counts, RECORD_COST_BYTES, "records")
     offsets = np.repeat(base_offsets, counts)
     timestamps_ms = batch_timestamps_ms(section, counts) if wanted.timestamp else None
     needs_bytes = wanted.key or wanted.value or wanted.headers
@@ -134,7 +144,7 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
 
     keys = _read_slices(cursor, body_ends)
     values = _read_slices(cursor, body_ends)
-    record_headers = _read_headers(cursor, buffer, body_ends, decode=wanted.headers)
+    record_headers = _read_headers(cursor, section, counts, body_ends, decode=wanted.headers)
     return RecordColumns(
         counts,
         offsets,
@@ -195,24 +205,32 @@ def _read_slices(cursor: VarintCursor, limits: _Int64Array) -> Slices:
 
 
 def _read_headers(
-    cursor: VarintCursor, buffer: _Bytes, limits: _Int64Array, *, decode: bool
+    cursor: VarintCursor, section: RecordSection, rows: _Int64Array, limits: _Int64Array, *, decode: bool
 ) -> RecordHeaders | None:
+    """The headers of all records, of which each batch has a number of ``rows``; without ``decode``, only counts are checked."""
     positions = cursor.positions
+    buffer = section.buffer
     has_none = positions + 1 == limits
     has_no_headers = bool(has_none.all())
     if np.any(positions >= limits) or buffer[positions if has_no_headers else positions[has_none]].any():
         raise UnevenRecordsError
-    if not decode:
-        return None
     if has_no_headers:
-        return RecordHeaders.none(len(positions))
-    return _read_each_header(cursor, buffer, limits)
-
-
-def _read_each_header(cursor: VarintCursor, buffer: _Bytes, limits: _Int64Array) -> RecordHeaders:
+        return RecordHeaders.none(len(positions)) if decode else None
     counts = cursor.read(VARINT_LIMIT_BYTES)
+    left_bytes = limits - cursor.positions
+    # A header has at least two bytes.
+    if counts.min() < 0 or np.any(2 * counts > left_bytes) or np.any((counts == 0) & (left_bytes > 0)):
+        raise UnevenRecordsError
+    by_batch = np.add.reduceat(counts, np.cumsum(rows) - rows)
+    section.check_cost(by_batch, RECORD_HEADER_COST_BYTES, "record headers")
+    return _read_each_header(cursor, buffer, counts, limits) if decode else None
+
+
+def _read_each_header(
+    cursor: VarintCursor, buffer: _Bytes, counts: _Int64Array, limits: _Int64Array
+) -> RecordHeaders:
     positions = cursor.positions
-    if counts.min() < 0 or np.any(counts > limits - positions) or counts.max() > _HEADER_STEPS_LIMIT:
+    if counts.max() > _HEADER_STEPS_LIMIT:
         raise UnevenRecordsError
     first = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=first[1:])

@@ -15,11 +15,14 @@ from storage_core.record.batch_header import (
     LOG_APPEND_TIME_FLAG,
     MAGIC_V2,
     MAX_OFFSET,
+    SMALLEST_RECORD_BYTES,
     BatchHeader,
 )
 from storage_core.record.column_decode import UnevenRecordsError, decode_by_column
 from storage_core.record.legacy_records import decode_message_sets
 from storage_core.record.section import (
+    RECORD_COST_BYTES,
+    RECORD_HEADER_COST_BYTES,
     RecordColumns,
     RecordHeaders,
     RecordSection,
@@ -75,7 +78,7 @@ def decode_one_by_one(section: RecordSection, wanted: WantedFields) -> RecordCol
     Raises:
         CorruptRecordError: A batch's records contradict its header or their lengths.
     """
-    rows = _Rows()
+    rows = _Rows(has_headers=wanted.headers)
     row_counts = [_BatchDecoder(section, index).decode_into(rows) for index in range(len(section.starts))]
     return rows.columns(row_counts, wanted)
 
@@ -83,7 +86,8 @@ def decode_one_by_one(section: RecordSection, wanted: WantedFields) -> RecordCol
 class _Rows:
     """The records decoded so far, one array per column; slices alternate start and length."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_headers: bool) -> None:
+        self.has_headers = has_headers
         self.offsets = array("q")
         self.timestamps_ms = array("q")
         self.keys = array("q")
@@ -129,6 +133,8 @@ class _BatchDecoder:
         is_append_time = bool(int(header["attributes"]) & LOG_APPEND_TIME_FLAG)
         self._append_time_ms = int(header["max_timestamp_ms"]) if is_append_time else None
         self._record_index: int | None = None
+        self._header_count = 0
+        self._most_headers = section.max_batch_bytes // RECORD_HEADER_COST_BYTES
 
     def decode_into(self, rows: _Rows) -> int:
         """Append the batch's records to ``rows``; return their number."""
@@ -136,6 +142,16 @@ class _BatchDecoder:
             self._fail(f"a record count of at least 1, found {self._count}")
         if self._last_offset > MAX_OFFSET:
             self._fail(f"offsets of 63 bits, found {self._last_offset}")
+        # More than the bytes can hold is met below, unless the bytes are many.
+        size_bytes = len(self._data) - self._start
+        if (
+            self._count * SMALLEST_RECORD_BYTES
+            > size_bytes
+            > self._section.max_batch_bytes // RECORD_COST_BYTES
+        ):
+            self._fail(f"a record count that fits the {size_bytes} bytes of the batch, found {self._count}")
+        if self._count * SMALLEST_RECORD_BYTES <= size_bytes:
+            self._check_cost(self._count, RECORD_COST_BYTES, "records")
         position = self._start
         previous_offset = self._base_offset - 1
         for number in range(self._count):
@@ -191,14 +207,18 @@ class _BatchDecoder:
             self._fail(
                 f"the header count of record {number} to fit the {left_bytes} bytes left, found {count}"
             )
+        self._header_count += count
+        if self._header_count > self._most_headers:
+            self._check_cost(self._header_count, RECORD_HEADER_COST_BYTES, "record headers")
         rows.header_counts.append(count)
         for _ in range(count):
             key, position = self._read_slice(record, position, number, "header key")
             if key[1] < 0:
                 self._fail(f"each header of record {number} to have a key, found a length of {key[1]}")
             value, position = self._read_slice(record, position, number, "header value")
-            rows.header_keys.extend(key)
-            rows.header_values.extend(value)
+            if rows.has_headers:
+                rows.header_keys.extend(key)
+                rows.header_values.extend(value)
         return position
 
     def _read_slice(
@@ -209,6 +229,11 @@ class _BatchDecoder:
         if end > len(record):
             self._fail(f"the {field} of record {number} to lie within it, found a length of {length}")
         return (start, length), end
+
+    def _check_cost(self, count: int, cost_bytes: int, what: str) -> None:
+        counts = np.zeros(self._index + 1, np.int64)
+        counts[self._index] = count
+        self._section.check_cost(counts, cost_bytes, what)
 
     def _fail(self, expected: str) -> NoReturn:
         raise self._section.error(self._index, f"Expected {expected}.", self._record_index)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import OptionError
+from storage_core.errors import OptionError, RecordTooLargeError
 from storage_core.record.batch_header import HEADER_SIZE_BYTES, MAX_OFFSET_DELTA, TRANSACTIONAL_FLAG
 from storage_core.record.column_encode import (
     PlainRecord,
@@ -41,9 +41,12 @@ from storage_core.record.record_input import (
     Records,
     check_columns,
     check_rows,
+    chunks_of,
+    header_rows_of,
     measure_rows,
     plain_rows,
 )
+from storage_core.record.section import RECORD_COST_BYTES, RECORD_HEADER_COST_BYTES
 from storage_core.record.varint import VARINT_LIMIT_BYTES, VARLONG_LIMIT_BYTES, varint_lengths
 
 if TYPE_CHECKING:
@@ -260,6 +263,11 @@ class _Encoder:
         rows, ends = chunk.rows, chunk.ends
         counts = np.diff(ends, prepend=0)
         starts = ends - counts
+        self._require_decodable(int(counts.max()), RECORD_COST_BYTES, "records")
+        headers = header_rows_of(chunks_of(chunk.records, "headers"), 0)
+        if headers is not None:
+            header_count = int(np.add.reduceat(headers.counts, starts).max())
+            self._require_decodable(header_count, RECORD_HEADER_COST_BYTES, "record headers")
         bodies: Sequence[BytesLike]
         if is_for_columns(rows):
             bodies = encode_by_column(chunk.records, rows, ends, self._joiner, row_offsets)
@@ -280,6 +288,8 @@ class _Encoder:
 
     def encode_few(self, rows: Sequence[PlainRecord]) -> RecordBatches:
         """Encode a few rows, at least one, at offsets from 0."""
+        header_count = max(len(headers) for *_, headers in rows)
+        self._require_decodable(header_count, RECORD_HEADER_COST_BYTES, "record headers")
         plain = list(encode_one_by_one(rows, self.records_limit_bytes))
         if len(plain) > 1:
             return batches_of(
@@ -311,6 +321,14 @@ class _Encoder:
             encode_one_batch(rows[start:end], [offset - offsets[start] for offset in offsets[start:end]])
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
         ]
+
+    def _require_decodable(self, count: int, cost_bytes: int, what: str) -> None:
+        """Refuse a batch that readers refuse, because decoding it takes too much."""
+        if self._largest_batch_bytes is not None and count * cost_bytes > self._largest_batch_bytes:
+            raise RecordTooLargeError(
+                f"Expected at most {self._largest_batch_bytes // cost_bytes} {what} in a batch, the most that readers accept "
+                f"by default, found {count}. Lower batch.size, or make the record smaller."
+            )
 
     def _compressed(self, bodies: Sequence[BytesLike]) -> Sequence[BytesLike]:
         return compressed_bodies(bodies, self._compress, self._largest_batch_bytes)

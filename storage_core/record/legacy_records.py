@@ -34,7 +34,14 @@ from storage_core.record.batch_header import (
     wrapper_rows,
 )
 from storage_core.record.batch_window import inner_crc_mismatches, walk_messages
-from storage_core.record.section import RecordColumns, RecordHeaders, RecordSection, Slices, WantedFields
+from storage_core.record.section import (
+    RECORD_COST_BYTES,
+    RecordColumns,
+    RecordHeaders,
+    RecordSection,
+    Slices,
+    WantedFields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +64,7 @@ def decode_message_sets(section: RecordSection, wanted: WantedFields) -> RecordC
     is_wrapper = wrapper_rows(section.headers)
     if is_wrapper.any():
         starts, counts = _walk_sets(section, is_wrapper)
+        section.check_cost(counts, 2 * RECORD_COST_BYTES, "messages")
         messages = _Messages(section, starts, counts)
         messages.check_sets()
         offsets = messages.offsets_in_sets(is_wrapper)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -45,6 +46,10 @@ _FULL_SECTION_BYTES: Final = WINDOW_BYTES * 3 // 4
 # A header that promises more records is not trusted: a hundred bytes could fill the memory with rows that do
 # not exist. The records of such a batch are counted.
 _MAX_TRUSTED_RECORD_COUNT: Final = 1 << 20
+# What a decoded record and a decoded record header count as, beside their bytes: about what a reader allocates for the
+# smallest ones. Of each kind, a batch may hold as many as come to the limit for its bytes.
+RECORD_COST_BYTES: Final = 32
+RECORD_HEADER_COST_BYTES: Final = 128
 # The first guess at how far a single batch inflates; a wrong guess costs another attempt.
 _INFLATION_GUESS: Final = 8
 _MIN_INFLATION_GUESS_BYTES: Final = 1 << 16
@@ -78,6 +83,7 @@ class RecordSection:
         headers: Per batch, its header (a structured array of `HEADER_DTYPE`). No batch is empty.
         positions: Per batch, its position in the file; for messages.
         path: The file; for messages.
+        max_batch_bytes: What the records of a batch may take, and what decoding them may.
     """
 
     buffer: npt.NDArray[np.uint8]
@@ -86,20 +92,46 @@ class RecordSection:
     headers: npt.NDArray[Any]
     positions: npt.NDArray[np.int64]
     path: str
+    max_batch_bytes: int = sys.maxsize
+
+    def check_cost(self, counts: npt.NDArray[np.int64], cost_bytes: int, what: str) -> None:
+        """Check that the batches do not hold too many of something that is allocated for each.
+
+        Args:
+            counts: How many, per batch.
+            cost_bytes: What each takes.
+            what: Its name, in plural.
+
+        Raises:
+            BatchTooLargeError: A batch holds too many.
+        """
+        most = self.max_batch_bytes // cost_bytes
+        if counts.max() > most:
+            index = int((counts > most).argmax())
+            raise BatchTooLargeError(
+                f"Expected a batch of at most {most} {what}, for which decoding takes {self.max_batch_bytes} bytes, found "
+                f"{counts[index]}. If this batch is genuine, raise maxDecompressedBatchBytes.",
+                **self._location(index),
+            )
 
     def error(self, index: int, message: str, record_index: int | None = None) -> CorruptRecordError:
         """The error about the records of a batch that its CRC confirms."""
-        header = self.headers[index]
-        position_bytes, base_offset = int(self.positions[index]), int(header["base_offset"])
         return CorruptRecordError(
             f"{message} The batch's CRC is right: it was written like this.",
             record_index=record_index,
-            path=self.path,
-            position_bytes=position_bytes,
-            end_position_bytes=position_bytes + LOG_OVERHEAD_BYTES + int(header["batch_length"]),
-            offset=base_offset,
-            last_offset=base_offset + int(header["last_offset_delta"]),
+            **self._location(index),
         )
+
+    def _location(self, index: int) -> dict[str, Any]:
+        header = self.headers[index]
+        position_bytes, base_offset = int(self.positions[index]), int(header["base_offset"])
+        return {
+            "path": self.path,
+            "position_bytes": position_bytes,
+            "end_position_bytes": position_bytes + LOG_OVERHEAD_BYTES + int(header["batch_length"]),
+            "offset": base_offset,
+            "last_offset": base_offset + int(header["last_offset_delta"]),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +203,7 @@ def batch_section(
         header_rows(np.frombuffer(batch, np.uint8), np.zeros(1, np.int64), header.base_offset),
         np.array([header.position_bytes], np.int64),
         path,
+        limit_bytes,
     )
 
 
@@ -210,12 +243,12 @@ class SectionMaker:
         if (window.headers["attributes"][indexes] & CODEC_MASK).any():
             yield from self._decompressed(window, indexes)
         else:
-            yield from _uncompressed(window, indexes, 0)
+            yield from self._uncompressed(window, indexes, 0)
 
     def _v2_sections(self, window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[RecordSection]:
         headers = window.headers.take(indexes)
         if not ((headers["attributes"] & CODEC_MASK) != 0).any():
-            yield from _uncompressed(window, indexes, HEADER_SIZE_BYTES)
+            yield from self._uncompressed(window, indexes, HEADER_SIZE_BYTES)
             return
         # If only some are compressed, the others are copied: many small sections would cost more.
         header_suffices = self._header_suffices(headers)
@@ -246,7 +279,16 @@ class SectionMaker:
         for group in _by_rows(window, indexes):
             # Never read; the records may be this long at most.
             ends = np.full(len(group), self._max_batch_bytes, np.int64)
-            yield _section_of(window, group, window.buffer, np.zeros(len(group), np.int64), ends)
+            yield self._section_of(window, group, window.buffer, np.zeros(len(group), np.int64), ends)
+
+    def _uncompressed(
+        self, window: BatchWindow, indexes: npt.NDArray[np.int64], header_bytes: int
+    ) -> Iterator[RecordSection]:
+        """Records that are not compressed, and begin ``header_bytes`` after the start of their batch."""
+        for group in _by_rows(window, indexes):
+            starts = window.starts[group]
+            ends = starts + LOG_OVERHEAD_BYTES + window.headers["batch_length"][group]
+            yield self._section_of(window, group, window.buffer, starts + header_bytes, ends)
 
     def _decompressed(self, window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[RecordSection]:
         filled: list[int] = [0]
@@ -294,19 +336,20 @@ class SectionMaker:
     ) -> RecordSection:
         borders = np.array(filled, np.int64)
         buffer = self._output[: filled[-1] + PADDING_BYTES]
-        return _section_of(window, indexes, buffer, borders[:-1], borders[1:])
+        return self._section_of(window, indexes, buffer, borders[:-1], borders[1:])
 
-
-def _section_of(
-    window: BatchWindow,
-    indexes: npt.NDArray[np.int64],
-    buffer: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-) -> RecordSection:
-    """Some batches of a window, whose records are in a buffer."""
-    positions = window.starts[indexes] + window.position_bytes
-    return RecordSection(buffer, starts, ends, window.headers.take(indexes), positions, window.path)
+    def _section_of(
+        self,
+        window: BatchWindow,
+        indexes: npt.NDArray[np.int64],
+        buffer: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+    ) -> RecordSection:
+        """Some batches of a window, whose records are in a buffer."""
+        positions = window.starts[indexes] + window.position_bytes
+        headers = window.headers.take(indexes)
+        return RecordSection(buffer, starts, ends, headers, positions, window.path, self._max_batch_bytes)
 
 
 def _runs(
@@ -337,16 +380,6 @@ def _payloads(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[m
             except UndecodableError as error:
                 _fail_undecodable(window.path, window.header(index), error)
         yield message
-
-
-def _uncompressed(
-    window: BatchWindow, indexes: npt.NDArray[np.int64], header_bytes: int
-) -> Iterator[RecordSection]:
-    """Records that are not compressed, and begin ``header_bytes`` after the start of their batch."""
-    for group in _by_rows(window, indexes):
-        starts = window.starts[group]
-        ends = starts + LOG_OVERHEAD_BYTES + window.headers["batch_length"][group]
-        yield _section_of(window, group, window.buffer, starts + header_bytes, ends)
 
 
 def _by_rows(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:

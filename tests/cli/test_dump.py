@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from storage_core.errors import UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect.dump import dump_log
 from tests.inspect.dumped import CONTENT, dumped
-from tests.record.encoding import CONTROL, TRANSACTIONAL, Batch, Record
+from tests.record.encoding import CONTROL, TRANSACTIONAL, ZSTD, Batch, Record, compress, sized, varint
 
 ROOT = Path(__file__).parent.parent.parent
 LOG = "00000000000000000000.log"
@@ -368,3 +369,23 @@ def test_what_a_dump_imports(orders, flags, unneeded):
     command = [sys.executable, "-c", code, "dump", str(orders / LOG), *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert not set(done.stderr.split()) & {*unneeded, "pyspark", "rich"}
+
+
+@pytest.mark.parametrize("flags", [("--output", "jsonl"), ("--print-data-log",)])
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_batch_of_very_many_record_headers_is_an_error_and_no_memory(segmentlog, tmp_path, flags, is_file):
+    folder = tmp_path / "orders-0"
+    folder.mkdir()
+    count = 10_000_000
+    record = sized(b"\0\0\0" + varint(-1) * 2 + varint(count) + b"\0\x01" * count)
+    batch = Batch((Record(),), 0, ZSTD, payload=compress(ZSTD, record), count=1)
+    (folder / LOG).write_bytes(batch.encode())
+    tracemalloc.start()
+    try:
+        ended = segmentlog("dump", *(("--files", folder / LOG) if is_file else (tmp_path,)), *flags)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert ended.status == 1
+    assert "Expected a batch of at most 524288 record headers" in ended.stderr
+    assert most_bytes < 200 << 20

@@ -7,7 +7,7 @@ import pytest
 from tests.damage.bombs import BOMBS
 from tests.damage.legacy import message, wrapper
 from tests.damage.measured import can_measure_memory
-from tests.record.encoding import Batch, Record
+from tests.record.encoding import Batch, Record, compress, sized, varint
 
 LIMIT_BYTES = 64 << 20
 """The default of ``maxDecompressedBatchBytes``."""
@@ -122,4 +122,54 @@ def test_wrappers_in_wrappers_do_not_multiply(root, measuring_process, magic, co
     write_around(root, nested)
     measured = measuring_process.read(root)
     assert measured.error == "CorruptRecordError"
+    check_memory(measured)
+
+
+# Many small things in few bytes, each of which is allocated when it is decoded.
+HEADERS = b"\0\x01"
+SMALLEST_RECORD = sized(b"\0\0\0" + varint(-1) * 2 + b"\0")
+
+
+def record_of_headers(count):
+    return sized(b"\0\0\0" + varint(-1) * 2 + varint(count) + HEADERS * count)
+
+
+MANY = {"thirty million": 30_000_000, "one more than the limit allows": LIMIT_BYTES // 128 + 1}
+
+
+@pytest.mark.parametrize("include_headers", [True, False])
+@pytest.mark.parametrize("name", MANY)
+def test_a_bomb_of_record_headers(root, measuring_process, name, include_headers):
+    payload = compress(4, record_of_headers(MANY[name]))
+    start, end = write_around(root, Batch((Record(),), 1, 4, payload=payload, count=1).encode())
+    options = {"include_headers": include_headers}
+    measured = measuring_process.read(root, **options)
+    assert measured.error == "BatchTooLargeError"
+    assert f"bytes {start} to {end - 1}" in measured.message
+    check_memory(measured)
+    permissive = measuring_process.read(root, mode="PERMISSIVE", **options)
+    assert [offset for offset in permissive.offsets if offset is not None] == [0, 2, 3]
+    (damage,) = permissive.damage
+    assert (damage["startByte"], damage["endByte"], damage["error"]) == (start, end, "BatchTooLargeError")
+    check_memory(permissive)
+
+
+def test_as_many_record_headers_as_the_limit_allows(root, measuring_process):
+    limit_bytes = 8 << 20
+    payload = compress(4, record_of_headers(limit_bytes // 128))
+    write_around(root, Batch((Record(),), 1, 4, payload=payload, count=1).encode())
+    measured = measuring_process.read(root, include_headers=True, max_decompressed_batch_bytes=limit_bytes)
+    assert (measured.error, measured.offsets) == (None, [0, 1, 2, 3])
+    check_memory(measured, limit_bytes)
+
+
+@pytest.mark.parametrize("columns", [None, ["offset"], ["timestamp"]])
+def test_a_bomb_of_records(root, measuring_process, columns):
+    count = 9_000_000
+    payload = compress(4, (SMALLEST_RECORD * count))
+    (root / "events-0").mkdir()
+    bomb = Batch((Record(),), 0, 4, payload=payload, count=count, last_offset_delta=count - 1)
+    (root / "events-0" / f"{0:020d}.log").write_bytes(bomb.encode())
+    measured = measuring_process.read(root, **{} if columns is None else {"columns": columns})
+    assert measured.error == "BatchTooLargeError"
     check_memory(measured)

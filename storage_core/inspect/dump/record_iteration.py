@@ -11,7 +11,7 @@ import dataclasses
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from storage_core.errors import CorruptRecordError, SegmentLogError
+from storage_core.errors import BatchTooLargeError, CorruptRecordError, SegmentLogError
 from storage_core.inspect.dump.log_text import increment_sequence, java_long, tool_fails
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -35,13 +35,20 @@ from storage_core.record.batch_header import (
     unpack_message,
 )
 from storage_core.record.compression import UndecodableError, as_lenient_as_kafka
-from storage_core.record.section import PADDING_BYTES, batch_section
+from storage_core.record.section import (
+    MAX_ROWS,
+    PADDING_BYTES,
+    RECORD_COST_BYTES,
+    RECORD_HEADER_COST_BYTES,
+    batch_section,
+)
 from storage_core.record.varint import (
     VARINT_LIMIT_BYTES,
     VARLONG_LIMIT_BYTES,
     MalformedVarintError,
     read_varint,
 )
+from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +58,9 @@ if TYPE_CHECKING:
 _MAX_MAGIC: Final = 0x7F
 _CRC: Final = CRC_LAYOUTS[0]
 _CRC_BYTES: Final = _CRC.start - _CRC.position
+# As many as readers take by default; memory is short long before the tool's heap is.
+_MOST_HEADERS: Final = DEFAULT_MAX_BATCH_BYTES // RECORD_HEADER_COST_BYTES
+_MOST_MESSAGES: Final = DEFAULT_MAX_BATCH_BYTES // (4 * RECORD_COST_BYTES)
 
 
 class IteratedRecord(NamedTuple):
@@ -127,6 +137,7 @@ class _V2Records:
         self._header = header
         self._path = path
         self._limit_bytes = limit_bytes
+        self._header_count = 0
 
     def iterate(self) -> Iterator[IteratedRecord]:
         header = self._header
@@ -134,17 +145,21 @@ class _V2Records:
             return
         if header.record_count < 0:
             self._fail(f"Found invalid record count {header.record_count}")
-        if not header.codec:
-            yield from self._records(self._data())
-            return
-        # Kafka decompresses all records before it gives the first.
-        yield from list(self._records(self._data()))
+        data = self._data()
+        if header.codec:
+            # Kafka decompresses all records before it gives the first. Many would fill the memory.
+            if header.record_count <= MAX_ROWS:
+                yield from list(self._records(data))
+                return
+            for _ in self._records(data):
+                pass
+        yield from self._records(data)
 
     def _data(self) -> memoryview:
         return _decompressed(self._batch, self._header, HEADER_SIZE_BYTES, self._path, self._limit_bytes)
 
     def _records(self, data: memoryview) -> Iterator[IteratedRecord]:
-        position = 0
+        position = self._header_count = 0
         last = self._header.record_count - 1
         for number in range(self._header.record_count):
             try:
@@ -168,6 +183,9 @@ class _V2Records:
         header_count, position = read_varint(data, position, VARINT_LIMIT_BYTES)
         if not 0 <= header_count <= len(data) - position:
             self._fail(f"Found an invalid number of record headers: {header_count}")
+        self._header_count += header_count
+        if self._header_count > _MOST_HEADERS:
+            _fail_too_large(f"{_MOST_HEADERS} record headers", header, self._path)
         headers = []
         for _ in range(header_count):
             name, position = self._byte_string(data, position)
@@ -243,7 +261,7 @@ def _iterate_messages(
 def _inner_messages(batch: memoryview, header: BatchHeader, path: str, limit_bytes: int) -> list[memoryview]:
     _, start = _length_at(batch, _value_length_position(batch, header, path), header, path)
     data = _decompressed(batch, header, start, path, limit_bytes)
-    messages = []
+    messages: list[memoryview] = []
     position = 0
     while position + LOG_OVERHEAD_BYTES <= len(data):
         length = int.from_bytes(
@@ -254,6 +272,8 @@ def _inner_messages(batch: memoryview, header: BatchHeader, path: str, limit_byt
         if length > limit_bytes:
             _fail(f"Found a message of {length} bytes in a wrapper", header, path)
         end = position + LOG_OVERHEAD_BYTES + length
+        if len(messages) > _MOST_MESSAGES:
+            _fail_too_large(f"{_MOST_MESSAGES} messages", header, path)
         # A partial message at the end of a set is ignored.
         if end > len(data):
             break
@@ -327,5 +347,12 @@ def _length_at(message: memoryview, position: int, header: BatchHeader, path: st
 def _fail(found: str, header: BatchHeader, path: str) -> NoReturn:
     raise CorruptRecordError(
         f"{found}: kafka-dump-log.sh ends here, too. `segmentlog verify` checks what follows.",
+        **header.error_location(path),
+    )
+
+
+def _fail_too_large(most: str, header: BatchHeader, path: str) -> NoReturn:
+    raise BatchTooLargeError(
+        f"Expected a batch of at most {most}, found more: they do not fit the memory that a dump may take.",
         **header.error_location(path),
     )

@@ -169,6 +169,10 @@ def read_objects(
     """The rows of a read as objects."""
     for row in batch.to_pylist():
         metadata: dict[str, Any] = row["_metadata"]
+        headers: list[dict[str, Any]] = row["headers"] or []
+        # In place: a record may have a great many.
+        for header in headers:
+            header["value"] = _bytes_value(header["value"], bytes_format)
         yield {
             "topic": row["topic"],
             "partition": row["partition"],
@@ -176,10 +180,7 @@ def read_objects(
             "timestampMs": metadata["timestampMs"],
             "timestampType": _TIMESTAMP_TYPES.get(row["timestampType"]),
             **_content(row["key"], row["value"], row["offset"], bytes_format, decoder),
-            "headers": [
-                {"key": header["key"], "value": _bytes_value(header["value"], bytes_format)}
-                for header in row["headers"] or ()
-            ],
+            "headers": headers,
             "sequence": metadata["sequence"],
             "batch": {
                 "segment": metadata["segment"],
