@@ -103,7 +103,7 @@ class Decompressor:
         if codec == _ZSTD:
             return self._by_stream("zstd", payload, output)
         if codec == _LZ4:
-            return self._by_stream("lz4", payload[: _lz4_frame_bytes(payload)], output)
+            return self._by_stream("lz4", _lz4_first_frame(payload), output)
         if codec == _SNAPPY:
             return _snappy(payload, output)
         if codec == _GZIP:
@@ -216,10 +216,16 @@ def _unsigned_varint(block: memoryview) -> int:
     raise UndecodableError("a snappy block has no length")
 
 
-def _lz4_frame_bytes(payload: memoryview) -> int:
-    """The length of the first frame; Kafka reads nothing after it."""
-    position = _lz4_end_mark(payload)
-    return position + _UINT32_LITTLE_ENDIAN.size + 4 * bool(payload[4] & _LZ4_FLAG_CONTENT_CHECKSUM)
+def _lz4_first_frame(payload: memoryview) -> memoryview:
+    """The first frame, without the checksum of its content: Kafka never compares it, and reads nothing after the frame."""
+    end = _lz4_end_mark(payload) + _UINT32_LITTLE_ENDIAN.size
+    if not payload[_LZ4_DESCRIPTOR_START] & _LZ4_FLAG_CONTENT_CHECKSUM:
+        return payload[:end]
+    if len(payload) < end + _UINT32_LITTLE_ENDIAN.size:
+        raise UndecodableError("the LZ4 frame is cut off")
+    frame = memoryview(bytearray(payload[:end]))
+    _ignore_lz4_content_checksum(frame)
+    return frame
 
 
 def _lz4_end_mark(payload: memoryview) -> int:

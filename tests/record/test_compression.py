@@ -409,6 +409,20 @@ def test_a_wrong_lz4_header_checksum_is_refused():
         assert refuses(LZ4, lz4_frame([TEXT], header_checksum=checksum))
 
 
+@pytest.mark.parametrize("content_size", [False, True])
+@pytest.mark.parametrize("block_count", [1, 80])
+def test_a_wrong_lz4_content_checksum_is_read(block_count, content_size):
+    """As by Kafka's consumer, which never compares it. It has to be there."""
+    data = TEXT * block_count
+    frame = lz4_frame([TEXT] * block_count, content_checksum=True, content_size=content_size)
+    wrong = frame[:-4] + bytes(byte ^ 0xFF for byte in frame[-4:])
+    assert decompress(LZ4, wrong) == decompress(LZ4, frame) == data
+    assert decompress(LZ4, wrong + b"more") == data
+    assert refuses(LZ4, frame[:-1])
+    # The checksums of the header and of blocks are compared.
+    assert refuses(LZ4, wrong[: 14 if content_size else 6] + b"\0" + wrong[15 if content_size else 7 :])
+
+
 def test_a_wrong_lz4_block_checksum_is_refused():
     frame = bytearray(lz4_frame([TEXT], block_checksums=True))
     frame[-5] ^= 1
