@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from storage_core.checkpoint.partition_files import is_topic_id
+from storage_core.commit.job_context import DEFAULT_TXN_RETENTION_MS
 from storage_core.config import CONFIG_KEYS, INT_MAX, INTERNAL_KEYS, LONG_MAX
 from storage_core.errors import OptionError
 from storage_core.log_config import LogConfig
@@ -32,6 +33,7 @@ from storage_core.scan.option_values import (
     parse_boolean,
     parse_choice,
     parse_count,
+    parse_interval_ms,
     parse_max_batch_bytes,
     parse_paths,
     path_of,
@@ -361,6 +363,7 @@ class WriteOptions:
     flush: bool = True
     txn_app_id: str | None = None
     txn_version: int | None = None
+    txn_retention_ms: int = DEFAULT_TXN_RETENTION_MS
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     broker_directory: bool = False
     preserve_offsets: bool = False
@@ -431,6 +434,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         flush=parse_choice("flush", given.get("flush", "commit"), ("commit", "none")) == "commit",
         txn_app_id=txn_app_id,
         txn_version=txn_version,
+        txn_retention_ms=parse_interval_ms("txnRetention", given.get("txnRetention", "30 days")),
         topic_ids=parse_topic_ids(given),
         broker_directory=parse_boolean("brokerDirectory", given.get("brokerDirectory", False)),
         preserve_offsets=preserve_offsets,

@@ -81,7 +81,7 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
         query_id, batch_id = _micro_batch()
         plan = replace(self._plan, job_id=job_id_in_query(query_id, self._plan.job_id))
         settings = self._settings(plan, query_id, batch_id)
-        if is_version_committed(read_commits_file(FileSystem(), plan.root), settings):
+        if is_version_committed(read_commits_file(FileSystem(), plan.root, settings.txn_app_id), settings):
             rows = consumed(iterator, plan, with_checksum=True)
             return StagedMicroBatch(plan.root, settings, rows, is_repeated=True)
         rows = staged(iterator, plan, self._planned_on, with_checksum=True)

@@ -108,6 +108,7 @@ class WritePlan:
             targeted_topics=() if options.topic is None or not self.is_overwrite else (options.topic,),
             txn_app_id=options.txn_app_id,
             txn_version=options.txn_version,
+            txn_retention_ms=options.txn_retention_ms,
             topic_ids=options.topic_ids,
             broker_directory=options.broker_directory,
             preserve_offsets=options.preserve_offsets,

@@ -183,6 +183,10 @@ WRITE_OPTIONS: tuple[OptionSpec, ...] = (
              "application committed here does nothing."),
     _any("txnVersion", "number", "",
          doc="With `txnAppId`: grows with each job."),
+    _any("txnRetention", "interval", "30 days",
+         doc="How long at least the directory remembers the last `txnVersion` of an application, or the last batch of a "
+             "stream, after that was committed. Jobs apply it now and then. A job or batch that is repeated later is written "
+             "again."),
     _stream("repeatedBatch", "`compare` or `skip`", "compare",
             doc="What a stream does with its last batch, which Spark repeats after a failure: `compare` its rows with those "
                 "that were written, in any order, and fail if they are others; or `skip` it whatever its rows are, because "

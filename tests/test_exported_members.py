@@ -356,6 +356,7 @@ OPTIONS = {
         "topic": "",
         "topicIds": "",
         "txnAppId": "",
+        "txnRetention": "30 days",
         "txnVersion": "",
     },
 }

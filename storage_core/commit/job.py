@@ -30,11 +30,13 @@ from storage_core.commit.prepare import prepare, require_root
 from storage_core.commit.repeated import check_repeated, is_version_committed
 from storage_core.commit.rows_digest import RowsDigest
 from storage_core.commit_files.commits_file import (
+    COMMITS_FILE,
+    LONGEST_LINE_BYTES,
+    MAX_COMMITS_BYTES,
     OWN_PREFIX,
     CommitsFile,
     read_commits_file,
-    replace_commits_file,
-    shortened_commits,
+    shorten_commits_file,
 )
 from storage_core.commit_files.journal import (
     COMMIT_IN_PROGRESS,
@@ -55,6 +57,7 @@ from storage_core.errors import (
     CommitInDoubtError,
     LogDirectoryError,
     LogDirectoryLockedError,
+    OptionError,
     SegmentLogError,
     StorageError,
 )
@@ -94,7 +97,7 @@ _LOST_AND_FOUND: Final = "lost+found"
 _CONTENT: Final = b"segmentlog"
 _PATCHED: Final = b"segment***"
 _WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
-# A longer commits file is compacted, if that makes it much shorter. Each commit reads it several times, at 3 µs a line.
+# So many last lines are shortened. Each commit reads them several times, at 7 µs a line.
 _MANY_COMMITS: Final = 512
 
 
@@ -124,7 +127,7 @@ def locked_log_dir(job: JobContext, clock: Clock, wait_seconds: float) -> Iterat
             directories = listed()
             if finish_commit(filesystem, root, settings.config_of, threads=settings.threads, keeps_note=True):
                 directories = listed()
-            commits = read_commits_file(filesystem, root)
+            commits = _commits(job, clock)
             if _is_clean(job, commits):
                 yield LockedLogDir(commits, directories)
                 return
@@ -154,6 +157,23 @@ def _lock(job: JobContext, wait_seconds: float) -> FileLock:
             if time.monotonic() >= end:
                 raise
         time.sleep(_LOCK_POLL_SECONDS)
+
+
+def _commits(job: JobContext, clock: Clock) -> CommitsFile:
+    """The last commits, and the last one of the job's application; a file with many lines is shortened."""
+    filesystem, root, settings = job.filesystem, job.root, job.settings
+    commits = read_commits_file(filesystem, root, settings.txn_app_id)
+    if len(commits.entries) < _MANY_COMMITS and not _is_one_too_many(commits, settings):
+        return commits
+    shorten_commits_file(filesystem, root, clock.now_ms() - settings.txn_retention_ms)
+    return read_commits_file(filesystem, root, settings.txn_app_id)
+
+
+def _is_one_too_many(commits: CommitsFile, settings: JobSettings) -> bool:
+    """Return True if there is no room for another application. Other jobs do not make the file longer for good."""
+    app_id = settings.txn_app_id
+    is_full = commits.size_bytes + LONGEST_LINE_BYTES > MAX_COMMITS_BYTES
+    return is_full and app_id is not None and commits.last_of(app_id) is None
 
 
 def _is_clean(job: JobContext, commits: CommitsFile) -> bool:
@@ -309,7 +329,7 @@ class CommitJob:
                 self._check_repeated(locked, manifests, rows)
                 delete_staged_files(self._filesystem, self.root, self.settings.job_id)
                 return CommitOutcome(commits.generation, was_committed_before=True)
-            self._shorten(commits)
+            self._require_room(commits)
             journal = prepare(
                 self._job,
                 manifests,
@@ -376,11 +396,14 @@ class CommitJob:
         entries = self._filesystem.list_directory(self.root)
         return {entry.name for entry in entries if not (entry.is_directory and entry.name == _LOST_AND_FOUND)}
 
-    def _shorten(self, commits: CommitsFile) -> None:
-        if len(commits.entries) >= _MANY_COMMITS:
-            shortened = shortened_commits(commits.entries)
-            if len(shortened) <= len(commits.entries) // 2:
-                replace_commits_file(self._filesystem, self.root, shortened)
+    def _require_room(self, commits: CommitsFile) -> None:
+        if _is_one_too_many(commits, self.settings):
+            raise OptionError(
+                f"Expected room for another txnAppId in a list of commits of at most {MAX_COMMITS_BYTES} bytes, found "
+                f"{commits.size_bytes} bytes of applications that have committed lately. Nothing was written. Use one "
+                "txnAppId for all jobs of an application and count txnVersion up; or shorten txnRetention.",
+                path=self._job.path(COMMITS_FILE),
+            )
 
     def _is_committed(self, commits: CommitsFile) -> bool:
         return commits.has_job(self.settings.job_id) or is_version_committed(commits, self.settings)

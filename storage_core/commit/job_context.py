@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
 
+DEFAULT_TXN_RETENTION_MS: Final = 30 * 24 * 60 * 60 * 1000
 # The commits file limits the length of a line.
 _MAX_APP_ID_LENGTH: Final = 1000
 
@@ -36,6 +37,7 @@ class JobSettings:
         query_id: The streaming query that the application is, if it has another name. No other query may use the name.
         is_stream: Whether the versions are the numbers of a query's micro-batches, of which only the last is repeated.
         compares_rows: Whether the rows of a repeated micro-batch must be those that were written.
+        txn_retention_ms: How long the last version of an application is remembered at least.
         topic_ids: Ids for new topics, 22 characters. Existing topics must have the same id.
         broker_directory: Whether to write to a directory that belongs to a stopped broker.
         preserve_offsets: Whether the rows keep the offsets that they were staged with.
@@ -57,6 +59,7 @@ class JobSettings:
     query_id: str | None = None
     is_stream: bool = False
     compares_rows: bool = True
+    txn_retention_ms: int = DEFAULT_TXN_RETENTION_MS
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     broker_directory: bool = False
     preserve_offsets: bool = False

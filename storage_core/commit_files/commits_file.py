@@ -11,6 +11,13 @@ unless they are many, "offsets", where the rows are, {"<topic>":{"<partition>":[
 the size that ``.segmentlog-truncations`` had by then.
 
 Bytes after the last complete line with a valid CRC were never committed; the next commit truncates them.
+
+Now and then a job replaces the file, so that it does not grow with each job: it keeps the last lines, and of each
+application whose last line is older, that line. These come first, in the order of their applications, after a line that
+says so; a job finds the one that it needs by a binary search. An older release, which would not look there, refuses the
+file:
+
+    <crc> {"archived_bytes":18340,"version":2}
 """
 
 from __future__ import annotations
@@ -22,25 +29,30 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from crc32c import crc32c
 
-from storage_core.checkpoint.checkpoint_file import read_small_file, replace_file
+from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.commit_files.json_fields import JsonFields, json_bytes, parse_json_object
 from storage_core.config import LONG_MAX
 from storage_core.errors import CorruptCheckpointError, LogDirectoryError, OptionError, UnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import FileSystem, OpenFile
 
 
 OWN_PREFIX: Final = ".segmentlog-"
 """The prefix of this package's own files in a log directory; topic names with this prefix are refused."""
 COMMITS_FILE: Final = f"{OWN_PREFIX}commits"
 MAX_COMMITS_BYTES: Final = 64 * 1024 * 1024
+"""A job with a new txn_app_id does not make the file larger than this. Jobs without one still write a little more."""
+_MORE_BYTES: Final = 16 * 1024 * 1024
+LONGEST_LINE_BYTES: Final = 8192
 JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
 _TXN_APP_ID: Final = re.compile(r".+", re.DOTALL)
-_LONGEST_LINE_BYTES: Final = 8192
-_LINE: Final = re.compile(rb"([0-9a-f]{8}) ([^\n]*)\n")
+_LONGEST_ARCHIVE_LINE_BYTES: Final = 64
+# The CRC and a space.
+_CRC_BYTES: Final = 9
+_ARCHIVE: Final = re.compile(rb'[0-9a-f]{8} \{"archived_bytes":([0-9]{1,9}),"version":2\}\n')
+_APP_ID_KEY: Final = b'"txn_app_id":'
+_AFTER_APP_ID: Final = b',"txn_version":'
 # Offsets are left out of a line that they would make longer.
 _LONGEST_WITH_OFFSETS_BYTES: Final = 2048
 _CHECKSUM: Final = re.compile(r"[0-9a-f]{16}")
@@ -48,6 +60,8 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 # Late tasks of earlier jobs are recognised by them.
 _LINES_KEPT: Final = 128
+# Of more lines than a file has that is shortened, the first ones are not parsed.
+_LINES_PARSED: Final = 1024
 
 
 class WrittenRange(NamedTuple):
@@ -160,12 +174,14 @@ class CommitsFile:
     """The content of the commits file.
 
     Attributes:
-        entries: The commits in order.
+        entries: The last commits in order.
         size_bytes: End of the last complete line; bytes after it were never committed.
+        older: The last commit of the application that was looked for, if it is before ``entries``.
     """
 
     entries: tuple[CommitEntry, ...] = ()
     size_bytes: int = 0
+    older: CommitEntry | None = None
 
     @property
     def generation(self) -> int:
@@ -177,41 +193,135 @@ class CommitsFile:
         return any(entry.job_id == job_id for entry in self.entries)
 
     def last_of(self, txn_app_id: str) -> CommitEntry | None:
-        """The commit to which an application gave the highest number; None without one."""
-        entries = [each for each in self.entries if each.txn_app_id == txn_app_id]
+        """The commit to which an application gave the highest number; None without one.
+
+        The file must have been read for this application, or be short.
+        """
+        known = self.entries if self.older is None else (self.older, *self.entries)
+        entries = [each for each in known if each.txn_app_id == txn_app_id]
         return max(entries, key=lambda each: each.txn_version or 0, default=None)
 
     def with_version(self, txn_app_id: str | None, txn_version: int | None) -> CommitEntry | None:
         """The last commit to which an application gave a number, if it is known."""
         wanted = txn_app_id, txn_version
-        found = (each for each in reversed(self.entries) if (each.txn_app_id, each.txn_version) == wanted)
+        known = self.entries if self.older is None else (self.older, *self.entries)
+        found = (each for each in reversed(known) if (each.txn_app_id, each.txn_version) == wanted)
         return next(found, None)
 
 
-def read_commits_file(filesystem: FileSystem, root: str) -> CommitsFile:
-    """Read the commits of a log directory; raises what `parse_commits_file` raises. A missing file holds none."""
+def read_commits_file(filesystem: FileSystem, root: str, txn_app_id: str | None = None) -> CommitsFile:
+    """Read the last commits of a log directory, and the last one of an application; a missing file holds none.
+
+    Raises:
+        CorruptCheckpointError: A line before the last complete one is damaged, or the file is too long.
+        UnreadableError: This user may not read the file.
+    """
     path = os.path.join(root, COMMITS_FILE)
-    data = read_small_file(filesystem, path, MAX_COMMITS_BYTES)
-    return CommitsFile() if data is None else parse_commits_file(data, path)
+    opened = _open(filesystem, path)
+    if opened is None:
+        return CommitsFile()
+    with opened:
+        start_bytes, end_bytes = _archive(opened)
+        lines, size_bytes = _whole_lines(_read(opened, end_bytes), path, end_bytes)
+        older = None
+        if txn_app_id is not None and start_bytes < end_bytes:
+            older = _archived(opened, start_bytes, end_bytes, _token(txn_app_id))
+    if txn_app_id is not None and len(lines) > _LINES_PARSED:
+        text = _APP_ID_KEY + _token(txn_app_id) + _AFTER_APP_ID
+        found = next((line for line in reversed(lines[:-_LINES_PARSED]) if text in line), None)
+        older = older if found is None else _parsed(found, path)
+    entries = tuple(_parsed(line, path) for line in lines[-_LINES_PARSED:])
+    return CommitsFile(entries, size_bytes, older)
 
 
 def parse_commits_file(data: bytes, path: str) -> CommitsFile:
-    """Parse the content of a commits file.
+    """Parse the whole content of a commits file.
 
     Raises:
         CorruptCheckpointError: A line before the last complete one is damaged.
     """
-    entries: list[CommitEntry] = []
-    position_bytes = size_bytes = 0
-    for line in _lines(data):
-        entry = _entry(line, path)
-        if entry is not None:
-            if size_bytes < position_bytes:
-                raise _damaged(path, size_bytes)
-            entries.append(entry)
-            size_bytes += len(line)
-        position_bytes += len(line)
-    return CommitsFile(tuple(entries), size_bytes)
+    archived, lines, size_bytes = _all_lines(data, path)
+    return CommitsFile(tuple(_parsed(line, path) for line in (*archived, *lines)), size_bytes)
+
+
+def _open(filesystem: FileSystem, path: str) -> OpenFile | None:
+    try:
+        return filesystem.open(path)
+    except FileNotFoundError:
+        return None
+    except UnreadableError:
+        raise
+    except LogDirectoryError as error:
+        raise CorruptCheckpointError(error.args[0], path=path) from error
+
+
+def _read(file: OpenFile, start_bytes: int = 0) -> bytes:
+    size_bytes = file.status.size_bytes
+    if size_bytes > MAX_COMMITS_BYTES + _MORE_BYTES:
+        raise CorruptCheckpointError(
+            f"Expected at most {MAX_COMMITS_BYTES + _MORE_BYTES} bytes in a file of this kind, found {size_bytes}.",
+            path=file.path,
+        )
+    return file.read_at(size_bytes - start_bytes, start_bytes)
+
+
+def _archive(file: OpenFile) -> tuple[int, int]:
+    """Where the lines of older applications begin and end; (0, 0) without them."""
+    found = _ARCHIVE.match(file.read_at(_LONGEST_ARCHIVE_LINE_BYTES, 0))
+    if found is None or not _is_whole(found[0]):
+        return 0, 0
+    end_bytes = found.end() + int(found[1])
+    if end_bytes > file.status.size_bytes:
+        raise _damaged(file.path, file.status.size_bytes)
+    return found.end(), end_bytes
+
+
+def _archived(file: OpenFile, low_bytes: int, high_bytes: int, token: bytes) -> CommitEntry | None:
+    """The line of an application, by a binary search; the bounds are starts of lines."""
+    while low_bytes < high_bytes:
+        middle_bytes = (low_bytes + high_bytes) // 2
+        # The line that holds the byte in the middle begins within this window, unless it is the first one.
+        window_bytes = max(low_bytes, middle_bytes - LONGEST_LINE_BYTES)
+        data = file.read_at(min(high_bytes, middle_bytes + LONGEST_LINE_BYTES) - window_bytes, window_bytes)
+        start = data.rfind(b"\n", 0, middle_bytes - window_bytes) + 1
+        end = data.find(b"\n", middle_bytes - window_bytes) + 1
+        line = data[start:end]
+        found = _application(line) if _is_whole(line) else None
+        if found is None:
+            raise _damaged(file.path, window_bytes + start)
+        if found == token:
+            return _parsed(line, file.path)
+        if found < token:
+            low_bytes = window_bytes + end
+        else:
+            high_bytes = window_bytes + start
+    return None
+
+
+def _application(line: bytes) -> bytes | None:
+    """The name of the application of a whole line, as it is there; None without one.
+
+    Keys are sorted, and a quotation mark in a name is escaped. Parsing all of many lines would take long.
+    """
+    name = _between(line, _APP_ID_KEY, _AFTER_APP_ID)
+    return name if name is not None and name.startswith(b'"') else None
+
+
+def _is_since(line: bytes, oldest_ms: int) -> bool:
+    """Return True if a whole line was not written before a time."""
+    time_ms = _between(line, b'"time_ms":', b",")
+    return time_ms is None or int(time_ms) >= oldest_ms
+
+
+def _between(line: bytes, before: bytes, after: bytes) -> bytes | None:
+    start = line.find(before)
+    end = line.find(after, start)
+    return None if start < 0 or end < 0 else line[start + len(before) : end]
+
+
+def _token(txn_app_id: str) -> bytes:
+    """The name of an application as it is in its line."""
+    return json_bytes({"": txn_app_id})[len(b'{"":') : -1]
 
 
 def read_last_commit(filesystem: FileSystem, root: str) -> CommitEntry | None:
@@ -222,24 +332,19 @@ def read_last_commit(filesystem: FileSystem, root: str) -> CommitEntry | None:
         UnreadableError: This user may not read the file.
     """
     path = os.path.join(root, COMMITS_FILE)
-    try:
-        opened = filesystem.open(path)
-    except FileNotFoundError:
+    opened = _open(filesystem, path)
+    if opened is None:
         return None
-    except UnreadableError:
-        raise
-    except LogDirectoryError as error:
-        raise CorruptCheckpointError(error.args[0], path=path) from error
     with opened:
         size_bytes = opened.status.size_bytes
         # Room for an incomplete line and the complete one before it.
-        position_bytes = max(0, size_bytes - 2 * _LONGEST_LINE_BYTES)
+        position_bytes = max(0, size_bytes - 2 * LONGEST_LINE_BYTES)
         data = opened.read_at(size_bytes - position_bytes, position_bytes)
     for line in reversed(_lines(data)):
         entry = _entry(line, path)
         if entry is not None:
             return entry
-    if size_bytes > _LONGEST_LINE_BYTES:
+    if size_bytes > LONGEST_LINE_BYTES:
         raise _damaged(path, position_bytes)
     return None
 
@@ -265,36 +370,52 @@ def flush_commits(filesystem: FileSystem, root: str) -> None:
     filesystem.flush_directory(root)
 
 
-def replace_commits_file(filesystem: FileSystem, root: str, entries: Sequence[CommitEntry]) -> None:
-    """Replace the file atomically."""
-    replace_file(filesystem, os.path.join(root, COMMITS_FILE), b"".join(map(commit_line, entries)))
-
-
 def forget_application(filesystem: FileSystem, root: str, txn_app_id: str) -> bool:
     """Forget the versions of an application, not its commits; return True if some were known."""
-    entries = read_commits_file(filesystem, root).entries
-    if all(entry.txn_app_id != txn_app_id for entry in entries):
+    if read_commits_file(filesystem, root, txn_app_id).last_of(txn_app_id) is None:
         return False
-    kept = [
-        CommitEntry(entry.generation, entry.job_id, entry.time_ms)
-        if entry.txn_app_id == txn_app_id
-        else entry
-        for entry in entries
-    ]
-    replace_commits_file(filesystem, root, kept)
+    shorten_commits_file(filesystem, root, -LONG_MAX, forgotten=_token(txn_app_id))
     return True
 
 
-def shortened_commits(entries: Sequence[CommitEntry]) -> list[CommitEntry]:
-    """The last 128 entries, preceded by the last entry of each application that is not among them."""
-    kept = list(entries[-_LINES_KEPT:])
-    applications = {entry.txn_app_id for entry in kept}
-    older = []
-    for entry in reversed(entries[:-_LINES_KEPT]):
-        if entry.txn_app_id is not None and entry.txn_app_id not in applications:
-            applications.add(entry.txn_app_id)
-            older.append(entry)
-    return older[::-1] + kept
+def shorten_commits_file(
+    filesystem: FileSystem, root: str, oldest_ms: int, *, forgotten: bytes | None = None
+) -> None:
+    """Keep the last 128 lines, and the last one of each other application unless it is older than a time.
+
+    Args:
+        filesystem: Where to read and write.
+        root: The log directory.
+        oldest_ms: Applications that have not committed since are forgotten.
+        forgotten: The name of an application to forget, as it is in its lines.
+
+    Raises:
+        CorruptCheckpointError: A line before the last complete one is damaged.
+        StorageError: The file system refused; the file is as it was.
+    """
+    path = os.path.join(root, COMMITS_FILE)
+    opened = _open(filesystem, path)
+    if opened is None:
+        return
+    with opened:
+        archived, lines, _ = _all_lines(_read(opened), path)
+    kept = lines[-_LINES_KEPT:]
+    latest: dict[bytes | None, bytes] = {}
+    for line in (*archived, *lines[:-_LINES_KEPT]):
+        application = _application(line)
+        if application is not None:
+            latest[application] = line
+    latest.pop(forgotten, None)
+    for number, line in enumerate(kept):
+        application = _application(line)
+        latest.pop(application, None)
+        if application is not None and application == forgotten:
+            entry = _parsed(line, path)
+            kept[number] = commit_line(CommitEntry(entry.generation, entry.job_id, entry.time_ms))
+    older = b"".join(line for _, line in sorted(latest.items()) if _is_since(line, oldest_ms))
+    if older:
+        older = _with_crc(json_bytes({"archived_bytes": len(older), "version": 2})) + older
+    replace_file(filesystem, path, older + b"".join(kept))
 
 
 def commit_line(entry: CommitEntry) -> bytes:
@@ -303,14 +424,41 @@ def commit_line(entry: CommitEntry) -> bytes:
     Raises:
         OptionError: It would exceed the longest line that readers accept.
     """
-    data = json_bytes(entry.json_values())
-    line = b"%08x %b\n" % (crc32c(data), data)
-    if len(line) > _LONGEST_LINE_BYTES:
+    line = _with_crc(json_bytes(entry.json_values()))
+    if len(line) > LONGEST_LINE_BYTES:
         raise OptionError(
-            f"Expected a txnAppId that keeps a line of {COMMITS_FILE} within {_LONGEST_LINE_BYTES} bytes, "
+            f"Expected a txnAppId that keeps a line of {COMMITS_FILE} within {LONGEST_LINE_BYTES} bytes, "
             f"found one of {len(entry.txn_app_id or '')} characters. Choose a shorter one."
         )
     return line
+
+
+def _with_crc(data: bytes) -> bytes:
+    return b"%08x %b\n" % (crc32c(data), data)
+
+
+def _all_lines(data: bytes, path: str) -> tuple[list[bytes], list[bytes], int]:
+    """The lines of older applications, the last lines, and where these end."""
+    found = _ARCHIVE.match(data)
+    if found is None or not _is_whole(found[0]):
+        return [], *_whole_lines(data, path, 0)
+    end_bytes = found.end() + int(found[1])
+    archived, size_bytes = _whole_lines(data[found.end() : end_bytes], path, found.end())
+    if size_bytes != end_bytes:
+        raise _damaged(path, size_bytes)
+    return archived, *_whole_lines(data[end_bytes:], path, end_bytes)
+
+
+def _whole_lines(data: bytes, path: str, start_bytes: int) -> tuple[list[bytes], int]:
+    """The lines up to the last complete one, and where that ends; ``data`` begins at a position in the file."""
+    lines = _lines(data)
+    are_whole = [_is_whole(line) for line in lines]
+    while are_whole and not are_whole[-1]:
+        are_whole.pop()
+    del lines[len(are_whole) :]
+    if not all(are_whole):
+        raise _damaged(path, start_bytes + sum(map(len, lines[: are_whole.index(False)])))
+    return lines, start_bytes + sum(map(len, lines))
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -320,12 +468,18 @@ def _lines(data: bytes) -> list[bytes]:
     return [*lines, rest] if rest else lines
 
 
+def _is_whole(line: bytes) -> bool:
+    """Return True if a line is complete and has its CRC."""
+    return line.endswith(b"\n") and line[:_CRC_BYTES] == b"%08x " % crc32c(line[_CRC_BYTES:-1])
+
+
+def _parsed(line: bytes, path: str) -> CommitEntry:
+    return CommitEntry.parse(parse_json_object(line[_CRC_BYTES:-1], path))
+
+
 def _entry(line: bytes, path: str) -> CommitEntry | None:
     """Parse a line; None if it is damaged or incomplete."""
-    match = _LINE.fullmatch(line)
-    if match is None or int(match[1], 16) != crc32c(match[2]):
-        return None
-    return CommitEntry.parse(parse_json_object(match[2], path))
+    return _parsed(line, path) if _is_whole(line) else None
 
 
 def _damaged(path: str, position_bytes: int) -> CorruptCheckpointError:
