@@ -194,7 +194,9 @@ def _try_to_lock(path: str) -> FileLock | None:
         identity = _identity_of(path)
         if identity is not None and _registry.holds(identity):
             raise _locked_here(path)
-        descriptor = os.open(path, _LOCK_FLAGS, _FILE_MODE)
+        # No more permissions than its directory has.
+        mode = _FILE_MODE & (os.stat(os.path.dirname(path) or ".").st_mode | stat.S_IRWXU)
+        descriptor = os.open(path, _LOCK_FLAGS, mode)
         status = os.fstat(descriptor)
         identity = (status.st_dev, status.st_ino)
         if _registry.holds(identity):

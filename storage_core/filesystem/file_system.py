@@ -288,6 +288,13 @@ class FileSystem:
         with explained_writing(path, "change the mode of"):
             os.chmod(path, _mode_in(path, (path, *like), _DIRECTORY_MODE))
 
+    def is_own_directory(self, path: str) -> bool:
+        """Return True if a path is a directory of this user, to which nobody else may write."""
+        with explained_reading(path, "examine"):
+            status = os.lstat(path)
+        is_own = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return is_own and stat.S_ISDIR(status.st_mode)
+
     def delete_directory(self, path: str) -> None:
         """Delete an empty directory. Durable only after `flush_directory` of the parent."""
         with explained_writing(path, "delete"):

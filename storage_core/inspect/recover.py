@@ -608,6 +608,7 @@ def _building(filesystem: FileSystem, target: str, source: str) -> Iterator[str]
         _require_interrupted(filesystem, work, source)
     if is_new:
         filesystem.make_directory(work)
+        filesystem.make_as_private(work, [source])
     try:
         lock = filesystem.lock(os.path.join(work, LOCK_FILE))
     except LogDirectoryLockedError:
@@ -638,9 +639,9 @@ def _building(filesystem: FileSystem, target: str, source: str) -> Iterator[str]
 def _require_interrupted(filesystem: FileSystem, work: str, source: str) -> None:
     """Check that a directory may be what an interrupted recovery left: its content is about to be removed."""
     status = filesystem.status(work)
-    if status is None or not status.is_directory:
+    if status is None or not status.is_directory or not filesystem.is_own_directory(work):
         raise LogDirectoryError(
-            "Expected nothing, or what an interrupted recovery left, found something else. Rename it.",
+            "Expected nothing, or what an interrupted recovery of this user left, found something else. Rename it.",
             path=work,
         )
     require_outside(filesystem, work, [source])
@@ -722,7 +723,7 @@ class _Copy:
             return
         with (
             self._filesystem.open(source) as opened,
-            self._filesystem.open_for_writing(target, create=True) as made,
+            self._filesystem.open_for_writing(target, create=True, like=[source]) as made,
         ):
             made.copy_from(opened, 0, opened.status.size_bytes, 0)
         self._filesystem.set_modified_ms(target, status.modified_ms)
@@ -736,6 +737,7 @@ class _Copy:
     def _make(self, directory: PartitionDirectory) -> str:
         target = os.path.join(self._work, f"{directory.topic}-{directory.partition}")
         self._filesystem.make_directory(target)
+        self._filesystem.make_as_private(target, [directory.path])
         self._directories.append(target)
         return target
 
@@ -778,7 +780,10 @@ def _may_link(plan: PartitionPlan, end_offset: int) -> bool:
 
 def copy_ranges(filesystem: FileSystem, source: str, target: str, segment: SegmentPlan) -> None:
     """Copy what is kept of a log file, with its modification time, by which brokers delete segments without timestamps."""
-    with filesystem.open(source) as opened, filesystem.open_for_writing(target, create=True) as made:
+    with (
+        filesystem.open(source) as opened,
+        filesystem.open_for_writing(target, create=True, like=[source]) as made,
+    ):
         made.truncate(0)
         position_bytes = 0
         for part in segment.kept:
@@ -796,7 +801,10 @@ def copy_flushed(
     if status is None or not status.is_regular_file:
         return
     start_byte, end_byte = part or (0, status.size_bytes)
-    with filesystem.open(source) as opened, filesystem.open_for_writing(target, create=True) as made:
+    with (
+        filesystem.open(source) as opened,
+        filesystem.open_for_writing(target, create=True, like=[source]) as made,
+    ):
         made.copy_from(opened, start_byte, end_byte - start_byte, 0)
         made.flush()
 

@@ -166,7 +166,7 @@ def _complete_replacements(
     if not any(name.endswith(_REPLACED) for name in names):
         return
     folder = os.path.join(aside, f"{directory.topic}-{directory.partition}")
-    make_directories(filesystem, folder)
+    make_directories(filesystem, folder, like=[directory.root.path, directory.path])
     has_swap = any(name.endswith(LOG_SUFFIX + SWAP_SUFFIX) for name in names)
     for name in names:
         if name.endswith(_REPLACED) or (has_swap and name.endswith(LOG_SUFFIX)):
@@ -229,14 +229,14 @@ class _InPlace:
 
     def _put_aside(self, plans: Sequence[PartitionPlan]) -> None:
         filesystem, root = self._filesystem, self._survey.root.path
-        make_directories(filesystem, self._aside)
+        make_directories(filesystem, self._aside, like=[root])
         for name in _SET_ASIDE:
             copy_flushed(filesystem, os.path.join(root, name), os.path.join(self._aside, name))
         for plan in plans:
             if not (plan.left_out or plan.left_out_files or plan.epochs or plan.damaged):
                 continue
             folder = path_in(self._aside, plan)
-            make_directories(filesystem, folder)
+            make_directories(filesystem, folder, like=[root, plan.directory.path])
             for each in plan.left_out:
                 name = f"{each.file}.{each.start_byte}-{each.end_byte}.cut"
                 part = (each.start_byte, each.end_byte)

@@ -269,6 +269,9 @@ class SimulatedFileSystem(FileSystem):
     def make_as_private(self, path: str, like: Sequence[str]) -> None:
         """Permissions are not simulated."""
 
+    def is_own_directory(self, path: str) -> bool:
+        return True
+
     def make_directory(self, path: str) -> None:
         with self._guard:
             if self._find(path) is not None:

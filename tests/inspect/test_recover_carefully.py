@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import struct
 
 import crc32c
@@ -303,6 +304,80 @@ def _batches(content):
         header = parse_batch_header(content, start, start, path="")
         yield start, header
         start = header.end_position_bytes
+
+
+def modes_of(root):
+    return {
+        str(path.relative_to(root)): stat.S_IMODE(path.lstat().st_mode) for path in (root, *root.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+@pytest.mark.parametrize("policy", ["broker", "salvage"])
+def test_what_is_made_of_private_files_is_as_private(source, partition, tmp_path, is_in_place, policy):
+    flip(partition / SECOND, 5_000)
+    shutil.copytree(source / "clicks-0", source / "clicks-1")
+    for path in (partition, *partition.iterdir()):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    for path in (source / "clicks-1").glob("*.log"):
+        path.chmod(0o600)
+    if is_in_place:
+        run_in_place(source, tmp_path / "aside", policy)
+    else:
+        run(source, tmp_path / "target", policy, link=False)
+    made = [tmp_path / "aside", source] if is_in_place else [tmp_path / "target"]
+    for root in made:
+        found = modes_of(root)
+        if (root / PARTITION_DIRECTORY).exists():
+            assert found[PARTITION_DIRECTORY] == 0o700
+        private = {name: mode for name, mode in found.items() if name.startswith(f"{PARTITION_DIRECTORY}/")}
+        assert set(private.values()) <= {0o600}
+        for name, mode in found.items():
+            if name.startswith("clicks-1/") and name.endswith((".log", ".cut")):
+                assert mode == 0o600, name
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_what_is_made_of_a_private_directory_is_as_private(source, partition, tmp_path, is_in_place):
+    flip(partition / SECOND, 5_000)
+    source.chmod(0o700)
+    if is_in_place:
+        run_in_place(source, tmp_path / "aside", "salvage")
+    else:
+        # A link has the permissions of its file, and is in a directory that is private.
+        run(source, tmp_path / "target", "salvage", link=False)
+    found = modes_of(tmp_path / ("aside" if is_in_place else "target"))
+    assert {name: mode for name, mode in found.items() if mode & 0o077} == {}
+
+
+@pytest.mark.parametrize("policy", ["broker", "salvage"])
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_backup_by_links_does_not_change_in_place(source, partition, tmp_path, policy, is_clean):
+    """As `cp -al` makes it."""
+    flip(partition / SECOND, 5_000)
+    (partition / "00000000000000003614.index").unlink()
+    with open(partition / LAST, "ab") as log:
+        log.write(bytes(10) + b"torn")
+    if not is_clean:
+        (source / ".kafka_cleanshutdown").unlink()
+        (source / "recovery-point-offset-checkpoint").unlink()
+        for name in ("index", "timeindex"):
+            # As a broker that was killed leaves them.
+            os.truncate((partition / LAST).with_suffix(f".{name}"), 10_000)
+    shutil.copytree(source, tmp_path / "backup", copy_function=os.link)
+    before = fingerprint(tmp_path / "backup")
+    run_in_place(source, tmp_path / "aside", policy)
+    assert fingerprint(tmp_path / "backup") == before
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_a_directory_to_which_others_may_write_is_not_taken_for_an_interrupted_recovery(
+    source, tmp_path, mode
+):
+    (tmp_path / ".target.segmentlog-recovery").mkdir()
+    (tmp_path / ".target.segmentlog-recovery").chmod(mode)
+    with pytest.raises(LogDirectoryError, match="found something else"):
+        run(source, tmp_path / "target")
 
 
 # -- The target and files of the root --------
