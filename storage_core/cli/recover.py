@@ -77,7 +77,8 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     producer snapshots and checkpoints are made again where they are missing or wrong. OTHER appears when it is complete,
     with a clean-shutdown marker and a manifest of what was left out. Run it as the broker's user, who will own OTHER.
 
-    Exit status: 0 nothing was lost, 1 something was left out, or a broker would keep damage, 2 refused, 3 input or output.
+    Exit status: 0 every offset from log start to log end is accounted for, and a broker would serve it; 1 something is left
+    out, missing, damaged, or would not be served; 2 refused; 3 input or output.
     """
     _check_usage(target, in_place, aside, manifest, dry_run)
     from storage_core.errors import LogDirectoryLockedError, RecoveryWouldDiscard  # noqa: PLC0415
