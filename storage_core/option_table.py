@@ -103,6 +103,9 @@ READ_OPTIONS: tuple[OptionSpec, ...] = (
     _any("endingAt", "`logEnd` or `highWatermark`", "logEnd",
          doc="What `latest` means: after the last whole batch, or the broker's last checkpointed high watermark. A stream's "
              "default is the high watermark where a broker's checkpoint has it, and the log end elsewhere."),
+    _any("ignoreCheckpoints", "boolean", "false",
+         doc="`true` reads every log from its first segment to its last whole batch, whatever the checkpoints of its log "
+             "directory say of log starts, high watermarks and recovery points: for an old copy beside newer checkpoints."),
     _any("useIndexes", "boolean", "true",
          doc="`false` walks every batch header instead of using index files."),
     _any("maxDecompressedBatchBytes", "size", "64m",

@@ -50,6 +50,7 @@ RECORD_FLAGS: Final = (
     "failOnDataLoss",
     "maxTimestampDisorder",
     "maxDecompressedBatchBytes",
+    "ignoreCheckpoints",
     "useIndexes",
     "followSymlinks",
 )

@@ -45,7 +45,16 @@ _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "
 @click.command("transactions", short_help="Open, long and aborted transactions.", epilog="See docs/cli.md.")
 @paths_argument
 @read_flags(
-    *(*TOPIC_FLAGS, *BOUND_FLAGS, "where", "timeZone", "failOnDataLoss", "useIndexes", "followSymlinks"),
+    *(
+        *TOPIC_FLAGS,
+        *BOUND_FLAGS,
+        "where",
+        "timeZone",
+        "failOnDataLoss",
+        "ignoreCheckpoints",
+        "useIndexes",
+        "followSymlinks",
+    ),
     texts=_FLAG_TEXTS,
 )
 @click.option("--open", "is_open", is_flag=True, help="Those without a marker. The default.")

@@ -143,7 +143,7 @@ def join_copies(filesystem: FileSystem, logs: Sequence[PartitionLog]) -> Partiti
             with contextlib.suppress(CorruptError):
                 _ = log.log_end_offset
         joined = JoinedLog(filesystem, pieces, logs)
-    joined.notices += join.notices
+    joined.notices = [*(notice for log in logs for notice in log.notices), *join.notices]
     return joined
 
 

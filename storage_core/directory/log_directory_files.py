@@ -201,6 +201,13 @@ class LogDirectoryFiles:
         """
         return read_visibility(self._filesystem, self.path)
 
+    def without_checkpoints(self) -> LogDirectoryFiles:
+        """The same files, as if there were no checkpoint of log starts, recovery points and high watermarks."""
+        files = LogDirectoryFiles(self._filesystem, self.path)
+        files.visibility = self.visibility
+        files.log_start_offsets = files.recovery_points = files.high_watermarks = {}
+        return files
+
     def _offsets_or_none(self, file_name: str, consequence: str) -> dict[tuple[str, int], int]:
         # A starting broker, too, ignores these two if they are damaged.
         try:
@@ -227,6 +234,11 @@ class PartitionDirectory:
     partition: int
     root: LogDirectoryFiles
     copies: tuple[PartitionDirectory, ...] = field(default=(), compare=False)
+
+    def without_checkpoints(self) -> PartitionDirectory:
+        """The same directories, without the checkpoints of their roots."""
+        roots = {each.root.path: each.root.without_checkpoints() for each in (self, *self.copies)}
+        return self.anew(roots.__getitem__)
 
     def anew(self, root_of: Callable[[str], LogDirectoryFiles]) -> PartitionDirectory:
         """The same directories, with the present files of their roots."""

@@ -105,6 +105,7 @@ class ReadOptions:
     max_records_per_partition: int | None = None
     max_bytes_per_partition: int | None = None
     ending_at: Literal["logEnd", "highWatermark"] = "logEnd"
+    ignore_checkpoints: bool = False
     use_indexes: bool = True
     max_decompressed_batch_bytes: int = DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
     include_headers: bool = False
@@ -257,7 +258,8 @@ def _parse_options(
             given, "maxRecordsPerPartition", partial(parse_count, name_in_error="maxrecordsperpartition")
         ),
         max_bytes_per_partition=_optional(given, "maxBytesPerPartition", parse_size_bytes),
-        ending_at=_choice(given, "endingAt", "logEnd", "highWatermark"),
+        ending_at=_parse_ending_at(given),
+        ignore_checkpoints=_boolean(given, "ignoreCheckpoints", default=False),
         use_indexes=_boolean(given, "useIndexes", default=True),
         max_decompressed_batch_bytes=parse_max_batch_bytes(given.get("maxDecompressedBatchBytes")),
         include_headers=include_headers,
@@ -361,6 +363,16 @@ def _parse_topic_selection(
         compile_java_pattern("subscribePattern", value)
         pattern = value.strip()
     return subscribe, pattern, assign
+
+
+def _parse_ending_at(given: Mapping[str, object]) -> Literal["logEnd", "highWatermark"]:
+    ending_at: Literal["logEnd", "highWatermark"] = _choice(given, "endingAt", "logEnd", "highWatermark")
+    if ending_at == "highWatermark" and _boolean(given, "ignoreCheckpoints", default=False):
+        raise OptionError(
+            "endingAt=highWatermark needs the checkpoint of high watermarks, and ignoreCheckpoints leaves it out. "
+            "Give one of them."
+        )
+    return ending_at
 
 
 def _parse_corrupt_record_column(given: Mapping[str, object]) -> str:

@@ -232,7 +232,8 @@ def _read_settings(
     return ReadSettings(
         options.max_decompressed_batch_bytes,
         options.fail_on_data_loss,
-        options.use_indexes,
+        ignore_checkpoints=options.ignore_checkpoints,
+        use_indexes=options.use_indexes,
         predicate=condition,
         mode=options.mode,
         corrupt_record_column=options.corrupt_record_column,

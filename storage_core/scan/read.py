@@ -341,9 +341,10 @@ class _TaskReader:
         if not found:
             return None
         settings = self._settings
+        directory = found[0].without_checkpoints() if settings.ignore_checkpoints else found[0]
         return PartitionLog.load(
             self._filesystem,
-            found[0],
+            directory,
             use_indexes=settings.use_indexes,
             max_batch_bytes=settings.max_batch_bytes,
             skip_damage=settings.mode != "FAILFAST",

@@ -18,6 +18,7 @@ from storage_core.errors import (
     LogDirectoryError,
     OffsetOutOfRangeError,
     OptionError,
+    SegmentLogError,
     TimestampNotFoundError,
     UnreadableError,
 )
@@ -365,6 +366,8 @@ def _exists(filesystem: FileSystem, path: str) -> bool:
 
 def load_log(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions) -> PartitionLog:
     """List a partition's directory and its copies, as `PartitionLog.load` does, for a read with these options."""
+    if options.ignore_checkpoints:
+        directory = directory.without_checkpoints()
     logs = [
         PartitionLog.load(
             filesystem,
@@ -375,7 +378,28 @@ def load_log(filesystem: FileSystem, directory: PartitionDirectory, options: Rea
         )
         for each in (directory, *directory.copies)
     ]
+    for log in logs:
+        _note_end_below_start(log)
     return logs[0] if len(logs) == 1 else join_copies(filesystem, logs)
+
+
+def _note_end_below_start(log: PartitionLog) -> None:
+    """Add a notice to a log that ends below its checkpointed start: an old copy beside newer checkpoints."""
+    start_offset = log.directory.root.log_start_offsets.get(log.directory.topic_partition, 0)
+    bases = log.segments.base_offsets
+    if not bases or start_offset <= bases[-1] or log.directory.root.visibility.partitions:
+        return
+    try:
+        end_offset = log.read_segment(len(bases) - 1, lambda segment: segment.end()).next_offset
+    except SegmentLogError:
+        # Whoever reads there will say so.
+        return
+    if end_offset < start_offset:
+        log.notices.append(
+            f"Nothing is read of {log.path}: its log ends at offset {end_offset}, below the log start offset "
+            f"{start_offset} in log-start-offset-checkpoint. If this is an old copy beside newer checkpoints, set "
+            f"ignoreCheckpoints to read it from offset {bases[0]} on."
+        )
 
 
 def _check_assigned(bound: Bound, position: str, assigned: set[TopicPartition]) -> None:

@@ -96,6 +96,7 @@ class ReadSettings:
 
     Attributes:
         max_batch_bytes: The largest batch that is read, compressed or not.
+        ignore_checkpoints: Whether a range that has to be located again may be below the log start.
         use_indexes: Whether a range that has to be located again may use indexes.
         predicate: Only rows for which it is true are read; None for all.
         corrupt_record_column: Where a damaged range is described, if the schema has a column of that name.
@@ -105,6 +106,7 @@ class ReadSettings:
 
     max_batch_bytes: int
     fail_on_data_loss: bool = True
+    ignore_checkpoints: bool = False
     use_indexes: bool = True
     predicate: Predicate | None = None
     mode: DamageMode = "FAILFAST"

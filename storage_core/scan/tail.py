@@ -317,7 +317,7 @@ class LogTail:
     def _follow_checkpoint(self, root: _Root, files: LogDirectoryFiles | None = None) -> None:
         """Read the checkpoint of high watermarks of a log directory, and decide where its logs end."""
         options = self._options.read
-        if self._options.is_end_given and options.ending_at == "logEnd":
+        if options.ignore_checkpoints or (self._options.is_end_given and options.ending_at == "logEnd"):
             return
         status = self._filesystem.status(self._checkpoint_path(root.path))
         if files is None and status == root.checkpoint_status:
