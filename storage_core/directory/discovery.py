@@ -45,7 +45,7 @@ from storage_core.filesystem.values import MissingError
 from storage_core.segment.file_names import LOG_SUFFIX, base_offset_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from storage_core.directory.visibility import CommitWatch
     from storage_core.filesystem import DirectoryEntry, FileSystem
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _NO_EPOCH = -1
+# A directory with the name of a partition, its path, and why it cannot be read.
+_Unreadable = tuple[PartitionDirectoryName, str, UnreadableError]
 
 
 def choose_replica(
@@ -198,6 +200,9 @@ REMOTE_INDEX_CACHE: Final = "remote-log-index-cache"
 OTHER_DIRECTORIES: Final = frozenset({"lost+found", REMOTE_INDEX_CACHE, COMMIT_IN_PROGRESS})
 _WATCHED_FILES = frozenset({COMMIT_JOURNAL, COMMITS_FILE, TRUNCATIONS_FILE})
 _NAMES_IN_A_MESSAGE = 3
+# How deep, and in how many directories, an error message looks for log directories.
+_LEVELS_BELOW = 5
+_MOST_LISTED = 500
 
 
 def find_partitions(
@@ -236,18 +241,54 @@ def find_partitions(
         search.add_path(path)
     found = search.result()
     if must_be_log_directory and not found and not search.has_log_directory:
+        deeper = _log_directories_below(filesystem, paths)
+        hint = (
+            f"There are some deeper: {_some(deeper)}. Name them, or a glob"
+            if deeper
+            else "Name a log directory"
+        )
         raise LogDirectoryError(
             "Expected Kafka partition directories (<topic>-<partition>) in this path or one level below it, "
-            "found none. Name a log directory, as log.dirs does in a broker's configuration.",
+            f"found none. {hint}, as log.dirs does in a broker's configuration.",
             path=", ".join(paths),
         )
     return found
 
 
+def _log_directories_below(filesystem: FileSystem, paths: Iterable[str]) -> list[str]:
+    """Find log directories two to four levels below paths, for an error message: a bounded number of directories is listed."""
+    found: list[str] = []
+    level = [os.path.abspath(path) for path in paths]
+    budget = _MOST_LISTED
+    for _ in range(_LEVELS_BELOW):
+        below: list[str] = []
+        for path in level:
+            budget -= 1
+            try:
+                entries = filesystem.list_directory(path) if budget > 0 else []
+            except LogDirectoryError:
+                continue
+            names = [entry.name for entry in entries if entry.is_directory and not entry.name.startswith(".")]
+            if is_log_directory(entries) or any(_is_partition(filesystem, path, name) for name in names):
+                found.append(path)
+            else:
+                below += [os.path.join(path, name) for name in names if name not in OTHER_DIRECTORIES]
+        level = below
+    return sorted(found)
+
+
+def _is_partition(filesystem: FileSystem, path: str, directory_name: str) -> bool:
+    if parse_partition_directory_name(directory_name) is None:
+        return False
+    try:
+        return holds_partition_files(filesystem, os.path.join(path, directory_name))
+    except LogDirectoryError:
+        return False
+
+
 _GLOB = re.compile(r"[*?[{]")
-# Of an innermost pair of braces, the text before it, its alternatives, and the text after it.
-_BRACES = re.compile(r"(.*?)\{([^{}]*)\}(.*)", re.DOTALL)
 _MAX_GLOB_ALTERNATIVES = 1000
+_MAX_NESTED_BRACES = 16
 
 
 def is_glob(path: str) -> bool:
@@ -282,21 +323,58 @@ def directories_that_match(filesystem: FileSystem, glob: str) -> list[str]:
 
 
 def _without_braces(glob: str) -> list[str]:
-    """The globs that a glob with alternatives in braces stands for."""
-    expanded: list[str] = []
-    left = [glob]
-    while left:
-        if len(expanded) + len(left) > _MAX_GLOB_ALTERNATIVES:
-            raise OptionError(
-                f"path {glob!r} has more than {_MAX_GLOB_ALTERNATIVES} alternatives in braces. Name fewer, or use *."
-            )
-        pattern = left.pop()
-        if matched := _BRACES.fullmatch(pattern):
-            before, alternatives, after = matched.groups()
-            left += [f"{before}{alternative}{after}" for alternative in alternatives.split(",")]
+    """Expand the alternatives in braces, as a shell does; a brace without its counterpart stands for itself."""
+    closing: dict[int, int] = {}
+    opened: list[int] = []
+    for place, character in enumerate(glob):
+        if character == "{":
+            opened.append(place)
+        elif character == "}" and opened:
+            closing[opened.pop()] = place
+    _check_count(glob, len(closing))
+    return list(dict.fromkeys(_expanded(glob, closing, 0, len(glob), _MAX_NESTED_BRACES)))
+
+
+def _expanded(glob: str, closing: Mapping[int, int], start: int, end: int, levels: int) -> list[str]:
+    """Expand a part of a glob, given where each of its braces is closed."""
+    if levels < 0:
+        raise OptionError(
+            f"path {glob!r} has braces within braces, more than {_MAX_NESTED_BRACES} levels deep. Write it with fewer."
+        )
+    found = [""]
+    place = start
+    while place < end:
+        if place in closing:
+            parts = _parts(glob, closing, place + 1, closing[place])
+            texts = [text for part in parts for text in _expanded(glob, closing, *part, levels - 1)]
+            place = closing[place] + 1
         else:
-            expanded.append(pattern)
-    return expanded
+            literal_end = next((at for at in range(place, end) if at in closing), end)
+            texts = [glob[place:literal_end]]
+            place = literal_end
+        _check_count(glob, len(found) * len(texts))
+        found = [before + text for before in found for text in texts]
+    return found
+
+
+def _parts(glob: str, closing: Mapping[int, int], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Split a part of a glob at its commas, but for those in braces."""
+    begin = place = start
+    while place < end:
+        if place in closing:
+            place = closing[place]
+        elif glob[place] == ",":
+            yield begin, place
+            begin = place + 1
+        place += 1
+    yield begin, end
+
+
+def _check_count(glob: str, count: int) -> None:
+    if count > _MAX_GLOB_ALTERNATIVES:
+        raise OptionError(
+            f"path {glob!r} has more than {_MAX_GLOB_ALTERNATIVES} alternatives in braces. Name fewer, or use *."
+        )
 
 
 def _matches(filesystem: FileSystem, base: str, part: str) -> list[str]:
@@ -332,22 +410,23 @@ def _is_directory(filesystem: FileSystem, path: str) -> bool:
 
 
 class _Search:
-    """The partitions found so far.
-
-    Attributes:
-        has_log_directory: Whether a log directory was found, with or without partitions.
-    """
+    """The partitions found so far."""
 
     def __init__(
         self, filesystem: FileSystem, follow_symlinks: bool, watch: CommitWatch | None, level: int
     ) -> None:
-        self.has_log_directory = False
+        self._log_directories: set[str] = set()
         self._filesystem = filesystem
         self._follow_symlinks = follow_symlinks
         self._watch = watch
         self._level = level
         self._roots: dict[str, LogDirectoryFiles] = {}
         self._found: dict[tuple[str, int], list[PartitionDirectory]] = {}
+
+    @property
+    def has_log_directory(self) -> bool:
+        """Whether a log directory was found, with or without partitions."""
+        return bool(self._log_directories)
 
     def result(self) -> list[PartitionDirectory]:
         return [
@@ -395,6 +474,7 @@ class _Search:
         """Add the partitions in ``path``; return whether there are any, and the names of other directories."""
         found_any = False
         others = []
+        unreadable: list[_Unreadable] = []
         for directory_name in self._subdirectories(path):
             partition_path = os.path.join(path, directory_name)
             name = parse_partition_directory_name(directory_name)
@@ -402,12 +482,28 @@ class _Search:
                 found_any = True
             elif name is not None and name.suffix is not None:
                 _log.debug("Left out %s: it is not a live partition.", partition_path)
-            elif name is not None and holds_partition_files(self._filesystem, partition_path):
+            elif name is not None and self._holds_partition_files(name, partition_path, unreadable):
                 found_any = True
                 self._add_partition(partition_path, name.topic, name.partition, path)
             elif not directory_name.startswith("."):
                 others.append(directory_name)
+        unread_paths = {each[1] for each in unreadable}
+        others = [other for other in others if os.path.join(path, other) not in unread_paths]
+        for unread_name, unread_path, why in unreadable:
+            if not found_any and path not in self._log_directories:
+                # It may be a log directory with the name of a partition.
+                raise why
+            self._add_partition(unread_path, unread_name.topic, unread_name.partition, path)
         return found_any, others
+
+    def _holds_partition_files(
+        self, name: PartitionDirectoryName, path: str, unreadable: list[_Unreadable]
+    ) -> bool:
+        try:
+            return holds_partition_files(self._filesystem, path)
+        except UnreadableError as error:
+            unreadable.append((name, path, error))
+            return False
 
     def _add_partition(self, path: str, topic: str, partition: int, root_path: str) -> None:
         directory = PartitionDirectory(path, topic, partition, self._root(root_path))
@@ -430,7 +526,8 @@ class _Search:
         is_watched = any(entry.name in _WATCHED_FILES for entry in entries)
         if is_watched and self._watch is not None and self._watch.observe(path):
             entries = self._filesystem.list_directory(path)
-        self.has_log_directory |= is_log_directory(entries)
+        if is_log_directory(entries):
+            self._log_directories.add(path)
         return entries
 
     def _subdirectories(self, path: str) -> list[str]:

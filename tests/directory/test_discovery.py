@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from storage_core import read_table
 from storage_core.directory import find_partitions
 from storage_core.errors import LogDirectoryError, UnreadableError
 from storage_core.filesystem import FileSystem
@@ -233,7 +234,7 @@ def test_an_unreadable_directory_is_an_error(tmp_path, make_partition, denied):
     make_partition("logs/orders-0", files=EPOCHS)
     make_partition("logs/orders-1", files=EPOCHS)
     with pytest.raises(UnreadableError, match=rf"User nobody.*{denied}"):
-        find_partitions(Denying(tmp_path / denied), [str(tmp_path / "logs")])
+        read_table(str(tmp_path / "logs"), filesystem=Denying(tmp_path / denied))
 
 
 def test_an_unreadable_log_directory_in_a_folder_is_an_error(tmp_path, make_partition):
@@ -256,3 +257,57 @@ def test_partitions_are_found_without_opening_a_file(tmp_path, make_partition):
     assert len(find_partitions(filesystem, [str(tmp_path / "logs")])) == 10
     assert filesystem.statistics.files_opened == 0
     assert filesystem.statistics.directories_listed == 1
+
+
+class TestAPartitionThatCannotBeRead:
+    @pytest.fixture
+    def root(self, tmp_path, make_partition, make_batch):
+        for topic in ("clicks", "orders"):
+            make_partition(f"logs/{topic}-0", {0: make_batch(0, [1, 2, 3])})
+        return str(tmp_path / "logs")
+
+    @pytest.mark.parametrize("options", [{"subscribe": "orders"}, {"assign": {"orders": [0]}}])
+    def test_does_not_block_another_topic(self, root, options):
+        table = read_table(root, filesystem=Denying(f"{root}/clicks-0"), **options)
+        assert table["topic"].to_pylist() == ["orders"] * 3
+
+    @pytest.mark.parametrize("options", [{}, {"subscribe": "clicks"}])
+    def test_is_an_error_for_who_reads_it(self, root, options):
+        with pytest.raises(UnreadableError, match="clicks-0"):
+            read_table(root, filesystem=Denying(f"{root}/clicks-0"), **options)
+
+    def test_is_an_error_where_another_copy_can_be_read(self, root, tmp_path, make_partition, make_batch):
+        make_partition("other/clicks-0", {0: make_batch(0, [1, 2, 3])})
+        with pytest.raises(UnreadableError, match="logs/clicks-0"):
+            read_table(root, str(tmp_path / "other"), filesystem=Denying(f"{root}/clicks-0"))
+
+    def test_a_folder_of_disks_is_no_partition(self, tmp_path, make_partition):
+        make_partition("disks/disk-1/orders-0", {0: b""})
+        make_partition("disks/disk-2/orders-1", {0: b""})
+        with pytest.raises(UnreadableError, match="disk-1"):
+            find_partitions(Denying(tmp_path / "disks/disk-1"), [str(tmp_path / "disks")])
+
+
+class TestAPathThatIsTooHigh:
+    @pytest.mark.parametrize("levels", [1, 2, 3])
+    def test_log_directories_deeper_are_named(self, tmp_path, make_partition, levels):
+        deeper = "/".join("abc"[:levels])
+        make_partition(f"{deeper}/kafka-logs/orders-0", {0: b""})
+        with pytest.raises(LogDirectoryError, match="one level below it, found none") as caught:
+            find_partitions(FileSystem(), [str(tmp_path)], must_be_log_directory=True)
+        assert f"There are some deeper: {tmp_path}/{deeper}/kafka-logs. Name them, or a glob" in str(
+            caught.value
+        )
+
+    def test_of_many_some_are_named(self, tmp_path, make_partition):
+        for number in range(6):
+            make_partition(f"hosts/host-{number}/logs/orders-{number}", {0: b""})
+        with pytest.raises(LogDirectoryError, match=r"host-0/logs, .*host-1/logs, .*host-2/logs and 3 more"):
+            find_partitions(FileSystem(), [str(tmp_path)], must_be_log_directory=True)
+
+    def test_the_search_is_bounded(self, tmp_path):
+        for number in range(700):
+            (tmp_path / f"folder-{number}" / "deeper").mkdir(parents=True)
+        filesystem = FileSystem()
+        with pytest.raises(LogDirectoryError, match="Name a log directory, as"):
+            find_partitions(filesystem, [str(tmp_path)], must_be_log_directory=True)

@@ -182,6 +182,35 @@ def test_a_glob_with_too_many_alternatives_is_an_error(disks):
         split_paths(FileSystem(), [f"{disks}/" + "{a,b}" * 40])
 
 
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("{disk-{1,2},disk-10}/logs", ["disk-1", "disk-10", "disk-2"]),
+        ("{{{disk-1}}}/logs", ["disk-1"]),
+        ("disk-{{1,2},{1,x}}/logs", ["disk-1", "disk-2", "disk-x"]),
+        ("disk-" + "{1{,},1}" + "/logs", ["disk-1"]),
+        ("disk-{" + ",".join(["{1,2}"] * 300) + "}/logs", ["disk-1", "disk-2"]),
+    ],
+)
+def test_braces_within_braces(disks, pattern, expected):
+    found = split_paths(FileSystem(), [f"{disks}/{pattern}"])
+    assert found == [f"{disks}/{name}/logs" for name in expected]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "match"),
+    [
+        ("{" * 40 + "a" + "}" * 40, "more than 16 levels deep"),
+        ("{" * 5_000 + "a" + "}" * 5_000, "more than 1000 alternatives"),
+        ("{a,{b,c}}" * 30, "more than 1000 alternatives"),
+        ("{a}" * 5_000, "more than 1000 alternatives"),
+    ],
+)
+def test_nested_braces_are_bounded(disks, pattern, match):
+    with pytest.raises(OptionError, match=match):
+        split_paths(FileSystem(), [f"{disks}/{pattern}"])
+
+
 def test_a_glob_of_one_brokers_disks_is_read_as_a_list_of_them(three_partitions, log_root):
     pattern = f"{log_root.path.parent}/{log_root.path.name[:-1]}?"
     found = resolve(FileSystem(), parse_read_options({"path": pattern})).partitions
