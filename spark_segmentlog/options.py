@@ -391,6 +391,11 @@ def stream_write_options(options: Mapping[str, str]) -> tuple[WriteOptions, str 
     ):
         if option_key(name) in given:
             raise OptionError(f"{name} does not go with a stream: {why}. Leave it out.")
+    if not given.keys() & {"path", "paths"}:
+        raise OptionError(
+            'No path is given. Name a log directory: .start("/path"), or .option("path", "/path") before .toTable("name"), '
+            "also for a table that exists, because Spark does not pass the options of a table to a stream."
+        )
     own = {key: options[given.pop(key)] for key in ("txnappid", "repeatedbatch") if key in given}
     app_id = own.get("txnappid")
     if app_id is not None:

@@ -14,6 +14,7 @@ from spark_segmentlog import stream_writer
 from spark_segmentlog.data_source import SegmentLogDataSource
 from storage_core import LogConfig, LogDirectory, read_table
 from storage_core.commit_files.commits_file import read_commits_file
+from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
 from tests.log.logs import append, open_directory
 
@@ -312,6 +313,12 @@ def test_files_do_not_grow_in_number_with_the_batches(source, sink):
     assert len(list(partition.glob("*.log"))) == 1
     with LogDirectory.open(sink.target, config=LogConfig()) as logs:
         assert logs.get("copied").log_end_offset == 4
+
+
+def test_a_stream_without_a_path_says_how_a_table_gets_one():
+    source = SegmentLogDataSource({"topic": "copied"})
+    with pytest.raises(OptionError, match=r'option\("path", "/path"\) before \.toTable'):
+        source.streamWriter(StructType().add("value", BinaryType()), overwrite=False)
 
 
 class TestRunsThatAreStopped:
