@@ -128,7 +128,8 @@ class _Root:
         options: What to read of it; says whether its logs end at the high watermark.
         partitions: Its partitions.
         checkpoint_status: The status of the checkpoint before it was read; None if there is none.
-        changed_s: When it last changed, on the monotonic clock; infinite if a look has found that long ago.
+        changed_s: When it last changed, on the monotonic clock.
+        judged_s: When all partitions were last looked at because it did not change.
         high_watermarks: Its content.
         left_out: The partitions that a warning named, because records after their high watermarks are left out.
     """
@@ -138,6 +139,7 @@ class _Root:
     partitions: list[TailedPartition] = field(default_factory=list)
     checkpoint_status: FileStatus | None = None
     changed_s: float = -float("inf")
+    judged_s: float = -float("inf")
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     left_out: set[TopicPartition] = field(default_factory=set)
 
@@ -358,10 +360,10 @@ class LogTail:
         if not root.ends_at_high_watermark:
             return [each for each in root.partitions if self._has_changed(each)]
         now = root.high_watermarks
-        # A broker writes its checkpoint every few seconds. If it does not, look once what it leaves out.
-        is_quiet = time.monotonic() - root.changed_s > _QUIET_S
+        # A broker writes its checkpoint every few seconds. If it does not, look now and then what that leaves out.
+        is_quiet = time.monotonic() - max(root.changed_s, root.judged_s) > _QUIET_S
         if is_quiet:
-            root.changed_s = float("inf")
+            root.judged_s = time.monotonic()
         return [
             each
             for each in root.partitions
@@ -409,7 +411,8 @@ class LogTail:
         left_out = {key: ends[key] for key in sorted(ends) if ends[key][0] < ends[key][1]}
         if not left_out:
             return
-        if root.changed_s < float("inf") and self._filesystem.is_locked(os.path.join(root.path, LOCK_FILE)):
+        is_renewed = time.monotonic() - root.changed_s <= _QUIET_S
+        if is_renewed and self._filesystem.is_locked(os.path.join(root.path, LOCK_FILE)):
             return
         root.left_out |= left_out.keys()
         shown = [
@@ -433,7 +436,11 @@ class LogTail:
         )
         try:
             log = load_log(self._filesystem, directory, root.options)
-            if root.ends_at_high_watermark and files.high_watermarks and log.high_watermark is None:
+            if (
+                root.ends_at_high_watermark
+                and root.checkpoint_status is not None
+                and log.high_watermark is None
+            ):
                 # A broker's checkpoint names a new partition some seconds later.
                 end_offset = log.log_start_offset
             else:

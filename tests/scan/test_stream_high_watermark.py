@@ -85,6 +85,14 @@ class TestABrokerThatDoesNotRun:
         assert running.new_rows() == orders(*range(10))
         assert left_out(caplog) == ["orders-1 from 0 to 10"]
 
+    def test_a_checkpoint_without_any_line_is_one(self, broker, caplog):
+        broker.checkpoint(None, None)
+        running = Query(broker.root)
+        assert running.new_rows() == []
+        assert left_out(caplog) == ["orders-0 from 0 to 10, orders-1 from 0 to 10"]
+        broker.checkpoint(1, None)
+        assert running.new_rows() == orders(0)
+
     def test_a_checkpoint_that_is_complete_leaves_nothing_out(self, broker, caplog):
         broker.checkpoint(10, 10)
         assert len(Query(broker.root).new_rows()) == 20
