@@ -147,17 +147,19 @@ def _rows(report: VerifyReport, *, with_notes: bool) -> pa.Table:
 
 
 def _render(console: Console, report: VerifyReport, *, with_notes: bool) -> None:
-    console.print(_partition_table(report))
+    # What all log directories have in common says nothing.
+    shared = os.path.commonpath([each.path for each in report.roots])
+    console.print(_partition_table(report, shared))
     findings = list(_listed(report, with_notes=with_notes))
     if findings:
         console.print()
-        console.print(_finding_table(findings[:_MOST_FINDINGS]))
+        console.print(_finding_table(findings[:_MOST_FINDINGS], shared))
     if len(findings) > _MOST_FINDINGS:
         console.print(f"and {len(findings) - _MOST_FINDINGS:,} more: --output jsonl or csv has all.")
     console.print(f"\n{_summary(report)}", style=_STYLES[report.verdict])
 
 
-def _partition_table(report: VerifyReport) -> Table:
+def _partition_table(report: VerifyReport, shared: str) -> Table:
     from rich.text import Text  # noqa: PLC0415
 
     columns = (
@@ -172,15 +174,20 @@ def _partition_table(report: VerifyReport) -> Table:
     table = new_table(columns, left=("partition", "verdict", "at its next start, a broker"))
     # Those with findings first, in the order of the report.
     partitions = sorted(report.partitions, key=lambda each: each.verdict == "sound")
+    refused = {each.path for each in report.roots if each.is_refused}
     for each in partitions[:_MOST_PARTITIONS]:
         table.add_row(
-            printable(f"{each.topic}-{each.partition}"),
+            printable(os.path.relpath(each.path, shared)),
             Text(each.verdict, _STYLES[each.verdict]),
             f"{each.segment_count:,}",
             f"{each.batch_count:,}",
             str(each.log_start_offset),
             str(each.log_end_offset),
-            printable(start_text(each)),
+            printable(
+                "does not start with its log directory"
+                if os.path.dirname(each.path) in refused
+                else start_text(each)
+            ),
         )
     if len(partitions) > _MOST_PARTITIONS:
         table.add_row(f"and {len(partitions) - _MOST_PARTITIONS:,} more")
@@ -194,6 +201,8 @@ def start_text(partition: PartitionReport) -> str:
         return "not known, because it cannot be read"
     if start.refusal is not None:
         return f"refuses it: {start.refusal}"
+    if start.stray is not None:
+        return "sets it aside as -stray"
     done = []
     if start.cuts or start.removed:
         done.append(f"truncates it to offset {start.log_end_offset}")
@@ -209,17 +218,16 @@ def _segments(count: int) -> str:
     return f"{count:,} segment" if count == 1 else f"{count:,} segments"
 
 
-def _finding_table(findings: list[tuple[PartitionReport | None, Finding]]) -> Table:
+def _finding_table(findings: list[tuple[PartitionReport | None, Finding]], shared: str) -> Table:
     from rich.text import Text  # noqa: PLC0415
 
     texts = ("severity", "kind", "file", "broker", "reason")
     table = new_table(("severity", "kind", "file", "bytes", "offsets", "broker", "reason"), left=texts)
-    for partition, each in findings:
-        directory = os.path.dirname(each.file if partition is None else partition.path)
+    for _, each in findings:
         table.add_row(
             Text(each.severity, _STYLES[each.severity]),
             each.kind,
-            printable(os.path.relpath(each.file, directory)),
+            printable(os.path.relpath(each.file, shared)),
             _range(each.start_byte, each.end_byte),
             _range(each.start_offset, each.end_offset),
             each.action if each.action_offset is None else f"{each.action} to {each.action_offset}",

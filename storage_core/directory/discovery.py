@@ -27,6 +27,7 @@ from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE
 from storage_core.commit_files.commits_file import COMMITS_FILE
 from storage_core.commit_files.journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL
 from storage_core.directory.log_directory_files import (
+    REMOTE_INDEX_CACHE,
     LogDirectoryFiles,
     PartitionDirectory,
     PartitionDirectoryName,
@@ -195,8 +196,6 @@ def _newest_leader_epoch(filesystem: FileSystem, directory: PartitionDirectory, 
 
 
 # Known directories in log directories that hold no partition.
-REMOTE_INDEX_CACHE: Final = "remote-log-index-cache"
-"""The only directory without a partition that a broker expects."""
 OTHER_DIRECTORIES: Final = frozenset({"lost+found", REMOTE_INDEX_CACHE, COMMIT_IN_PROGRESS})
 _WATCHED_FILES = frozenset({COMMIT_JOURNAL, COMMITS_FILE, TRUNCATIONS_FILE})
 _NAMES_IN_A_MESSAGE = 3

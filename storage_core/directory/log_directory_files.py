@@ -96,6 +96,24 @@ def parse_partition_directory_name(name: str) -> PartitionDirectoryName | None:
     return PartitionDirectoryName(topic, partition, suffix)
 
 
+REMOTE_INDEX_CACHE: Final = "remote-log-index-cache"
+
+
+def keeps_broker_from_starting(name: str) -> bool:
+    """Return True if a broker does not start with a directory of this name in a log directory.
+
+    It takes more names than topics may have. Source: ``UnifiedLog.parseTopicPartitionName``, ``LogManager.loadLogs``.
+    """
+    if name == REMOTE_INDEX_CACHE:
+        return False
+    if name.endswith(_SUFFIX_ENDINGS):
+        if _SUFFIXED_NAME.fullmatch(name) is None:
+            return True
+        name = name[: name.rindex(".")]
+    topic, _, partition_text = name.rpartition("-")
+    return not topic or _PARTITION.fullmatch(partition_text) is None or int(partition_text) > INT_MAX
+
+
 _log = logging.getLogger(__name__)
 LOCK_FILE: Final = ".lock"
 # Files that only a broker, or this package, creates.

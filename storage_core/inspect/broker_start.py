@@ -177,6 +177,7 @@ class BrokerStart:
         removed: Base offsets of the segments that it removes.
         log_start_offset: Where the log starts then.
         log_end_offset: Where it ends.
+        stray: Why it sets the directory aside, and serves an empty partition instead; None if it does not.
     """
 
     refusal: str | None = None
@@ -186,6 +187,7 @@ class BrokerStart:
     removed: frozenset[int] = frozenset()
     log_start_offset: int = 0
     log_end_offset: int = 0
+    stray: str | None = None
 
 
 class _RefusedError(Exception):

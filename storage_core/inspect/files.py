@@ -71,7 +71,7 @@ _SEGMENT_KINDS: Final = {
     TRANSACTION_INDEX_SUFFIX: "transaction index",
     SNAPSHOT_SUFFIX: "producer snapshot",
 }
-_METADATA_SNAPSHOT: Final = "metadata snapshot"
+METADATA_SNAPSHOT: Final = "metadata snapshot"
 _QUORUM_STATE: Final = "quorum state"
 _PARTITION_KINDS: Final = {
     LEADER_EPOCH_CHECKPOINT: "leader epoch checkpoint",
@@ -142,7 +142,7 @@ def name_in_partition(name: str) -> NamedFile:
         return NamedFile(kind, leftover, base_offset)
     snapshot = _METADATA_SNAPSHOT_NAME.fullmatch(plain)
     if snapshot:
-        return NamedFile(_METADATA_SNAPSHOT, leftover, int(snapshot[1]))
+        return NamedFile(METADATA_SNAPSHOT, leftover, int(snapshot[1]))
     return NamedFile(_PARTITION_KINDS.get(plain, UNKNOWN), leftover if plain in _PARTITION_KINDS else None)
 
 
@@ -190,9 +190,9 @@ def why_not_in_partition(found: NamedFile, topic: str, names: FileNames) -> str 
         return _LEFTOVERS[found.leftover]
     if found.kind == UNKNOWN:
         return _NO_SUCH_NAME
-    if found.kind in (_METADATA_SNAPSHOT, _QUORUM_STATE) and topic != CLUSTER_METADATA_TOPIC:
+    if found.kind in (METADATA_SNAPSHOT, _QUORUM_STATE) and topic != CLUSTER_METADATA_TOPIC:
         return f"only {CLUSTER_METADATA_TOPIC}-0 has such a file"
-    if found.base_offset is None or found.kind in (LOG_KIND, _METADATA_SNAPSHOT):
+    if found.base_offset is None or found.kind in (LOG_KIND, METADATA_SNAPSHOT):
         return None
     logs = names.base_offsets(LOG_SUFFIX)
     index = bisect.bisect_left(logs, found.base_offset)

@@ -24,8 +24,14 @@ Severity = Literal["damage", "unreadable", "suspect", "unclean", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 """The worst first."""
 Verdict = Literal["damage", "unreadable", "suspect", "unclean", "sound"]
-Action = Literal["unnoticed", "rebuild index", "truncate", "remove", "reset", "complete", "refuse"]
-"""What a broker does about a finding when it starts: ``unnoticed`` is nothing, because it does not look."""
+Action = Literal[
+    "unnoticed", "rebuild index", "truncate", "remove", "reset", "complete", "set aside", "refuse"
+]
+"""What a broker does about a finding when it starts.
+
+``unnoticed`` is nothing, because it does not look. ``set aside`` is a rename to ``-stray``: it serves an empty partition.
+``refuse``: it does not start, or, if it has other log directories and the fault is in reading a file, without this one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +108,8 @@ class RootReport:
     path: str
     is_clean: bool
     findings: tuple[Finding, ...]
+
+    @property
+    def is_refused(self) -> bool:
+        """Return True if a broker does not start with the log directory, whatever its partitions are like."""
+        return any(each.action == "refuse" for each in self.findings)

@@ -134,6 +134,16 @@ def read_share_record(key: bytes, value: bytes | None) -> CoordinatorRecord:
     return _read_coordinator_record(_SHARE_TYPES, key, value)
 
 
+def read_metadata_record(value: bytes) -> tuple[str, MessageData]:
+    """Read a record of ``__cluster_metadata``: its type's name, and its fields.
+
+    Raises:
+        CorruptRecordError: It is malformed, or its type is not known.
+    """
+    message, _, data = _read_framed(_METADATA_TYPES, value)
+    return message.name, data
+
+
 def _read_coordinator_record(types: _RecordTypes, key: bytes, value: bytes | None) -> CoordinatorRecord:
     """As Kafka's ``CoordinatorRecordSerde.deserialize``."""
     type_id, key_data = _read_key(types, key)

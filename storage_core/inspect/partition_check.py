@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -64,6 +65,10 @@ if TYPE_CHECKING:
 
 MOST_RANGES: Final = 1_000
 """So many damaged ranges of a segment are described."""
+# A log file that somebody compressed.
+_ARCHIVED: Final = re.compile(
+    r"[0-9]{20}\.log\.(?:gz|tgz|zip|zst|zstd|bz2|xz|lz4|lzo|snappy|sz|br)", re.IGNORECASE
+)
 # A broker takes every file with one of these for one of a segment, whatever its name.
 _BROKER_SUFFIXES: Final = (LOG_SUFFIX, *INDEX_SUFFIXES)
 _LEFTOVERS: Final[dict[str, tuple[str, Action]]] = {
@@ -119,6 +124,8 @@ class _PartitionCheck:
         # Base offsets of the segments whose transaction index a broker cannot read.
         self._unreadable: set[int] = set()
         self._findings: list[Finding] = []
+        # Why a broker sets the directory aside.
+        self._stray: str | None = None
         self._is_changing = None in facts
         if self._is_changing:
             self._add(
@@ -128,8 +135,8 @@ class _PartitionCheck:
                 "Not verified: its files are being replaced or removed by another process. Verify again.",
             )
         key = partition.place.topic_partition
-        # Kafka recovers the whole metadata log at each start (`KafkaRaftLog.createLog`).
-        self._is_recovered = not root.is_clean or key[0] == CLUSTER_METADATA_TOPIC
+        # Kafka recovers the whole metadata log at each start, whatever the marker says (`KafkaRaftLog.createLog`).
+        self._is_clean = root.is_clean and key[0] != CLUSTER_METADATA_TOPIC
         self._recovery_point = root.recovery_points.get(key, 0)
         self._log_start_checkpoint = root.log_start_offsets.get(key, 0)
         self._high_watermark = root.high_watermarks.get(key)
@@ -172,6 +179,7 @@ class _PartitionCheck:
         self._start = start_of_broker(
             self._filesystem, self._path, self._broker_segments(), self._known(snapshots, refusals)
         )
+        self._start = replace(self._start, stray=self._stray)
         for facts in self._facts:
             self._check_log(facts)
             self._check_indexes(facts)
@@ -204,7 +212,41 @@ class _PartitionCheck:
         except CorruptError as error:
             self._add("damage", "metadata", path, str(error.args[0]), action="refuse")
             return [f"{PARTITION_METADATA} is malformed"]
+        if self._root.is_kraft and self._place.topic != CLUSTER_METADATA_TOPIC:
+            self._check_stray(path)
         return []
+
+    def _check_stray(self, path: str) -> None:
+        """A broker serves only what its cluster knows by its topic id."""
+        topics, meta = self._root.topics, self._root.meta
+        topic, partition = self._place.topic_partition
+        if self._topic_id is None:
+            has_records = any(each.batch_count for each in self._facts)
+            known = [each for each, name in (topics.names if topics else {}).items() if name == topic]
+            severity: Severity = "damage" if has_records else "suspect" if self._is_clean else "unclean"
+            found, self._stray = "found no file", f"it has no {PARTITION_METADATA}"
+            advice = f"Write the topic id, {known[0]}, into it" if known else "Write the topic id into it"
+        elif topics is None or meta is None:
+            return
+        else:
+            stray = topics.why_stray(topic, partition, self._topic_id, meta.node_id)
+            if stray is None:
+                return
+            # A replica that was moved away, or the directory of another broker: its meta.properties does not tell.
+            is_moved = (self._topic_id, partition) in topics.replicas and topics.names.get(
+                self._topic_id
+            ) == topic
+            is_known = self._root.is_sole_voter or topic in topics.names.values()
+            is_certain = is_known and not is_moved
+            severity, found = "damage" if is_certain else "suspect", f"found {stray}"
+            self._stray = stray if is_certain else None
+            advice = "Keep a copy of the directory before a broker starts"
+        self._add(
+            severity, "metadata", path,
+            f"Expected the topic id of a partition that the cluster has on this broker, {found}: a broker sets the directory "
+            f"aside as -stray, and serves an empty partition if it serves one. {advice}.",
+            action="set aside",
+        )  # fmt: skip
 
     def _check_names(self) -> list[str]:
         refusals = []
@@ -221,11 +263,24 @@ class _PartitionCheck:
                     "Expected 20 digits before the suffix of a segment's file, found another name.",
                     action="refuse",
                 )  # fmt: skip
+            elif found.leftover is None and found.kind == UNKNOWN and _ARCHIVED.fullmatch(name):
+                self._check_archived(name)
             elif found.leftover is None and found.kind == UNKNOWN:
                 self._add("note", "file", path, "Neither Kafka nor segmentlog has a file of this name here.")
             elif found.leftover is None and name.endswith(INDEX_SUFFIXES):
                 self._check_orphan(name)
         return refusals
+
+    def _check_archived(self, name: str) -> None:
+        base_offset = int(name[: -len(LOG_SUFFIX)].partition(".")[0])
+        is_here = base_offset in self._bases
+        self._add(
+            "note" if is_here else "suspect", "file", self._path_of(name),
+            "A copy of the log file beside it." if is_here else
+            "Expected log files as a broker writes them, found a compressed one: no read and no broker sees its records. "
+            "Decompress a copy of the directory, and verify that.",
+            start_offset=base_offset,
+        )  # fmt: skip
 
     def _check_orphan(self, name: str) -> None:
         base_offset = base_offset_of(name)
@@ -235,7 +290,7 @@ class _PartitionCheck:
             and log_file_name(base_offset) not in self._names
         ):
             self._add(
-                "damage" if self._root.is_clean else "suspect",
+                "damage" if self._is_clean else "suspect",
                 "file",
                 self._path_of(name),
                 "Expected the log file of this index beside it, found none: the segment's log was lost.",
@@ -277,7 +332,7 @@ class _PartitionCheck:
     def _known(self, snapshots: _Snapshots, refusals: list[str]) -> KnownOfLog:
         kept = _without_strays(list(snapshots), sorted(self._bases))
         return KnownOfLog(
-            not self._is_recovered,
+            self._is_clean,
             self._recovery_point,
             self._log_start_checkpoint,
             [offset for offset in kept if snapshots[offset] is not None],
@@ -409,8 +464,11 @@ class _PartitionCheck:
 
     def _severity_of(self, fault: IndexFault, facts: SegmentFacts) -> Severity:
         # An index is on disk when its segment is, which is below the recovery point.
-        is_rebuilt = not self._root.is_clean and facts.base_offset in self._start.recovered
-        return "unclean" if fault.is_stale and is_rebuilt else "damage"
+        is_rebuilt = not self._is_clean and facts.base_offset in self._start.recovered
+        if not (fault.is_stale and is_rebuilt):
+            return "damage"
+        # The stop was clean: no broker cares for these indexes of the metadata log.
+        return "note" if self._root.is_clean else "unclean"
 
     # Leader epochs.
 
@@ -432,7 +490,7 @@ class _PartitionCheck:
         last = self._epoch_entries[-1] if self._epoch_entries else None
         if last is not None and last.start_offset > self._log_end_offset:
             self._add(
-                "damage" if self._root.is_clean else "unclean", "leader epoch", path,
+                "damage" if self._is_clean else "unclean", "leader epoch", path,
                 f"Expected epochs that begin in the log, found epoch {last.epoch} from offset {last.start_offset} on, and "
                 f"the log ends at {self._log_end_offset}.",
                 action="reset", start_offset=last.start_offset,
@@ -452,14 +510,14 @@ class _PartitionCheck:
             return
         entry = self._epoch_entries[0]
         if (
-            self._is_recovered
+            not self._is_clean
             and run.first_offset < entry.start_offset
             and run.epoch <= entry.epoch
             and (known[1] is None or known[1] == run.epoch)
         ):
             # A raised log start removes epochs at once. Its checkpoint is written a minute later, for metadata never.
             return
-        is_rebuilt = facts.base_offset in self._start.recovered and not self._root.is_clean
+        is_rebuilt = facts.base_offset in self._start.recovered and not self._is_clean
         expected = " and ".join(str(epoch) for epoch in dict.fromkeys(known))
         self._add(
             "unclean" if is_rebuilt and run.epoch > self._epoch_entries[-1].epoch else "damage",
@@ -508,7 +566,7 @@ class _PartitionCheck:
             transactions.forget()
             return
         path = self._path_of(transaction_index_file_name(facts.base_offset) + facts.task.file.suffix)
-        is_rebuilt = not self._root.is_clean and facts.base_offset in self._start.recovered
+        is_rebuilt = not self._is_clean and facts.base_offset in self._start.recovered
         for aborted in (*transactions.wrong_at_first(facts), *facts.wrong_aborts):
             indexed_offset = aborted.indexed_offset
             if indexed_offset is None:
@@ -583,14 +641,14 @@ class _PartitionCheck:
         for offset, entries in snapshots.items():
             path = self._path_of(snapshot_file_name(offset))
             if entries is None:
-                is_crash = not self._root.is_clean and offset >= self._recovery_point
+                is_crash = not self._is_clean and offset >= self._recovery_point
                 self._add(
                     "unclean" if is_crash else "damage", "snapshot", path, self._bad_snapshots[offset],
                     action=self._action_on_snapshot(offset),
                 )  # fmt: skip
             elif offset > self._log_end_offset:
                 self._add(
-                    "damage" if self._root.is_clean else "unclean", "snapshot", path,
+                    "damage" if self._is_clean else "unclean", "snapshot", path,
                     f"Expected a snapshot up to the log end {self._log_end_offset}, found one of offset {offset}.",
                     action="remove", start_offset=offset,
                 )  # fmt: skip
@@ -680,20 +738,20 @@ def with_topic_ids_compared(reports: Iterable[PartitionReport]) -> list[Partitio
 
 
 def _with_topic_id(report: PartitionReport, ids: Counter[str] | None) -> PartitionReport:
-    if report.topic_id is None or ids is None or len(ids) == 1:
+    path = os.path.join(report.path, PARTITION_METADATA)
+    if ids is None or any(each.file in (path, report.path) for each in report.findings):
         return report
     most = max(ids.values())
-    is_usual = ids[report.topic_id] == most and list(ids.values()).count(most) == 1
-    if is_usual:
+    if report.topic_id is not None and ids[report.topic_id] == most and list(ids.values()).count(most) == 1:
         return report
     finding = Finding(
         "suspect",
         "metadata",
-        os.path.join(report.path, PARTITION_METADATA),
-        f"Expected one topic id for all partitions of {report.topic}, found {report.topic_id} here and "
-        f"{', '.join(sorted(set(ids) - {report.topic_id}))} elsewhere: a broker removes, as a stray, the directory of a topic "
-        "that its cluster does not have.",
-        "remove",
+        path,
+        f"Expected one topic id for all partitions of {report.topic}, found {report.topic_id or 'none'} here and "
+        f"{', '.join(sorted(ids.keys() - {report.topic_id}))} elsewhere: a broker sets the directory of a topic that its "
+        "cluster does not have aside as -stray.",
+        "set aside",
     )
     findings = (*report.findings, finding)
     return replace(report, verdict=verdict_of(findings), findings=findings)

@@ -27,8 +27,7 @@ from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.commit_files.commits_file import COMMITS_FILE
 from storage_core.directory import PartitionDirectory
-from storage_core.directory.discovery import REMOTE_INDEX_CACHE
-from storage_core.directory.log_directory_files import LOCK_FILE, parse_partition_directory_name
+from storage_core.directory.log_directory_files import LOCK_FILE, keeps_broker_from_starting
 from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.inspect.index_check import make_directories, require_empty
 from storage_core.inspect.recover import (
@@ -149,8 +148,7 @@ def _whole(found: Survey) -> Survey:
 def _not_partitions(filesystem: FileSystem, root: str) -> Iterator[LeftOutFile]:
     """Find the directories that keep a broker from starting; they are nobody's to move."""
     for entry in filesystem.list_directory(root):
-        is_known = entry.name == REMOTE_INDEX_CACHE or parse_partition_directory_name(entry.name) is not None
-        if entry.is_directory and not is_known:
+        if entry.is_directory and keeps_broker_from_starting(entry.name):
             reason = "It is not a partition's directory; a broker does not start with it. Move it away."
             yield LeftOutFile(os.path.join(root, entry.name), reason)
 

@@ -546,6 +546,8 @@ def _start_outcome(report: PartitionReport) -> str:
         return "it cannot be read"
     if start.refusal is not None:
         return "a broker refuses it"
+    if start.stray is not None:
+        return "a broker sets it aside as -stray"
     counts = (
         ("removes", len(start.removed), "segment", "segments"),
         ("cuts", len(start.cuts), "segment", "segments"),

@@ -1,9 +1,11 @@
-"""Checking the files of a log directory itself: checkpoints, ``meta.properties``, and directories without a log."""
+"""Checking the files of a log directory itself: checkpoints, ``meta.properties``, and directories that hold no log."""
 
 from __future__ import annotations
 
+import base64
+import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
@@ -12,64 +14,152 @@ from storage_core.checkpoint import (
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
+    MetaProperties,
+    is_topic_id,
+    read_clean_shutdown_file,
     read_meta_properties,
     read_offset_checkpoint,
 )
 from storage_core.directory import parse_partition_directory_name
-from storage_core.directory.log_directory_files import LogDirectoryFiles
+from storage_core.directory.log_directory_files import (
+    CLUSTER_METADATA_TOPIC,
+    LogDirectoryFiles,
+    keeps_broker_from_starting,
+)
 from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError
 from storage_core.inspect.findings import Action, Finding, RootReport, Severity
-from storage_core.inspect.roots import LIVE
+from storage_core.inspect.roots import LIVE, leads_to_directory
 
 if TYPE_CHECKING:
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import DirectoryEntry, FileSystem
+    from storage_core.inspect.cluster_topics import ClusterTopics
     from storage_core.inspect.roots import LogRoot
 
 
+_RESERVED_IDS: Final = 100
+# Only a broker has these.
+_BROKERS_ENTRIES: Final = frozenset({"bootstrap.checkpoint", f"{CLUSTER_METADATA_TOPIC}-0"})
+
+
+def is_directory_id(text: str) -> bool:
+    """Return True if Kafka takes a text for the id of a log directory: the first hundred are reserved."""
+    return is_topic_id(text) and int.from_bytes(base64.urlsafe_b64decode(text + "==")) >= _RESERVED_IDS
+
+
 class RootCheck:
-    """The checkpoints of a log directory, as a starting broker takes them."""
+    """The checkpoints of a log directory, as a starting broker takes them.
+
+    Attributes:
+        meta: Which node owns it; None if that is not known.
+        topics: Those of its cluster; None if they are not known.
+        is_sole_voter: Whether no other node has newer ones.
+    """
 
     def __init__(self, filesystem: FileSystem, root: LogRoot) -> None:
         self.path = root.path
+        self.topics: ClusterTopics | None = None
+        self.is_sole_voter = False
         self._filesystem = filesystem
         self._findings: list[Finding] = []
         self.is_clean = self._find_marker()
-        self.recovery_points = self._read(RECOVERY_POINT_CHECKPOINT, "reset")
-        self.log_start_offsets = self._read(LOG_START_OFFSET_CHECKPOINT, "reset")
-        self.high_watermarks = self._read(REPLICATION_OFFSET_CHECKPOINT, "refuse")
-        self.cleaner_offsets = self._read(CLEANER_OFFSET_CHECKPOINT, "refuse")
-        try:
-            read_meta_properties(filesystem, os.path.join(root.path, META_PROPERTIES))
-        except CorruptError as error:
-            self._add("metadata", META_PROPERTIES, error, "refuse")
-        except LogDirectoryError as error:
-            self._add("metadata", META_PROPERTIES, error, severity="unreadable")
-        for place in root.places if root.is_whole else ():
+        # A broker takes a checkpoint that it cannot read for a failure of the disk.
+        self.recovery_points = self._read(RECOVERY_POINT_CHECKPOINT)
+        self.log_start_offsets = self._read(LOG_START_OFFSET_CHECKPOINT)
+        self.high_watermarks = self._read(REPLICATION_OFFSET_CHECKPOINT)
+        self.cleaner_offsets = self._read(CLEANER_OFFSET_CHECKPOINT)
+        self.meta = self._read_meta()
+        entries = filesystem.list_directory(root.path) if root.is_whole else []
+        self._is_brokers = bool(_BROKERS_ENTRIES & {each.name for each in entries}) or self._has_epoch()
+        self._check_states(root)
+        self._check_directories(root, entries)
+        if root.is_whole and self.meta is None:
+            self._check_missing_meta({each.name for each in entries})
+
+    @property
+    def is_kraft(self) -> bool:
+        """Return True if a broker of a cluster without ZooKeeper owns it: it knows each topic by its id."""
+        return self.meta is not None and self.meta.version > 0
+
+    def report(self) -> RootReport:
+        """Return what was found out about them."""
+        return RootReport(self.path, self.is_clean, tuple(self._findings))
+
+    def add(self, finding: Finding) -> None:
+        """Add what a comparison with others has found."""
+        self._findings.append(finding)
+
+    def _check_states(self, root: LogRoot) -> None:
+        for place in root.places:
             if place.state != LIVE:
-                self._findings.append(
-                    Finding(
-                        "note", "file", place.path,
-                        f"Not verified: the directory's name says that it is in state {place.state}.",
-                        "remove" if place.state == "delete" else "unnoticed",
-                    )
-                )  # fmt: skip
+                action: Action = {"delete": "remove", "stray": "set aside"}.get(place.state, "unnoticed")  # type: ignore[assignment]
+                reason = f"the directory's name says that it is in state {place.state}."
+                self.add(
+                    Finding("note", "file", place.path, f"Not verified: {reason}", action)
+                    if root.is_whole
+                    else Finding("suspect", "file", place.path, f"No broker serves it: {reason}", action)
+                )
 
-        if root.is_whole:
-            self._find_empty(root)
-
-    def _find_empty(self, root: LogRoot) -> None:
-        """Directories with the name of a partition that hold no log: a broker makes an empty one of them."""
+    def _check_directories(self, root: LogRoot, entries: list[DirectoryEntry]) -> None:
+        """Directories that hold no log: a broker begins an empty one in them, or does not start."""
         known = {place.path for place in root.places}
-        for entry in self._filesystem.list_directory(root.path):
+        for entry in entries:
             path = os.path.join(root.path, entry.name)
-            if entry.is_directory and path not in known and parse_partition_directory_name(entry.name):
-                self._findings.append(
+            if path in known or not leads_to_directory(self._filesystem, root.path, entry):
+                continue
+            if keeps_broker_from_starting(entry.name):
+                is_brokers = self.meta is not None or self._is_brokers
+                reason = (
+                    "Expected only directories called <topic>-<partition>, found another one. Move it away."
+                )
+                self.refuse(path, reason, "file", "damage" if is_brokers else "suspect")
+            elif parse_partition_directory_name(entry.name) is not None and entry.is_directory:
+                done = "sets it aside" if self.is_kraft else "begins an empty one"
+                self.add(
                     Finding(
                         "suspect", "file", path,
-                        "Expected a log in a directory with the name of a partition, found none: a broker begins an empty "
-                        "one.",
+                        f"Expected a log in a directory with the name of a partition, found none: a broker {done}.",
+                        "set aside" if self.is_kraft else "unnoticed",
                     )
                 )  # fmt: skip
+
+    def _read_meta(self) -> MetaProperties | None:
+        path = os.path.join(self.path, META_PROPERTIES)
+        try:
+            meta = read_meta_properties(self._filesystem, path)
+        except CorruptError as error:
+            self._add("metadata", META_PROPERTIES, error, "refuse")
+            return None
+        except LogDirectoryError as error:
+            self._add("metadata", META_PROPERTIES, error, severity="unreadable")
+            return None
+        problem = None
+        if meta is not None and meta.node_id is None:
+            problem = "Expected node.id, found none: the file is empty or cut"
+        elif meta is not None and meta.directory_id is not None and not is_directory_id(meta.directory_id):
+            problem = f"Expected a directory.id as Kafka writes it, found {meta.directory_id[:80]!r}"
+        if problem is not None:
+            self.refuse(path, f"{problem}. Restore it, or copy it from another disk of the broker.")
+        return meta
+
+    def _check_missing_meta(self, names: set[str]) -> None:
+        if META_PROPERTIES not in names and self._is_brokers:
+            self.refuse(
+                os.path.join(self.path, META_PROPERTIES),
+                "Expected the file that says which broker owns the log directory, found none. Restore it, or write it with "
+                "kafka-storage.sh format.",
+            )
+
+    def refuse(self, path: str, reason: str, kind: str = "metadata", severity: Severity = "damage") -> None:
+        """Add that a broker does not start because of a file or a directory."""
+        self.add(Finding(severity, kind, path, f"{reason} A broker does not start with it.", "refuse"))
+
+    def _has_epoch(self) -> bool:
+        """Return True if a broker wrote the marker: this package writes -1 as its epoch."""
+        try:
+            marker = json.loads(read_clean_shutdown_file(self._filesystem, self.path) or b"{}")
+            return isinstance(marker, dict) and int(marker.get("brokerEpoch", -1)) >= 0
+        except (LogDirectoryError, ValueError, TypeError):
+            return False
 
     def _find_marker(self) -> bool:
         try:
@@ -78,15 +168,11 @@ class RootCheck:
             self._add("file", CLEAN_SHUTDOWN_FILE, error, severity="unreadable")
             return False
 
-    def report(self) -> RootReport:
-        """What was found out about them."""
-        return RootReport(self.path, self.is_clean, tuple(self._findings))
-
-    def _read(self, name: str, action: Action) -> dict[tuple[str, int], int]:
+    def _read(self, name: str) -> dict[tuple[str, int], int]:
         try:
             return read_offset_checkpoint(self._filesystem, os.path.join(self.path, name))
         except CorruptError as error:
-            self._add("checkpoint", name, error, action)
+            self._add("checkpoint", name, error, "refuse")
         except LogDirectoryError as error:
             self._add("checkpoint", name, error, severity="unreadable")
         return {}
@@ -99,6 +185,4 @@ class RootCheck:
         action: Action = "unnoticed",
         severity: Severity = "damage",
     ) -> None:
-        self._findings.append(
-            Finding(severity, kind, os.path.join(self.path, name), str(error.args[0]), action)
-        )
+        self.add(Finding(severity, kind, os.path.join(self.path, name), str(error.args[0]), action))

@@ -124,7 +124,9 @@ def _roots_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> Itera
     root, others = _look_at(filesystem, path, follow_symlinks)
     if root is not None:
         yield root
-        return
+        # As in a read: what holds no partition itself may be a folder of log directories.
+        if root.problem is not None or any(place.state == LIVE for place in root.places):
+            return
     for name in others:
         if not name.startswith("."):
             inner, _ = _look_at(filesystem, os.path.join(path, name), follow_symlinks)
@@ -143,8 +145,8 @@ def _look_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> tuple[
     places: list[PartitionPlace] = []
     others: list[str] = []
     for entry in entries:
-        if entry.name in OTHER_DIRECTORIES or not _leads_to_directory(
-            filesystem, path, entry, follow_symlinks
+        if entry.name in OTHER_DIRECTORIES or not (
+            entry.is_directory or (follow_symlinks and leads_to_directory(filesystem, path, entry))
         ):
             continue
         place = _place(path, entry.name)
@@ -157,10 +159,9 @@ def _look_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> tuple[
     return None, others
 
 
-def _leads_to_directory(
-    filesystem: FileSystem, path: str, entry: DirectoryEntry, follow_symlinks: bool
-) -> bool:
-    if entry.is_directory or not (follow_symlinks and entry.is_symlink):
+def leads_to_directory(filesystem: FileSystem, path: str, entry: DirectoryEntry) -> bool:
+    """Return True if an entry of a directory is a directory, or a link to one."""
+    if not entry.is_symlink:
         return entry.is_directory
     try:
         status = filesystem.status(os.path.join(path, entry.name), follow_symlinks=True)

@@ -27,6 +27,7 @@ from storage_core.inspect.findings import (
     Verdict,
     verdict_of,
 )
+from storage_core.inspect.node_check import compare_roots
 from storage_core.inspect.partition_check import PlannedPartition, check_partition, with_topic_ids_compared
 from storage_core.inspect.root_check import RootCheck
 from storage_core.inspect.roots import (
@@ -99,11 +100,13 @@ def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: 
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
     # Before the segments are listed: a running broker's checkpoints then say nothing of later ones.
     root_checks = {root.path: RootCheck(filesystem, root) for root in roots if root.problem is None}
+    compare_roots(filesystem, roots, root_checks)
+    named = {place.path for root in roots if not root.is_whole for place in root.places}
     partitions: list[PlannedPartition] = []
     unreadable: dict[str, LogDirectoryError] = {}
     size_bytes = 0
     for place in selected_places(filesystem, roots, options):
-        if place.state != LIVE:
+        if place.state != LIVE and place.path not in named:
             continue
         try:
             planned = _planned(filesystem, place, is_deep, options.max_decompressed_batch_bytes)
@@ -197,6 +200,9 @@ def verify(
             except LogDirectoryError as error:
                 reports.append(_unreadable_partition(partition.place, error, is_clean=root_check.is_clean))
     reports = with_topic_ids_compared(reports)
+    if not reports:
+        for root_check in root_checks.values():
+            root_check.add(_nothing_verified(root_check.path))
     roots = tuple(
         root_checks[root.path].report() if root.problem is None else _unreadable_root(root)
         for root in plan.roots
@@ -212,6 +218,12 @@ def verify(
         plan.is_deep,
         roots,
         tuple(reports),
+    )
+
+
+def _nothing_verified(path: str) -> Finding:
+    return Finding(
+        "suspect", "file", path, "Expected a partition to verify, found none: nothing was looked at."
     )
 
 

@@ -205,3 +205,31 @@ def test_what_cannot_be_read_is_status_3_even_beside_damage(segmentlog, root):
     assert (ended.status, ended.stderr) == (3, "")
     assert "not known, because it cannot be read" in ended.stdout
     assert ended.stdout.splitlines()[-1].endswith("findings: 1 damage, 1 unreadable.")
+
+
+def test_of_several_log_directories_each_finding_says_which_one(segmentlog, root, tmp_path):
+    shutil.copytree(root, tmp_path / "other")
+    (root / "clicks-0" / "notes.txt").touch()
+    ended = segmentlog("verify", root, tmp_path / "other", "--notes")
+    lines = [" ".join(line.split()[:3]) for line in ended.stdout.splitlines()]
+    assert lines.count(f"damage batch data/orders-0/{name(10)}") == 1
+    assert lines.count(f"damage batch other/orders-0/{name(10)}") == 1
+    assert "note file data/clicks-0/notes.txt" in lines
+    assert {"data/clicks-0 sound 1", "other/clicks-0 sound 1"} <= set(lines)
+
+
+def test_no_partition_is_what_a_broker_makes_of_it_in_a_directory_that_it_does_not_start_with(
+    segmentlog, root
+):
+    (root / "meta.properties").write_text("")
+    ended = segmentlog("verify", root)
+    lines = [" ".join(line.split()) for line in ended.stdout.splitlines()]
+    assert "clicks-0 sound 1 3 0 3 does not start with its log directory" in lines
+
+
+def test_nothing_verified_is_not_sound(segmentlog, root):
+    shutil.rmtree(root / "orders-0")
+    shutil.rmtree(root / "clicks-0")
+    ended = segmentlog("verify", root)
+    assert "nothing was looked at" in ended.stdout
+    assert ended.stdout.splitlines()[-1].startswith("Suspect: 0 partitions, ")

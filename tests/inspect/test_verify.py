@@ -481,8 +481,8 @@ def test_a_log_start_beyond_the_log_end_empties_the_log(root):
 @pytest.mark.parametrize(
     ("checkpoint", "action"),
     [
-        ("recovery-point-offset-checkpoint", "reset"),
-        ("log-start-offset-checkpoint", "reset"),
+        ("recovery-point-offset-checkpoint", "refuse"),
+        ("log-start-offset-checkpoint", "refuse"),
         ("replication-offset-checkpoint", "refuse"),
         ("cleaner-offset-checkpoint", "refuse"),
         ("meta.properties", "refuse"),
@@ -523,14 +523,14 @@ def test_malformed_metadata_keeps_a_broker_from_starting(root, orders):
     assert found(report) == [Found("damage", "metadata", METADATA, "refuse")]
 
 
-def test_a_partition_with_another_topic_id_would_be_removed_as_a_stray(root):
+def test_a_partition_with_another_topic_id_would_be_set_aside_as_a_stray(root):
     for partition in (1, 2):
         write(root, 1, partition=partition)
     ids = ["AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg", "AAAAAAAAAAAAAAAAAAAAAQ"]
     for partition, topic_id in enumerate(ids):
         (root / f"orders-{partition}" / METADATA).write_text(f"version: 0\ntopic_id: {topic_id}")
     finding = only(report_of(root))
-    assert (finding.severity, finding.action) == ("suspect", "remove")
+    assert (finding.severity, finding.action) == ("suspect", "set aside")
     assert finding.file == str(root / "orders-1" / METADATA)
 
 
