@@ -58,7 +58,7 @@ RECORD_FLAGS: Final = (
 
 ALL_TOPICS: Final = {
     "subscribe": "Topics to look at, comma separated, internal ones too.",
-    "assign": """Partitions to look at, as `{"topicA":[0,1]}`; those that do not exist are left out. Only one of """
+    "assign": """Partitions to look at, as `{"topicA":[0,1]}`. Only one of """
     "`subscribe`, `subscribePattern` and `assign` may be given; with none, every topic, internal ones too.",
 }
 """Help of `TOPIC_FLAGS` for commands that look at internal topics unless told otherwise."""
@@ -139,7 +139,12 @@ def read_flags(
         def with_options(**given: Any) -> Any:
             values = {name: given.pop(parameter) for parameter, name in parameters.items()}
             options = {name: value for name, value in values.items() if value is not None}
-            return function(options=options, **given)
+            if options.keys().isdisjoint(TOPIC_FLAGS):
+                return function(options=options, **given)
+            from storage_core.scan.topic_selection import matches_required  # noqa: PLC0415
+
+            with matches_required():
+                return function(options=options, **given)
 
         decorated: Any = with_options
         for spec in reversed(specs):

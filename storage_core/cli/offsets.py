@@ -107,6 +107,7 @@ class _Look:
     ) -> None:
         from storage_core.filesystem import FileSystem  # noqa: PLC0415
         from storage_core.inspect.group_offsets import GROUP_OFFSETS_VIEW, plan_group_offsets  # noqa: PLC0415
+        from storage_core.inspect.roots import has_topic_selection  # noqa: PLC0415
         from storage_core.inspect.views import check_condition  # noqa: PLC0415
         from storage_core.scan.options import options_of  # noqa: PLC0415
 
@@ -115,6 +116,7 @@ class _Look:
         self.groups = groups
         self.schema: pa.Schema = GROUP_OFFSETS_VIEW.schema
         self._condition = parsed.where
+        self._selects_topics = has_topic_selection(parsed)
         self._filesystem = FileSystem()
         self._parts = plan_group_offsets(
             self._filesystem, parsed, fails_on_records="mode" in options and parsed.mode == "FAILFAST"
@@ -127,7 +129,11 @@ class _Look:
         """Their rows, with all columns of the view, by group, topic and partition."""
         import pyarrow as pa  # noqa: PLC0415
 
+        from storage_core.scan.topic_selection import report_no_match  # noqa: PLC0415
+
         rows = pa.Table.from_batches(self._batches(), self.schema)
+        if not len(rows) and self._selects_topics:
+            report_no_match("The chosen topics and partitions have no committed offset here.")
         return rows.sort_by([(name, "ascending") for name in ("group", "topic", "partition")])
 
     def _batches(self) -> Iterator[pa.RecordBatch]:

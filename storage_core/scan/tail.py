@@ -23,7 +23,7 @@ from storage_core.directory.visibility import CommitWatch, read_visibility
 from storage_core.errors import LogDirectoryError, SegmentLogError
 from storage_core.filesystem.values import MissingError
 from storage_core.scan.resolve import limit_offset, load_log, split_paths
-from storage_core.scan.topic_selection import select_partitions
+from storage_core.scan.topic_selection import matches_required, select_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +84,9 @@ def present_partitions(
             if topic in topics
         }
         options = dataclasses.replace(options, assign=assigned)
-    return select_partitions(found, options)
+    # They may still come.
+    with matches_required(False):
+        return select_partitions(found, options)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 r"""Select the partitions to read: ``subscribe``, ``subscribePattern``, ``assign``.
 
 As in Spark's Kafka source, a topic that is named must exist, a partition that is named need
-not, and a pattern may match no topic. Internal topics are read only if they are named.
+not, and a pattern may match no topic; whoever types a command is told (`matches_required`). Internal topics are read
+only if they are named.
 
 ``subscribePattern`` is a Java regular expression, translated to Python's: quoted text (``\Q...\E``), named
 groups, POSIX and Unicode classes (``\p{Alpha}``), ``\h`` and ``\z``. Nested character classes, which Python
@@ -13,6 +14,8 @@ from __future__ import annotations
 import logging
 import re
 import warnings
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from storage_core.errors import OptionError
@@ -20,7 +23,7 @@ from storage_core.option_table import nearest_hint
 from storage_core.scan.bounds import format_topic_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from storage_core.directory import PartitionDirectory
     from storage_core.scan.options import ReadOptions
@@ -174,6 +177,24 @@ def _translate_property(matched: re.Match[str], *, in_class: bool) -> str:
 
 
 _log = logging.getLogger(__name__)
+_are_matches_required: ContextVar[bool] = ContextVar("are_matches_required", default=False)
+
+
+@contextmanager
+def matches_required(is_required: bool = True) -> Iterator[None]:
+    """Make it an error, for as long as this is open, that a pattern or a partition that is named matches nothing."""
+    token = _are_matches_required.set(is_required)
+    try:
+        yield
+    finally:
+        _are_matches_required.reset(token)
+
+
+def report_no_match(message: str) -> None:
+    """Log that an option matches nothing, or fail on it if matches are required."""
+    if _are_matches_required.get():
+        raise OptionError(message)
+    _log.warning("%s", message)
 
 
 def select_partitions(
@@ -182,7 +203,7 @@ def select_partitions(
     """Select the partitions that the options ask for, in the order given.
 
     Raises:
-        OptionError: A topic that is named does not exist.
+        OptionError: A topic that is named does not exist; or a match is required, and there is none.
     """
     if options.subscribe is not None:
         _check_topics("subscribe", options.subscribe, directories)
@@ -193,7 +214,7 @@ def select_partitions(
         pattern = compile_java_pattern("subscribePattern", options.subscribe_pattern)
         matching = {topic for topic in _public_topics(directories) if pattern.search(topic)}
         if not matching:
-            _log.warning("subscribePattern %r matches no topic.", options.subscribe_pattern)
+            report_no_match(f"subscribePattern {options.subscribe_pattern!r} matches no topic.")
         return [directory for directory in directories if directory.topic in matching]
     return [directory for directory in directories if not directory.is_internal]
 
@@ -206,7 +227,7 @@ def _select_assigned(
     selected = [directory for directory in directories if directory.topic_partition in assigned]
     missing = assigned - {directory.topic_partition for directory in selected}
     if missing:
-        _log.warning("assign names partitions that do not exist: %s.", format_topic_partitions(missing))
+        report_no_match(f"assign names partitions that do not exist: {format_topic_partitions(missing)}.")
     return selected
 
 

@@ -217,3 +217,9 @@ def test_a_damaged_log_ends_with_the_status_for_damage(segmentlog, root):
     kept = segmentlog("offsets", root, "--mode", "DROPMALFORMED", "--output", "jsonl")
     assert kept.status == 0
     assert {json.loads(line)["group"] for line in kept.stdout.splitlines()} >= {_HOSTILE, "sharers"}
+
+
+def test_topics_without_committed_offsets_are_wrong_usage(segmentlog, root):
+    ended = segmentlog("offsets", root, "--subscribe-pattern", "nothing-.*", "--quiet")
+    assert (ended.status, ended.stdout) == (2, "")
+    assert "The chosen topics and partitions have no committed offset here." in ended.stderr
