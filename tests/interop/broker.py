@@ -34,7 +34,7 @@ MAX_TRANSACTION_TIMEOUT_MS = 6 * 3_600_000
 
 # One small node. Retention is off: tests and examples write records with old timestamps, which a broker would
 # delete within minutes. Every setting can be overridden.
-_DEFAULT_SETTINGS: dict[str, object] = {
+DEFAULT_SETTINGS: dict[str, object] = {
     "process.roles": "broker,controller",
     "node.id": 1,
     "controller.listener.names": "CONTROLLER",
@@ -235,7 +235,7 @@ class KafkaBroker:
 
     def _write_properties(self) -> Path:
         settings = {
-            **_DEFAULT_SETTINGS,
+            **DEFAULT_SETTINGS,
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}",
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
             "log.dirs": str(self.log_directory),

@@ -1,0 +1,200 @@
+"""Nodes of Kafka, each damaged in one way, and what a real broker makes of their directories when it starts.
+
+A node has one or two disks, and is a broker, or a broker and a controller. It was stopped cleanly, or killed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from storage_core.directory import CLUSTER_METADATA_TOPIC
+from tests.interop.broker import DEFAULT_SETTINGS, KafkaBroker, free_ports
+from tests.interop.jars import java_command, kafka_jars
+from tests.interop.replicated import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from storage_core.inspect.findings import PartitionReport
+
+_PROGRAM = Path(__file__).with_name("BrokerStart.java")
+_TIMEOUT_S = 120
+_TOPICS = {"orders": 3, "events": 2, "quiet": 1}
+_ROUNDS = 15
+_SETTINGS: Mapping[str, object] = {
+    "log.index.size.max.bytes": 4096,
+    # A killed broker may register again after this.
+    "broker.session.timeout.ms": 1000,
+    "broker.heartbeat.interval.ms": 200,
+    "controlled.shutdown.enable": "false",
+    "num.partitions": 1,
+}
+
+
+class Layout(NamedTuple):
+    """What a node is, and how it ended."""
+
+    is_combined: bool
+    disk_count: int
+    is_clean: bool
+
+    def __str__(self) -> str:
+        role = "broker+controller" if self.is_combined else "broker"
+        return f"{role}, {self.disk_count} disks, {'stopped' if self.is_clean else 'killed'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The directories of a node, and of the controller that it needs if it is none itself."""
+
+    layout: Layout
+    folder: Path
+
+    @property
+    def disks(self) -> list[Path]:
+        """Its log directories."""
+        return [self.folder / f"disk{number}" for number in range(self.layout.disk_count)]
+
+    def partitions(self) -> list[Path]:
+        """Its directories of partitions that hold records, by name."""
+        found = [
+            path for disk in self.disks for path in disk.iterdir() if path.name[:6] in ("orders", "events")
+        ]
+        return sorted(found, key=lambda path: path.name)
+
+    def copy(self, folder: Path) -> Node:
+        """A copy of all its directories."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return Node(self.layout, folder)
+
+    def settings(self, ports: tuple[int, int]) -> list[dict[str, object]]:
+        """The settings of each process, in the order of their starts; the last one is the broker."""
+        plain, controller = f"PLAINTEXT://127.0.0.1:{ports[0]}", f"CONTROLLER://127.0.0.1:{ports[1]}"
+        voters = f"1@127.0.0.1:{ports[1]}"
+        own = {**_SETTINGS, "controller.quorum.voters": voters, "log.dirs": ",".join(map(str, self.disks))}
+        if self.layout.is_combined:
+            return [{**own, "listeners": f"{plain},{controller}"}]
+        return [
+            {
+                **own,
+                "process.roles": "controller",
+                "listeners": controller,
+                "log.dirs": self.folder / "controller",
+            },
+            {**own, "process.roles": "broker", "node.id": 2, "listeners": plain},
+        ]
+
+
+def make_nodes(scratch: Path, *, is_combined: bool, disk_count: int) -> list[Node]:
+    """A node that was killed after clients wrote to it, and the same one after a clean stop."""
+    layout = Layout(is_combined, disk_count, is_clean=True)
+    node = Node(layout, scratch / f"stopped-{is_combined}-{disk_count}")
+    broker_port, controller_port = free_ports(2)
+    brokers = []
+    for number, settings in enumerate(node.settings((broker_port, controller_port))):
+        first_disk = str(settings["log.dirs"]).partition(",")[0]
+        home = scratch / f"home-{is_combined}-{disk_count}-{number}"
+        brokers.append(KafkaBroker(home, settings, log_directory=first_disk))
+    try:
+        for broker in brokers:
+            broker.start()
+        _write(node, f"127.0.0.1:{broker_port}")
+        for broker in brokers:
+            broker.kill()
+        killed = node.copy(scratch / f"killed-{is_combined}-{disk_count}")
+        for broker in brokers:
+            broker.start()
+        brokers[-1].stop()
+    finally:
+        for broker in brokers:
+            broker.kill()
+    return [node, Node(layout._replace(is_clean=False), killed.folder)]
+
+
+def _write(node: Node, servers: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    config = {"internal.segment.bytes": "2000", "index.interval.bytes": "300"}
+    topics = [NewTopic(topic, count, 1, config=config) for topic, count in _TOPICS.items()]
+    for created in admin.create_topics(topics).values():
+        created.result(60)
+    wait_until(lambda: len(node.partitions()) == sum(_TOPICS.values()) - _TOPICS["quiet"])
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0, "enable.idempotence": True})
+    for number in range(_ROUNDS):
+        for topic in ("orders", "events"):
+            for partition in range(_TOPICS[topic]):
+                for _ in range(4):
+                    producer.produce(topic, b"%d" % number * 50, partition=partition)
+        assert producer.flush(60) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What became of a broker.
+
+    Attributes:
+        ended: What it said when it did not start, or ended at once; None if it runs.
+        logs: By directory, log start and log end of what it serves.
+        offline: The log directories that it does not use.
+        others: Directories of logs that it has loaded, and does not serve.
+    """
+
+    ended: str | None
+    logs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    offline: frozenset[str] = frozenset()
+    others: tuple[str, ...] = ()
+
+    def serves(self, partition: PartitionReport) -> bool:
+        """Return True if the broker serves the whole log that a verification has found."""
+        found = self.logs.get(partition.path)
+        is_whole = found == (partition.log_start_offset, partition.log_end_offset)
+        return is_whole or partition.topic == CLUSTER_METADATA_TOPIC
+
+
+class BrokerStarts:
+    """Starts whole brokers, each in a JVM of its own; their program is compiled once.
+
+    Args:
+        scratch: Holds the compiled program.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        program, self._archive = scratch / "start.jar", scratch / "classes.jsa"
+        subprocess.run(["javac", "-d", scratch, "-cp", f"{kafka_jars()}/*", _PROGRAM], check=True)
+        subprocess.run(["jar", "cf", program, "-C", scratch, f"{_PROGRAM.stem}.class"], check=True)
+        self._options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable"]
+        self._options += [f"-Dlog4j2.configurationFile={_PROGRAM.with_name('log4j2.properties')}"]
+        self._options += ["-cp", f"{program}:{kafka_jars()}/*", _PROGRAM.stem]
+
+    def start(self, node: Node) -> Started:
+        """Start the broker of a node, see what it serves, and kill it."""
+        paths = []
+        broker_port, controller_port = free_ports(2)
+        for number, settings in enumerate(node.settings((broker_port, controller_port))):
+            path = node.folder / f"{number}.properties"
+            lines = [f"{name}={value}\n" for name, value in {**DEFAULT_SETTINGS, **settings}.items()]
+            path.write_text("".join(lines))
+            paths.append(str(path))
+        # The first broker that starts leaves its loaded classes to the others, which halves the time.
+        sharing = "SharedArchiveFile" if self._archive.exists() else "ArchiveClassesAtExit"
+        command = [java_command(), f"-XX:{sharing}={self._archive}", *self._options, *paths]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        lines = [line.split("\t") for line in done.stdout.splitlines()]
+        if ["started"] not in lines:
+            errors = re.findall(
+                r"ERROR .*|FATAL .*|^\S*(?:Exception|Error): .*", done.stdout + done.stderr, re.MULTILINE
+            )
+            return Started(f"status {done.returncode}: {errors[:4]}")
+        return Started(
+            None,
+            {line[1]: (int(line[2]), int(line[3])) for line in lines if line[0] == "log"},
+            frozenset(line[1] for line in lines if line[0] == "offline"),
+            tuple(line[1] for line in lines if line[0] in ("future", "unserved")),
+        )

@@ -1,0 +1,203 @@
+"""What `segmentlog verify` foretells of a broker's start, beside real brokers that are started on the same directories.
+
+Each case is a node's directories, broken in one way. The forecast must hold, or say that it does not know. To repeat or
+to run more: SEGMENTLOG_STARTS_FIRST and SEGMENTLOG_STARTS_ROUNDS.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from storage_core.filesystem import FileSystem
+from storage_core.inspect.verify import plan_verification, verify
+from storage_core.scan.options import options_of
+from tests.damage.campaign import fast_folder
+from tests.interop.broken_nodes import WAYS
+from tests.interop.broker_roots import BrokerStarts, Node, Started, make_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from storage_core.inspect.verify import VerifyReport
+
+FIRST = int(os.environ.get("SEGMENTLOG_STARTS_FIRST", "0"))
+# Of each way to break a node, in each layout.
+ROUNDS = int(os.environ.get("SEGMENTLOG_STARTS_ROUNDS", "1"))
+_SAMPLE = (
+    "nothing",
+    "directory without a dash",
+    "directory with a dash",
+    "directory like an unknown partition",
+    "on two disks",
+    "copied as -future",
+    "renamed to -stray",
+    "empty meta.properties",
+    "other node.id",
+    "gone partition.metadata",
+    "empty partition.metadata",
+    "foreign topic id",
+    "id of another topic",
+    "partition of no topic",
+    "gone partition",
+    "garbage as recovery-point-offset-checkpoint",
+    "wrong log-start-offset-checkpoint",
+    "garbage as replication-offset-checkpoint",
+    "archived logs",
+    "flipped log",
+    "lost log",
+    "misnamed log",
+    "garbage as epochs",
+    "gone cluster metadata",
+    "empty disk",
+)
+
+
+@dataclass
+class Beside:
+    """What the comparison of many starts has found.
+
+    Attributes:
+        table: How often a way to break a node led to a forecast, and to what a broker did.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    table: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+    def text(self) -> str:
+        lines = [
+            f"{way}: {said}; it {did}: {count}" for (way, said, did), count in sorted(self.table.items())
+        ]
+        return "\n".join([*lines, *self.problems])
+
+
+def compare(starts: BrokerStarts, nodes: Iterable[Node], ways: Iterable[str], numbers: range) -> Beside:
+    beside = Beside()
+    nodes = list(nodes)
+    with tempfile.TemporaryDirectory(prefix="segmentlog-starts-", dir=fast_folder()) as folder:
+        for way in ways:
+            for node in nodes:
+                for number in numbers:
+                    copy = node.copy(Path(folder, "node"))
+                    WAYS[way](copy, random.Random(f"{way} {node.layout} {number}"))
+                    _compare(starts, copy, f"{way} [{node.layout}, {number}]", way, beside)
+                    shutil.rmtree(copy.folder)
+    return beside
+
+
+def _compare(starts: BrokerStarts, node: Node, name: str, way: str, beside: Beside) -> None:
+    paths = [str(disk) for disk in node.disks if disk.exists() and any(disk.iterdir())]
+    report = _verified(paths)
+    started = starts.start(node)
+    said, did = _said(report), _did(report, started)
+    beside.table[way, said, did] += 1
+    findings = [f"{each.severity} {each.kind} {each.action}: {each.reason[:90]}" for each in report.findings]
+    more = f"{name}: {report.verdict}, {said}; it {did}: {started}\n    {findings}"
+    is_well = started.ended is None and not started.offline and all(map(started.serves, report.partitions))
+    if report.verdict == "sound" and not is_well:
+        beside.problems.append(f"sound, and not served: {more}")
+    beside.problems += [f"{problem}: {more}" for problem in _wrong(report, started)]
+
+
+def _verified(paths: list[str]) -> VerifyReport:
+    filesystem = FileSystem()
+    return verify(filesystem, plan_verification(filesystem, options_of(paths, {})))
+
+
+def _said(report: VerifyReport) -> str:
+    if _refused(report):
+        return "does not start"
+    if not _is_known(report):
+        return "not known"
+    return "sets some aside" if any(each.start.stray for each in report.partitions) else "starts"
+
+
+def _did(report: VerifyReport, started: Started) -> str:
+    if started.ended is not None:
+        return "did not start"
+    if started.offline:
+        return "took a disk offline"
+    return "served all" if all(map(started.serves, report.partitions)) else "did not serve some"
+
+
+def _refused(report: VerifyReport) -> set[str]:
+    """The log directories that a broker does not start with."""
+    roots = {root.path for root in report.roots if root.is_refused}
+    return roots | {os.path.dirname(each.path) for each in report.partitions if each.start.refusal}
+
+
+def _is_known(report: VerifyReport) -> bool:
+    """Return False if a finding about a directory or its owner says that something may be."""
+    return not any(
+        each.severity in ("suspect", "unreadable") and each.kind in ("metadata", "file")
+        for each in report.findings
+    )
+
+
+def _wrong(report: VerifyReport, started: Started) -> Iterator[str]:
+    refused = _refused(report)
+    if not _is_known(report) and not refused:
+        return
+    if started.ended is not None and not refused:
+        yield "it did not start"
+    if started.ended is None and refused - started.offline:
+        yield "it started"
+    if started.offline - refused:
+        yield "it took a disk offline"
+    if started.ended is not None:
+        return
+    for partition in report.partitions:
+        if partition.topic == "__cluster_metadata" or os.path.dirname(partition.path) in started.offline:
+            continue
+        start = partition.start
+        found = started.logs.get(partition.path)
+        expected = (start.log_start_offset, start.log_end_offset)
+        if start.stray is None and found != expected:
+            yield f"{partition.topic}-{partition.partition} is {found}, not {expected}"
+        elif start.stray is not None and not Path(partition.path).parent.glob(f"{partition.topic}-*-stray"):
+            yield f"{partition.topic}-{partition.partition} was not set aside"
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="segmentlog-nodes-", dir=fast_folder()))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def starts(scratch: Path) -> BrokerStarts:
+    (scratch / "classes").mkdir()
+    return BrokerStarts(scratch / "classes")
+
+
+def test_nodes_broken_in_many_ways(starts: BrokerStarts, scratch: Path) -> None:
+    combined = make_nodes(scratch, is_combined=True, disk_count=1)[0]
+    killed = make_nodes(scratch, is_combined=False, disk_count=2)[1]
+    beside = Beside()
+    for number, way in enumerate(_SAMPLE):
+        node = (killed, combined)[number % 2]
+        found = compare(starts, [node], [way], range(FIRST, FIRST + 1))
+        beside.problems += found.problems
+        beside.table += found.table
+    assert beside.problems == [], beside.text()
+    assert beside.table.total() == len(_SAMPLE)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("disk_count", [1, 2])
+@pytest.mark.parametrize("is_combined", [True, False])
+def test_more_than_300_nodes(starts: BrokerStarts, scratch: Path, is_combined: bool, disk_count: int) -> None:
+    nodes = make_nodes(scratch, is_combined=is_combined, disk_count=disk_count)
+    beside = compare(starts, nodes, WAYS, range(FIRST, FIRST + ROUNDS))
+    print(beside.text())
+    assert beside.problems == [], beside.text()
+    assert beside.table.total() == 2 * ROUNDS * len(WAYS)
