@@ -155,7 +155,7 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.scan.plan import plan_partition, plan_scan  # noqa: PLC0415
-    from storage_core.scan.read import read_task  # noqa: PLC0415
+    from storage_core.scan.read import read_tasks  # noqa: PLC0415
 
     filesystem = FileSystem()
 
@@ -172,8 +172,7 @@ def _read(
             yield from plan_partition(wanted, options).tasks
 
     schema = _schema(text)
-    for task in tasks():
-        yield from read_task(filesystem, task, schema)
+    yield from read_tasks(filesystem, tasks(), schema)
 
 
 def _tasks_in_turn(filesystem: FileSystem, options: ReadOptions) -> Iterator[ScanTask]:

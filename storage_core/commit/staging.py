@@ -34,7 +34,7 @@ from storage_core.errors import InvalidRecordError, InvalidTimestampError, Stora
 from storage_core.filesystem import FileSystem, OwningProcess
 from storage_core.log.log_validator import validate_leader_append
 from storage_core.record.encode import BatchEncoding, GroupEncoder
-from storage_core.record.record_input import check_columns, check_rows
+from storage_core.record.record_input import check_columns, check_header_keys, check_rows
 from storage_core.scan.rows import LARGEST_TIMESTAMP_MS
 
 if TYPE_CHECKING:
@@ -302,6 +302,8 @@ class StageWriter:
         if not is_known:
             check_columns(others)
         check_rows(others)
+        if others is not records:
+            check_header_keys(others, records.column(OFFSET_COLUMN))
         _check_timestamps(records)
         if self._schema is not None and not is_known:
             raise InvalidRecordError(

@@ -39,6 +39,7 @@ from storage_core.record.batch_header import MAGIC_V2, MAX_OFFSET, NO_TIMESTAMP_
 from storage_core.record.control_records import ControlType, end_transaction_marker
 from storage_core.record.encode import BatchEncoding, encode_records
 from storage_core.record.record_batches import ProducerSequence, RecordBatches
+from storage_core.record.record_input import check_header_keys
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.log_segment import RollParameters
 
@@ -369,6 +370,7 @@ def _batches_of_records(
         )
 
     chunks = encoded()
+    check_header_keys(records)
     validate_records(records, config, now_ms, path=path)
     # A slice counts with its own size, not with that of its buffers.
     if records.num_rows == 1 or records.get_total_buffer_size() <= _MAX_ENCODED_BYTES:

@@ -25,12 +25,12 @@ from storage_core.log.leader_epoch_cache import epoch_for_offset
 from storage_core.log.log_state import LogOffsets, LogState, partition_log_of_view
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
-from storage_core.scan import ReadOptions, read_task
+from storage_core.scan import ReadOptions
 from storage_core.scan.isolation import aborted_transactions, last_stable_offset
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_partition
-from storage_core.scan.read import read_schema
+from storage_core.scan.read import read_schema, read_tasks
 from storage_core.segment import SegmentReader, TimestampOffset
 from storage_core.segment.file_records import FetchedData
 
@@ -265,7 +265,7 @@ def read_records(
     if start_offset >= end_offset or max_bytes == 0:
         return iter(())
     plan = plan_partition(PartitionRange(log, start_offset, end_offset), options)
-    batches = (batch for task in plan.tasks for batch in read_task(filesystem, task, schema))
+    batches = read_tasks(filesystem, plan.tasks, schema)
     return batches if max_bytes is None else _up_to(batches, max_bytes)
 
 

@@ -20,6 +20,8 @@ import pyarrow as pa
 from storage_core.record.batch_header import gather
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from storage_core.record.section import RecordHeaders, Slices
@@ -93,12 +95,15 @@ def _put_inline(
     views[rows, 1:] = content.view(np.int32)
 
 
-def headers_array(buffer: _Bytes, headers: RecordHeaders) -> pa.ListArray:
+def headers_array(
+    buffer: _Bytes, headers: RecordHeaders, replaced: Callable[[list[int]], None] | None = None
+) -> pa.ListArray:
     """Record headers as in Spark's Kafka source: null, not an empty list, for a record without headers.
 
-    Bytes of a key that are not UTF-8 are replaced, as in Java.
+    Bytes of a key that are not UTF-8 are replaced, as in Java; then ``replaced`` is called with the numbers of these headers.
     """
-    children = [_as_text(binary_array(buffer, headers.keys)), binary_array(buffer, headers.values)]
+    keys = binary_array(buffer, headers.keys)
+    children = [_as_text(keys, replaced), binary_array(buffer, headers.values)]
     pairs = pa.StructArray.from_arrays(children, fields=list(HEADERS_TYPE.value_type))
     first = headers.first.astype(np.int32)
     has_none = first[1:] == first[:-1]
@@ -107,11 +112,15 @@ def headers_array(buffer: _Bytes, headers: RecordHeaders) -> pa.ListArray:
     )
 
 
-def _as_text(keys: pa.BinaryArray) -> pa.StringArray:
+def _as_text(keys: pa.BinaryArray, replaced: Callable[[list[int]], None] | None) -> pa.StringArray:
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([_mended(key) for key in keys.to_pylist()], pa.string())
+        original = keys.to_pylist()
+        texts = [_mended(key) for key in original]
+        if replaced is not None:
+            replaced([row for row, text in enumerate(texts) if text.encode() != original[row]])
+        return pa.array(texts, pa.string())
 
 
 def _mended(key: bytes) -> str:

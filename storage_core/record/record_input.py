@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from storage_core.errors import InvalidRecordError, RecordError
@@ -106,6 +107,7 @@ def _plain(array: pa.Array) -> pa.Array:
 Records: TypeAlias = pa.Table | pa.RecordBatch
 COLUMNS: Final = ("value", "key", "timestamp", "headers")
 # By unit: the divisor that gives milliseconds; for seconds the factor.
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _MILLISECONDS: Final = {"s": 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
 _HEADER_FIELDS: Final = ("key", "value")
 
@@ -263,6 +265,36 @@ def _headers(column: pa.Array | pa.ChunkedArray, first_row: int) -> list[PlainHe
             headers.append((pair["key"].encode(), _as_bytes(pair["value"])))
         rows.append(headers)
     return rows
+
+
+def check_header_keys(records: Records, offsets: pa.Array | None = None) -> None:
+    """Refuse header keys with U+FFFD: a read puts it in place of bytes that are no UTF-8, which would be lost.
+
+    Args:
+        records: Their columns are checked already.
+        offsets: Per row, the offset that it keeps, for the message; None if it gets another one.
+
+    Raises:
+        InvalidRecordError: There is such a key.
+    """
+    row = 0
+    for chunk in chunks_of(records, "headers"):
+        if not kinds.is_null(chunk.type):
+            keys = chunk.flatten().flatten()[0]
+            if kinds.is_string_view(keys.type):
+                keys = keys.cast(pa.large_string())
+            header = pc.index(pc.match_substring(keys, _REPLACEMENT), value=True).as_py()
+            if header >= 0:
+                counts = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy()
+                row += int(np.cumsum(counts).searchsorted(header, "right"))
+                what = f"row {row}" if offsets is None else f"the row of offset {offsets[row]}"
+                message = (
+                    f"Expected the bytes of each header key, found U+FFFD in a key of {what}: a read puts it in place of bytes "
+                    "that are no UTF-8. Leave this header out, or copy whole batches: append_batches and a copy of the "
+                    "segment files keep all bytes."
+                )
+                raise InvalidRecordError(message, record_errors=(RecordError(row, message),))
+        row += len(chunk)
 
 
 def _fail_header_key(row: int) -> NoReturn:

@@ -36,6 +36,7 @@ from storage_core.scan.rows import (
     DamageReporter,
     PredicateFilter,
     RecordBatchBuilder,
+    ReplacedHeaderKeys,
     TimestampRangeFilter,
     schema_with_condition,
     wanted_fields,
@@ -158,11 +159,18 @@ _ATTEMPTS: Final = 5
 
 
 def read_task(filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Read a task's rows, in the order of its spans and offsets.
+    """Read a task's rows; see `read_tasks`."""
+    return read_tasks(filesystem, (task,), schema)
+
+
+def read_tasks(
+    filesystem: FileSystem, tasks: Iterable[ScanTask], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Read the rows of tasks, in the order of their spans and offsets.
 
     Args:
         filesystem: Where to read.
-        task: As planned by `plan_scan`.
+        tasks: As planned by `plan_scan`.
         schema: The columns to read, of `record_schema`.
 
     Yields:
@@ -176,22 +184,31 @@ def read_task(filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> Iter
         DataLossError: Offsets were deleted since the read was planned.
         LogTruncationError: The log was truncated or deleted since the read was planned.
     """
-    reader = _TaskReader(filesystem, task, schema)
-    for span in task.spans:
-        yield from reader.read(span)
+    replaced_keys = ReplacedHeaderKeys()
+    try:
+        for task in tasks:
+            reader = _TaskReader(filesystem, task, schema, replaced_keys)
+            for span in task.spans:
+                yield from reader.read(span)
+    finally:
+        replaced_keys.report()
 
 
 class _TaskReader:
     """Reads spans one after the other, with the same buffers."""
 
-    def __init__(self, filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> None:
+    def __init__(
+        self, filesystem: FileSystem, task: ScanTask, schema: pa.Schema, replaced_keys: ReplacedHeaderKeys
+    ) -> None:
         self._filesystem = filesystem
         self._settings = task.settings
         predicate = task.settings.predicate
         needed = schema_with_condition(schema, predicate)
         wanted = wanted_fields(needed)
-        self._filter = None if predicate is None else PredicateFilter(schema, predicate, task.settings)
-        rows: BatchBuilder = self._filter or RecordBatchBuilder(schema, task.settings)
+        self._filter = (
+            None if predicate is None else PredicateFilter(schema, predicate, task.settings, replaced_keys)
+        )
+        rows: BatchBuilder = self._filter or RecordBatchBuilder(schema, task.settings, replaced_keys)
         if task.settings.mode == "DROPMALFORMED" and "timestamp" in needed.names:
             rows = TimestampRangeFilter(rows)
         self._damage = DamageReporter(schema, task.settings)
@@ -431,7 +448,7 @@ def read_records(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
     """Read all records that the options ask for into one table, ordered by topic, partition and offset."""
     schema = read_schema(options)
     plan = plan_scan(filesystem, options)
-    batches = (batch for task in plan.tasks for batch in read_task(filesystem, task, schema))
+    batches = read_tasks(filesystem, plan.tasks, schema)
     return pa.Table.from_batches(_with_small_ones_joined(batches), schema=schema)
 
 

@@ -123,6 +123,29 @@ class DamageReporter:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
+class ReplacedHeaderKeys:
+    """Counts the header keys of a read that are no UTF-8, by partition: their column holds U+FFFD instead of their bytes."""
+
+    def __init__(self) -> None:
+        # The first offset, and how many keys.
+        self._found: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def add(self, span: LogSpan, offset: int, count: int) -> None:
+        """Count some more keys, the first of which is that of a record at an offset."""
+        first_offset, before = self._found.get((span.topic, span.partition), (offset, 0))
+        self._found[span.topic, span.partition] = min(first_offset, offset), before + count
+
+    def report(self) -> None:
+        """Log one line for each partition, and begin anew."""
+        for (topic, partition), (offset, count) in self._found.items():
+            _log.warning(
+                "%s-%d: found %d header keys that are no UTF-8, the first one at offset %d. They are read with U+FFFD in place "
+                "of bytes, so what is written from these rows differs. To keep the bytes, copy the segment files.",
+                *(topic, partition, count, offset),
+            )
+        self._found.clear()
+
+
 _US_PER_MS: Final = 1000
 LARGEST_TIMESTAMP_MS: Final = (2**63 - 1) // _US_PER_MS
 """Timestamps further from 1970, in either direction, do not fit the column of microseconds."""
@@ -149,8 +172,14 @@ def wanted_fields(schema: pa.Schema) -> WantedFields:
 class RecordBatchBuilder:
     """Builds record batches of one schema. Constant columns are cached and sliced."""
 
-    def __init__(self, schema: pa.Schema, settings: ReadSettings | None = None) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        settings: ReadSettings | None = None,
+        replaced_keys: ReplacedHeaderKeys | None = None,
+    ) -> None:
         self._schema = schema
+        self._replaced_keys = replaced_keys or ReplacedHeaderKeys()
         self._columns = dict(_COLUMNS)
         self._is_permissive = settings is not None and settings.mode == "PERMISSIVE"
         if settings is not None and self._is_permissive:
@@ -173,7 +202,12 @@ class RecordBatchBuilder:
         # In parts, because a batch may claim more rows than a string column of its topic can hold.
         for start in range(first, last, MAX_ROWS):
             rows = _SectionSlice(
-                section, columns, span, slice(start, min(start + MAX_ROWS, last)), self._constant
+                section,
+                columns,
+                span,
+                slice(start, min(start + MAX_ROWS, last)),
+                self._constant,
+                self._replaced_keys,
             )
             if "timestamp" in self._schema.names:
                 rows.check_timestamps(is_permissive=self._is_permissive)
@@ -209,7 +243,9 @@ class _SectionSlice:
         span: LogSpan,
         rows: slice,
         constant: Callable[[object, pa.DataType, int], pa.Array],
+        replaced_keys: ReplacedHeaderKeys,
     ) -> None:
+        self._replaced_keys = replaced_keys
         self._section = section
         self._columns = columns
         self._span = span
@@ -277,9 +313,15 @@ class _SectionSlice:
         assert headers is not None  # noqa: S101  (they were asked for)
         first = headers.first[self._rows.start : self._rows.stop + 1]
         own = slice(int(first[0]), int(first[-1]))
+
+        def replaced(numbers: list[int]) -> None:
+            row = int(np.searchsorted(first, own.start + numbers[0], side="right")) - 1
+            self._replaced_keys.add(self._span, int(self._columns.offsets[self._rows][row]), len(numbers))
+
         return headers_array(
             self._section.buffer,
             RecordHeaders(first - own.start, _part(headers.keys, own), _part(headers.values, own)),
+            replaced,
         )
 
     def metadata(self) -> pa.StructArray:
@@ -432,8 +474,14 @@ def schema_with_condition(schema: pa.Schema, predicate: Predicate | None) -> pa.
 class PredicateFilter:
     """Builds record batches, as `RecordBatchBuilder` does, of the rows for which a predicate is true."""
 
-    def __init__(self, schema: pa.Schema, predicate: Predicate, settings: ReadSettings | None = None) -> None:
-        self._rows = RecordBatchBuilder(schema, settings)
+    def __init__(
+        self,
+        schema: pa.Schema,
+        predicate: Predicate,
+        settings: ReadSettings | None = None,
+        replaced_keys: ReplacedHeaderKeys | None = None,
+    ) -> None:
+        self._rows = RecordBatchBuilder(schema, settings, replaced_keys)
         self._settings = settings
         self._predicate = predicate
         self._is_by_row = _NOT_BY_ROW.isdisjoint(schema.names)

@@ -291,6 +291,15 @@ def test_offsets_that_do_not_ascend(tmp_path, offsets, words):
     assert staged_names(tmp_path) == []
 
 
+def test_rows_with_offsets_keep_the_bytes_of_header_keys(tmp_path):
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([None, [{"key": "fine", "value": None}, {"key": "no \ufffd", "value": None}]], kind)
+    words = [(0, 0, b"a"), (0, 0, b"b")]
+    with pytest.raises(InvalidRecordError, match=r"U\+FFFD in a key of the row of offset 9: "):
+        stage(tmp_path, routed(words, offset=offsets_of(7, 9), headers=headers))
+    stage(tmp_path, routed(words, headers=headers))
+
+
 def test_offsets_ascend_from_append_to_append(tmp_path):
     first, second = (routed([(0, 0, b"a")], offset=offsets_of(8)) for _ in range(2))
     with pytest.raises(InvalidRecordError, match="sortWithinPartitions"):

@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 
 from storage_core import LogConfig
-from storage_core.errors import OffsetsOutOfOrderError, OptionError
+from storage_core.errors import InvalidRecordError, OffsetsOutOfOrderError, OptionError
 from tests.log.logs import NOW_MS, append, offsets, table, value, values
 from tests.log.producing import data
+from tests.record.encoding import Batch, Record, sized, varint
 
 
 def test_a_new_log_is_empty(log):
@@ -156,3 +157,30 @@ def test_batches_too_large_for_what_is_left_of_a_segment_begin_another(log):
     append(log, 8)
     log.append_batches(data(20, 40) + data(60, 10))
     assert log.segment_base_offsets == (0, 20)
+
+
+def with_key(key, kind):
+    headers = pa.list_(pa.struct([("key", kind), ("value", pa.binary())]))
+    return pa.table(
+        {"value": [b"v", b"v"], "headers": pa.array([None, [{"key": key, "value": b"1"}]], headers)}
+    )
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+@pytest.mark.parametrize("copies", [1, 200])
+def test_a_header_key_whose_bytes_a_read_has_replaced_is_refused(log, kind, copies):
+    rows = pa.concat_tables([with_key("fine \u20ac", kind)] * (copies - 1) + [with_key("no \ufffd", kind)])
+    with pytest.raises(InvalidRecordError, match=r"U\+FFFD in a key of row \d+: ") as caught:
+        log.append(rows)
+    assert [each.batch_index for each in caught.value.record_errors] == [2 * copies - 1]
+    assert log.log_end_offset == 0
+
+
+def test_rows_of_a_read_that_has_replaced_bytes_are_refused(log):
+    record = sized(b"\0\0\0" + varint(-1) * 2 + varint(1) + sized(b"\xff") + sized(b"1"))
+    batch = Batch((Record(),), 0, count=1, records_bytes=record).encode()
+    log.append_batches(batch)
+    rows = pa.Table.from_batches(log.read(include_headers=True)).select(["value", "headers"])
+    assert rows["headers"].to_pylist() == [[{"key": "\ufffd", "value": b"1"}]]
+    with pytest.raises(InvalidRecordError, match=r"U\+FFFD in a key of row 0: "):
+        log.append(rows)

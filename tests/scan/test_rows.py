@@ -6,11 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from storage_core import read_table
 from storage_core.errors import TimestampRangeError
 from storage_core.record import WantedFields, decode_records
 from storage_core.record.section import MAX_ROWS, SectionMaker
 from storage_core.scan.rows import RecordBatchBuilder, wanted_fields
 from storage_core.scan.spans import project, record_schema
+from tests.record.encoding import sized, varint
 
 SCHEMA = record_schema(include_headers=True, include_metadata=True)
 LARGEST_MS = (2**63 - 1) // 1000
@@ -99,6 +101,34 @@ def test_header_keys_that_are_no_text_are_mended_as_java_does(log_root, rows):
     # Length, attributes, deltas, null key, null value, one header: key ff, value null.
     log._append([bytes.fromhex("12 00 00 00 01 01 02 02 ff 01")], 1)
     assert rows(log, "headers") == [{"headers": [{"key": "\ufffd", "value": None}]}]
+
+
+def raw_headers(*keys):
+    """A record with headers of these keys, without values."""
+    body = b"\0\0\0\x01\x01" + varint(len(keys)) + b"".join(sized(key) + b"\x01" for key in keys)
+    return sized(body)
+
+
+def test_one_line_for_each_partition_says_which_header_keys_are_not_what_they_were(log_root, caplog):
+    for partition in (0, 1, 2):
+        log = log_root.rows("events", partition)
+        log._append([raw_headers(b"text")], 1)
+        log._append([raw_headers("\ufffd".encode(), b"k" if partition == 2 else b"\xff")], 1).roll()
+        log._append([raw_headers(b"a", *([b"\xc3", b"\xed\xa0\x80"] if partition == 1 else []))], 1).write()
+    read_table(log_root.path, columns=["offset"])
+    assert caplog.messages == []
+    # Many tasks are one read.
+    table = read_table(log_root.path, include_headers=True, max_records_per_partition=1)
+    assert [message.partition(".")[0] for message in caplog.messages] == [
+        "events-0: found 1 header keys that are no UTF-8, the first one at offset 1",
+        "events-1: found 3 header keys that are no UTF-8, the first one at offset 1",
+    ]
+    assert table.num_rows == 9
+    caplog.clear()
+    read_table(log_root.path, include_headers=True, where="partition = 1 AND offset > 1")
+    assert [message.partition(".")[0] for message in caplog.messages] == [
+        "events-1: found 2 header keys that are no UTF-8, the first one at offset 2"
+    ]
 
 
 def test_timestamp_types_may_be_mixed(log_root, record_of, rows):
