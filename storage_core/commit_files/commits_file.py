@@ -43,7 +43,7 @@ OWN_PREFIX: Final = ".segmentlog-"
 COMMITS_FILE: Final = f"{OWN_PREFIX}commits"
 MAX_COMMITS_BYTES: Final = 64 * 1024 * 1024
 """A job with a new txn_app_id does not make the file larger than this. Jobs without one still write a little more."""
-_MORE_BYTES: Final = 16 * 1024 * 1024
+LARGEST_COMMITS_BYTES: Final = MAX_COMMITS_BYTES + 16 * 1024 * 1024
 LONGEST_LINE_BYTES: Final = 8192
 JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
 _TXN_APP_ID: Final = re.compile(r".+", re.DOTALL)
@@ -257,9 +257,9 @@ def _open(filesystem: FileSystem, path: str) -> OpenFile | None:
 
 def _read(file: OpenFile, start_bytes: int = 0) -> bytes:
     size_bytes = file.status.size_bytes
-    if size_bytes > MAX_COMMITS_BYTES + _MORE_BYTES:
+    if size_bytes > LARGEST_COMMITS_BYTES:
         raise CorruptCheckpointError(
-            f"Expected at most {MAX_COMMITS_BYTES + _MORE_BYTES} bytes in a file of this kind, found {size_bytes}.",
+            f"Expected at most {LARGEST_COMMITS_BYTES} bytes in a file of this kind, found {size_bytes}.",
             path=file.path,
         )
     return file.read_at(size_bytes - start_bytes, start_bytes)

@@ -76,8 +76,19 @@ class ClusterTopics:
         return None
 
 
-def read_cluster_topics(filesystem: FileSystem, directory: str) -> ClusterTopics | None:
-    """Read the directory of ``__cluster_metadata-0``; None if it does not tell: records are missing or damaged."""
+def read_cluster_topics(
+    filesystem: FileSystem, directory: str, *, is_partly_enough: bool = False
+) -> ClusterTopics | None:
+    """Read the directory of ``__cluster_metadata-0``.
+
+    Args:
+        filesystem: Opens and lists files.
+        directory: The partition's directory.
+        is_partly_enough: Take what comes before damage, too, as after a crash.
+
+    Returns:
+        The topics; None if it does not tell them: records are missing or damaged.
+    """
     topics = ClusterTopics()
     try:
         next_offset, files = _files(filesystem, directory)
@@ -85,7 +96,7 @@ def read_cluster_topics(filesystem: FileSystem, directory: str) -> ClusterTopics
             for value in _values(filesystem, path, next_offset if path.endswith(".log") else 0):
                 _apply(topics, value)
     except (SegmentLogError, FileNotFoundError):
-        return None
+        return topics if is_partly_enough else None
     return topics if files else None
 
 

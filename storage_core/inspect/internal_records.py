@@ -250,16 +250,6 @@ def _metadata_texts(_key: bytes | None, value: bytes | None, offset: int) -> tup
     return None, json_text({"type": _constant_name(message.name), "version": version, "data": data})
 
 
-def read_metadata_record(value: bytes) -> tuple[str, MessageData]:
-    """Read a record of ``__cluster_metadata``: the name of its type, and its fields.
-
-    Raises:
-        CorruptRecordError: It is malformed, or of a type or version that is not known.
-    """
-    message, _, data = _read_framed(_METADATA_TYPES, value)
-    return message.name, data
-
-
 def _constant_name(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()
 

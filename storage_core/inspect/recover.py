@@ -299,7 +299,7 @@ class Survey:
         ]
         if policy == "tail" and lost:
             raise _would_discard(lost, self.root.path)
-        ids = TopicIds(filesystem, self.root.path, max_batch_bytes)
+        ids = TopicIds(filesystem, self.root.path)
         return tuple(self._with_topic_id(plan, ids) for plan in plans)
 
     def _with_topic_id(self, plan: PartitionPlan, ids: TopicIds) -> PartitionPlan:

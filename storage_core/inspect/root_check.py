@@ -20,6 +20,9 @@ from storage_core.checkpoint import (
     read_meta_properties,
     read_offset_checkpoint,
 )
+from storage_core.checkpoint.checkpoint_file import read_small_file
+from storage_core.commit_files.commits_file import COMMITS_FILE, LARGEST_COMMITS_BYTES, parse_commits_file
+from storage_core.commit_files.journal import read_commit_journal
 from storage_core.directory import parse_partition_directory_name
 from storage_core.directory.log_directory_files import (
     CLUSTER_METADATA_TOPIC,
@@ -70,6 +73,7 @@ class RootCheck:
         self.meta = self._read_meta()
         entries = filesystem.list_directory(root.path) if root.is_whole else []
         self._is_brokers = bool(_BROKERS_ENTRIES & {each.name for each in entries}) or self._has_epoch()
+        self._check_commits()
         self._check_states(root)
         self._check_directories(root, entries)
         if root.is_whole and self.meta is None:
@@ -87,6 +91,33 @@ class RootCheck:
     def add(self, finding: Finding) -> None:
         """Add what a comparison with others has found."""
         self._findings.append(finding)
+
+    def _check_commits(self) -> None:
+        """Check the list of commits, which readers and jobs need, and the journal of a commit."""
+        path = os.path.join(self.path, COMMITS_FILE)
+        try:
+            is_under_way = read_commit_journal(self._filesystem, self.path) is not None
+            data = read_small_file(self._filesystem, path, LARGEST_COMMITS_BYTES) or b""
+            size_bytes = parse_commits_file(data, path).size_bytes
+        except CorruptError as error:
+            self.add(
+                Finding(
+                    "damage", "file", error.path or path, str(error.args[0]), start_byte=error.position_bytes
+                )
+            )
+            return
+        except LogDirectoryError as error:
+            self._add("file", COMMITS_FILE, error, severity="unreadable")
+            return
+        rest = data[size_bytes:]
+        if rest and not is_under_way:
+            # A power cut leaves the beginning of a line, or zeros.
+            severity: Severity = "damage" if rest.endswith(b"\n") and b"\0" not in rest else "unclean"
+            reason = (
+                f"Expected a whole line with its CRC at the end, found {len(rest)} bytes that do not count: if a job has "
+                "written them, it does not count as committed. The next job removes them."
+            )
+            self.add(Finding(severity, "file", path, reason, start_byte=size_bytes, end_byte=len(data)))
 
     def _check_states(self, root: LogRoot) -> None:
         for place in root.places:

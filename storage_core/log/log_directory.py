@@ -14,7 +14,7 @@ from storage_core.commit_files.commits_file import forget_application
 from storage_core.commit_replay import finish_commit
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.log_directory_files import LOCK_FILE
-from storage_core.directory.visibility import CommitWatch, read_consistently
+from storage_core.directory.visibility import CommitWatch, read_consistently, read_visibility
 from storage_core.errors import (
     LogClosedError,
     LogDirectoryError,
@@ -145,6 +145,7 @@ class LogDirectory:
             LogDirectoryLockedError: A broker, another process, or this one has it open for writing.
             LogDirectoryError: It is not a log directory.
             RecoveryWouldDiscard: Complete batches would be lost; nothing was changed.
+            CorruptCheckpointError: The journal of a job, or the list of commits, is damaged; nothing was changed.
             StorageError: The file system reported an error.
         """
         if recovery not in ("tail", "kafka"):
@@ -163,6 +164,8 @@ class LogDirectory:
             logs = cls(filesystem, root_path, clock, config, lock)
             # Complete an interrupted job before anything else is written.
             finish_commit(filesystem, root_path, logs._config_of)
+            # Without the list of commits no reader accepts what would be appended.
+            read_visibility(filesystem, root_path)
             remove_temporary_files(filesystem, root_path)
             directories = partitions_to_load(filesystem, root_path, broker_directory=broker_directory)
             logs._load(directories, is_checked=recovery == "tail")

@@ -10,6 +10,7 @@ import pytest
 from crc32c import crc32c
 
 import storage_core.inspect.verify as verify_module
+from storage_core.commit_files.commits_file import CommitEntry, commit_line, shorten_commits_file
 from storage_core.errors import OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect.verify import plan_verification, verify
@@ -493,6 +494,40 @@ def test_a_malformed_file_of_the_log_directory(root, checkpoint, action):
     report = report_of(root)
     assert [each.action for each in report.roots[0].findings] == [action]
     assert report.verdict == "damage"
+
+
+def commits(count):
+    return b"".join(commit_line(CommitEntry(number, f"{number:032x}", 5)) for number in range(1, count + 1))
+
+
+@pytest.mark.parametrize(
+    ("data", "severity", "start_byte"),
+    [
+        (commits(3).replace(b'"time_ms":5', b'"time_ms":6', 2), "damage", 0),
+        (commits(1) + commits(2).replace(b"time", b"tyme", 1) + commits(1), "damage", len(commits(1))),
+        (commits(2) + commits(1).replace(b"time", b"tyme"), "damage", len(commits(2))),
+        (b"nonsense\n", "damage", 0),
+        (commits(2) + commits(1)[:40], "unclean", len(commits(2))),
+        (commits(2) + bytes(99), "unclean", len(commits(2))),
+        (b'%08x {"generation":"1"}\n' % crc32c(b'{"generation":"1"}'), "damage", None),
+    ],
+)
+def test_a_damaged_list_of_commits(root, data, severity, start_byte):
+    path = root / ".segmentlog-commits"
+    path.write_bytes(data)
+    report = report_of(root)
+    finding = only(report)
+    assert (finding.severity, finding.kind, finding.file) == (severity, "file", str(path))
+    assert (finding.start_byte, report.verdict) == (start_byte, severity)
+    path.write_bytes(commits(300))
+    shorten_commits_file(FileSystem(), str(root), 0)
+    assert found(report_of(root)) == []
+
+
+def test_a_damaged_journal_of_a_commit(root):
+    (root / ".segmentlog-journal").write_bytes(b"{}\n00000000\n")
+    finding = only(report_of(root))
+    assert (finding.severity, finding.file) == ("damage", str(root / ".segmentlog-journal"))
 
 
 # Other files.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core import read_table
-from storage_core.errors import LogDirectoryError, OptionError
+from storage_core.errors import CorruptCheckpointError, LogDirectoryError, OptionError
 from tests.log.logs import (
     MARKER,
     append,
@@ -173,3 +173,18 @@ def test_a_log_of_such_a_topic_that_is_there_already_is_one_like_any_other(tmp_p
     with open_directory(tmp_path) as logs:
         assert offsets(logs.get(name)) == list(range(7, 13))
     assert read_table(tmp_path, subscribe=name)["offset"].to_pylist() == list(range(7, 13))
+
+
+@pytest.mark.parametrize("data", [b'{"generation":1}\n' * 900, bytes(20_000)])
+def test_nothing_is_appended_that_no_reader_accepts_because_the_list_of_commits_is_damaged(tmp_path, data):
+    write(tmp_path)
+    (tmp_path / ".segmentlog-commits").write_bytes(data)
+    before = contents(tmp_path)
+    with pytest.raises(CorruptCheckpointError, match="not certain which jobs are committed"):
+        read_table(tmp_path)
+    with pytest.raises(CorruptCheckpointError, match="not certain which jobs are committed"):
+        open_directory(tmp_path)
+    assert contents(tmp_path) == before
+    (tmp_path / ".segmentlog-commits").unlink()
+    with open_directory(tmp_path) as logs:
+        append(logs.get("orders"))
