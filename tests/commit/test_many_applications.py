@@ -15,7 +15,9 @@ from storage_core.commit_files.commits_file import CommitEntry, commit_line, rea
 from storage_core.directory.visibility import read_visibility
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
-from tests.commit.jobs import CONFIG, contents, rows_of, stage
+from tests.commit.commit_crashes import crashes_of_job, replay
+from tests.commit.jobs import CONFIG, ROOT, commit, contents, rows_of, stage
+from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.log.logs import Clock
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -112,3 +114,29 @@ def test_the_list_stays_short_if_each_application_is_forgotten(tmp_path):
             as_after(root, 5_000, 1)
     assert len(read_commits_file(FileSystem(), str(root)).entries) == 130
     assert (root / ".segmentlog-commits").stat().st_size < 50_000
+
+
+@pytest.mark.thorough
+def test_a_crash_at_any_call_of_a_job_that_shortens_the_list_forgets_no_version(monkeypatch):
+    monkeypatch.setattr(commit_job, "_MANY_COMMITS", 6)
+    monkeypatch.setattr(commits_file, "_LINES_KEPT", 2)
+    filesystem = SimulatedFileSystem()
+
+    def write_version(filesystem, number):
+        settings = {"txn_app_id": f"app {number}", "txn_version": 1, "new_partitions": {"t": 1}}
+        outcome = commit(filesystem, ROOT, uuid.uuid4().hex, rows_of(("t", 0, 1)), **settings)
+        return not outcome.was_committed_before
+
+    for number in range(6):
+        assert write_version(filesystem, number)
+    outcomes = set()
+    for crashed in crashes_of_job(
+        filesystem, lambda filesystem: write_version(filesystem, 6), seed=4, variants=2
+    ):
+        found = crashed.filesystem
+        replay(found)
+        assert [number for number in range(6) if write_version(found, number)] == [], crashed.name
+        outcomes.add(write_version(found, 6))
+        assert len(contents(found, ROOT)["t", 0]) == 7, crashed.name
+    assert outcomes == {True, False}
+    assert b'{"archived_bytes":' in filesystem.files()[f"{ROOT}/.segmentlog-commits"]
