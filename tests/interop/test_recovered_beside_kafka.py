@@ -58,6 +58,11 @@ def topic_of(policy: str, way: str) -> str:
     return f"{policy}-{way}"
 
 
+# What a recovery must notice beside the bytes of logs: what happens to a partition, by topic.
+ID_IS_GONE, ID_IS_BROKEN, ID_IS_FOREIGN = "id-is-gone", "id-is-broken", "id-is-foreign"
+SEGMENT_IS_GONE = "segment-is-gone"
+SERVED = (ID_IS_GONE, ID_IS_BROKEN, ID_IS_FOREIGN, SEGMENT_IS_GONE)
+FOREIGN_ID = "abcdefghijklmnopqrstug"
 TOPICS = {topic_of(policy, way): way for policy in POLICIES for way in DAMAGED_LOGS}
 
 
@@ -71,6 +76,9 @@ class Recovered:
         after: Its files after the broker had used the recovered root.
         root: The recovered root, which the broker used.
         partitions: The report on each topic that its policy did not refuse.
+        served: That on each topic of `SERVED`.
+        unserved: Why a broker would not serve a partition, by the name of its directory.
+        ids: The topic ids before the damage, by topic.
         expected: The rows that each policy promises, read without the recovery.
         committed: The committed rows in the recovered root, before the broker started.
         start: The broker's start with the recovered root.
@@ -83,6 +91,9 @@ class Recovered:
     before: dict[str, tuple[int, str]] = field(default_factory=dict)
     after: dict[str, tuple[int, str]] = field(default_factory=dict)
     partitions: dict[str, RecoveredPartition] = field(default_factory=dict)
+    served: dict[str, RecoveredPartition] = field(default_factory=dict)
+    unserved: dict[str, str] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
     expected: dict[str, list[Row]] = field(default_factory=dict)
     committed: dict[str, list[Row]] = field(default_factory=dict)
     start: BrokerStart = field(default_factory=lambda: BrokerStart(""))
@@ -96,7 +107,8 @@ def recovered(tmp_path_factory: pytest.TempPathFactory) -> Recovered:
     broker = KafkaBroker(scratch / "broker", BROKER_SETTINGS)
     broker.start()
     try:
-        create_topics(broker, {**PRODUCED, **dict.fromkeys(TOPICS, PRODUCED[TRANSACTIONS])})
+        topics = dict.fromkeys((*TOPICS, *SERVED), PRODUCED[TRANSACTIONS])
+        create_topics(broker, {**PRODUCED, **topics})
         produced = Produced(broker)
         produced.write("first")
         produced.write("second")
@@ -105,6 +117,8 @@ def recovered(tmp_path_factory: pytest.TempPathFactory) -> Recovered:
     found = Recovered(scratch / "source", broker.log_directory)
     shutil.move(broker.log_directory, found.source)
     _damage(found.source)
+    found.ids = {topic: _id_in(found.source, topic) for topic in SERVED}
+    _damage_beside_logs(found.source)
     _expect(found, scratch)
     found.before = fingerprint(found.source)
     _recover(found, scratch)
@@ -113,7 +127,8 @@ def recovered(tmp_path_factory: pytest.TempPathFactory) -> Recovered:
     found.start = start_and_watch(broker)
     try:
         for level in (READ_UNCOMMITTED, READ_COMMITTED):
-            consumed = consume_partitions(broker, [(topic, 0) for topic in found.partitions], level)
+            topics = [*found.partitions, *SERVED]
+            consumed = consume_partitions(broker, [(topic, 0) for topic in topics], level)
             found.consumed[level] = {topic: each for (topic, _), each in consumed.items()}
         _append(found, broker)
     finally:
@@ -136,6 +151,21 @@ def _damage(root: Path) -> None:
     add_offsets(root, "log-start-offset-checkpoint", log_starts)
 
 
+def _id_in(root: Path, topic: str) -> str:
+    return (root / f"{topic}-0" / "partition.metadata").read_text().rpartition(" ")[2]
+
+
+def _damage_beside_logs(root: Path) -> None:
+    for topic in SERVED:
+        place(root, root, topic, source_topic=TRANSACTIONS)
+    (root / f"{ID_IS_GONE}-0" / "partition.metadata").unlink()
+    (root / f"{ID_IS_BROKEN}-0" / "partition.metadata").write_bytes(b"")
+    (root / f"{ID_IS_FOREIGN}-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {FOREIGN_ID}")
+    logs = sorted((root / f"{SEGMENT_IS_GONE}-0").glob("*.log"))
+    for path in (root / f"{SEGMENT_IS_GONE}-0").glob(f"{logs[1].stem}.*"):
+        path.unlink()
+
+
 def _expect(found: Recovered, scratch: Path) -> None:
     """What a broker's recovery keeps, by opening a copy; and what can be read of the damaged logs."""
     copied = scratch / "copied"
@@ -145,7 +175,7 @@ def _expect(found: Recovered, scratch: Path) -> None:
     impossible = {
         topic_of("salvage", way) for way in DAMAGED_LOGS if way == "damaged-log-start-beyond-the-end"
     }
-    for topic in TOPICS:
+    for topic in (*TOPICS, *SERVED):
         root = found.source if topic.startswith("salvage") else copied
         path = root / f"{topic}-0" if topic not in impossible else _without_checkpoints(root, topic, scratch)
         table = storage_core.read_table(
@@ -163,6 +193,7 @@ def _recover(found: Recovered, scratch: Path) -> None:
     """Recover the whole root by the broker's policy, then put partitions recovered by the others in place of its own."""
     report = _run(found.source, found.root, "broker")
     assert report.target == str(found.root)
+    found.unserved = {each.path.rpartition("/")[2]: each.reason for each in report.unserved}
     _note(found, report, "broker")
     for policy in ("tail", "salvage"):
         for way in DAMAGED_LOGS:
@@ -194,6 +225,8 @@ def _run(source: Path, target: Path, policy: str, **options: object) -> Recovery
 
 def _note(found: Recovered, report: RecoveryReport, policy: str) -> None:
     for each in report.partitions:
+        if each.topic in SERVED:
+            found.served[each.topic] = each
         if each.topic in TOPICS and each.topic.startswith(f"{policy}-"):
             found.partitions[each.topic] = each
 
@@ -226,7 +259,8 @@ def test_enough_was_recovered(recovered: Recovered) -> None:
     kept = [topic for topic in recovered.partitions if topic.startswith("tail")]
     assert 10 < len(kept) < len(DAMAGED_LOGS)
     assert recovered.start.skipped_recovery
-    assert recovered.start.unusual() == []
+    (stray,) = recovered.start.unusual()
+    assert f"/{ID_IS_FOREIGN}-0" in stray
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -263,6 +297,28 @@ def test_a_consumer_gets_what_the_policy_promises(recovered: Recovered, topic: s
     committed = recovered.consumed[READ_COMMITTED][topic]
     assert committed.error is None
     assert_same_rows(committed.rows, recovered.committed[topic])
+
+
+@pytest.mark.parametrize("topic", [ID_IS_GONE, ID_IS_BROKEN])
+def test_a_partition_is_served_under_the_id_that_the_cluster_knows(recovered: Recovered, topic: str) -> None:
+    loaded = recovered.start.loaded()[topic, 0]
+    assert loaded.topic_id == recovered.ids[topic]
+    assert f"{topic}-0" not in recovered.unserved
+    assert_same_rows(recovered.consumed[READ_UNCOMMITTED][topic].rows, recovered.expected[topic])
+    assert recovered.expected[topic]
+
+
+def test_one_with_another_id_is_named_and_a_broker_sets_it_aside(recovered: Recovered) -> None:
+    assert set(recovered.unserved) == {f"{ID_IS_FOREIGN}-0"}
+    assert recovered.consumed[READ_UNCOMMITTED][ID_IS_FOREIGN].rows == []
+    assert list(recovered.root.glob(f"{ID_IS_FOREIGN}-0.*-stray"))
+
+
+def test_a_hole_is_named_and_a_broker_serves_the_rest(recovered: Recovered) -> None:
+    (missing,) = recovered.served[SEGMENT_IS_GONE].left_out
+    offsets = [row.offset for row in recovered.consumed[READ_UNCOMMITTED][SEGMENT_IS_GONE].rows]
+    assert not set(offsets) & set(range(missing.start_offset, missing.end_offset))
+    assert min(offsets) < missing.start_offset < missing.end_offset < max(offsets)
 
 
 @pytest.mark.parametrize("topic", TOPICS)
