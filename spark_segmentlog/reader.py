@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_segmentlog.tracebacks import raises_without_frames, without_frames
-from spark_segmentlog.workers import reduce_for_workers, require_directories
+from spark_segmentlog.workers import explained_memory_limit, reduce_for_workers, require_directories
 from storage_core.errors import OptionError, SegmentLogError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect import find_view, plan_view, read_view_task
@@ -165,7 +165,10 @@ def read_records_of(task: ScanTask, schema: pa.Schema, planned_on: str) -> Itera
         # Not the partitions: what was deleted since planning is for failOnDataLoss to judge.
         roots = {os.path.dirname(span.directory) for span in task.spans}
         require_directories(FileSystem(), roots, planned_on)
-        with contextlib.closing(prefetch(lambda: read_task(FileSystem(), task, schema))) as batches:
+        with (
+            explained_memory_limit(),
+            contextlib.closing(prefetch(lambda: read_task(FileSystem(), task, schema))) as batches,
+        ):
             yield from batches
     except SegmentLogError as error:
         raise without_frames(error) from None
@@ -211,7 +214,8 @@ class ViewReader(DataSourceReader):
         try:
             filesystem = FileSystem()
             require_directories(filesystem, set(paths), self._planned_on, may_be_empty=True)
-            yield from read_view_task(filesystem, task, arrow_schema(self._columns, self._options))
+            with explained_memory_limit():
+                yield from read_view_task(filesystem, task, arrow_schema(self._columns, self._options))
         except SegmentLogError as error:
             raise without_frames(error) from None
 

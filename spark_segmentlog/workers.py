@@ -7,14 +7,18 @@ is missing on a worker without this package.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import pickle
+import resource
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from storage_core.errors import LogDirectoryError, UnreadableError
+import pyarrow as pa
+
+from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from storage_core.filesystem import FileSystem
 
@@ -22,6 +26,44 @@ if TYPE_CHECKING:
 _SHARED_STORAGE: Final = (
     "Executors on several hosts need shared storage, mounted at the same path everywhere."
 )
+
+# glibc's M_ARENA_MAX. Each arena, one for each thread, reserves 64 MiB of addresses.
+_ARENA_MAX: Final = -8
+_MEMORY_SETTING: Final = "spark.executor.pyspark.memory"
+
+
+def address_space_bytes() -> int | None:
+    """Return the size of the address space that Spark allows this worker; None without a limit."""
+    limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit_bytes == resource.RLIM_INFINITY else limit_bytes
+
+
+@contextlib.contextmanager
+def explained_memory_limit() -> Iterator[None]:
+    """A context manager for a task: where Spark limits its addresses, it reserves few, and says so if they do not suffice.
+
+    Raises:
+        OptionError: They do not.
+    """
+    limit_bytes = address_space_bytes()
+    if limit_bytes is not None:
+        # Arrow's own pool reserves up to a gigabyte.
+        pa.set_memory_pool(pa.system_memory_pool())
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:
+            mallopt(_ARENA_MAX, 1)
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        is_explained = isinstance(error, MemoryError) or "start new thread" in str(error)
+        if limit_bytes is None or not is_explained:
+            raise
+        raise OptionError(
+            f"Expected a larger limit from {_MEMORY_SETTING}, found {limit_bytes >> 20} MiB of addresses for this task, in "
+            f"which there was no room ({str(error) or type(error).__name__}). It counts addresses, of which Python, pyarrow "
+            "and pandas take 400 MiB before the first row: set it to 1g for each task that an executor runs at a time, or "
+            "more for records above 1 MB; or lower spark.sql.execution.arrow.maxRecordsPerBatch."
+        ) from error
 
 
 def reduce_for_workers(sent: object) -> tuple[Callable[..., object], tuple[Any, ...]]:

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     LongType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -163,9 +164,10 @@ class _Columns:
         is_allowed, allowed = _ALLOWED[name]
         if not is_allowed(found):
             written = "" if spelling == name else f" in column '{spelling}'"
+            advice = _OF_LOCAL_TIMES if isinstance(found, TimestampNTZType) else _ADVICE.get(name, "")
             raise InvalidRecordError(
                 f"{name} attribute unsupported type {found.simpleString()}{written}. {name} must be a(n) {allowed}"
-                f"{_ADVICE.get(name, '')}"
+                f"{advice}"
             )
         return place
 
@@ -252,6 +254,10 @@ _ALLOWED: Final[dict[str, tuple[Callable[[DataType], bool], str]]] = {
 _COLUMNS_OF_READS: Final = frozenset({*_ALLOWED, "timestamptype", "_metadata"})
 # header and headers, keys and key; but not event_timestamp and timestamp.
 _LIKENESS: Final = 0.8
+# Spark casts them in the time zone of the session, which nobody should find out from wrong times.
+_OF_LOCAL_TIMES: Final = (
+    ". It has no time zone: cast it to timestamp, which takes it for a time in spark.sql.session.timeZone."
+)
 _ADVICE: Final = {
     "timestamp": ". Cast it, or drop it if it is not the time of the record.",
     "value": ". Cast it, or make it one text: to_json(struct(*)).",

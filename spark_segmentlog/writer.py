@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import socket
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -21,12 +22,19 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_segmentlog.tracebacks import raises_without_frames
-from spark_segmentlog.workers import reduce_for_workers, require_directories, require_shared_storage
+from spark_segmentlog.workers import (
+    address_space_bytes,
+    explained_memory_limit,
+    reduce_for_workers,
+    require_directories,
+    require_shared_storage,
+)
 from spark_segmentlog.write_columns import CASE_SENSITIVE
 from spark_segmentlog.write_plan import topics_without_rows
 from storage_core.commit import CommitJob, StagedManifest, StageWriter
 from storage_core.commit.routing import RoutedRows
 from storage_core.commit.rows_digest import RowsDigest, rows_digest
+from storage_core.commit.staging import DEFAULT_MEMORY_LIMIT_BYTES
 from storage_core.commit_files.stage_names import StageId
 from storage_core.errors import CorruptCheckpointError, InvalidRecordError, InvalidTimestampError
 from storage_core.filesystem import FileSystem
@@ -134,7 +142,7 @@ class RowRouter:
                 "null topic present in the data. Use the topic option for setting a default topic."
             )
         encoded = column.dictionary_encode()
-        names = tuple(encoded.dictionary.to_pylist())
+        names = _texts_of(encoded.dictionary)
         indexes = None if len(names) == 1 else encoded.indices.to_numpy(zero_copy_only=False)
         return _Topics(names, tuple(map(self._topic_plan, names)), indexes)
 
@@ -202,6 +210,17 @@ class RowRouter:
         return None if place is None else batch.column(place)
 
 
+def _texts_of(names: pa.Array) -> tuple[str, ...]:
+    """Names of topics, which Spark does not check: a string may hold any bytes."""
+    try:
+        return tuple(names.to_pylist())
+    except UnicodeDecodeError as error:
+        raise InvalidRecordError(
+            f"Expected the name of a topic in the column topic, found bytes that are no UTF-8 text: {error.object!r}. Correct the "
+            "column, or name the topic with the option topic."
+        ) from None
+
+
 def _partitioner(plan: WritePlan, seed: int) -> Partitioner:
     match plan.options.partitioner:
         case "roundRobin":
@@ -241,6 +260,8 @@ def _is_beyond_new_topic(topics: _Topics, partitions: pa.Array, count: int) -> b
 _logger = logging.getLogger(__name__)
 # A machine may run many tasks at a time.
 _MOST_OPEN_FILES: Final = 64
+# Of the addresses that Spark allows a task, for rows that wait to be written.
+_SHARE_OF_ADDRESSES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +290,7 @@ def consumed(iterator: Iterator[pa.RecordBatch], plan: WritePlan, *, with_checks
     return StagedRows(rows=rows)
 
 
+@explained_memory_limit()
 def staged(
     iterator: Iterator[pa.RecordBatch], plan: WritePlan, planned_on: str, *, with_checksum: bool = False
 ) -> StagedRows:
@@ -299,6 +321,9 @@ def staged(
         ),
         config,
         default_timestamp_ms=plan.time_ms,
+        memory_limit_bytes=min(
+            DEFAULT_MEMORY_LIMIT_BYTES, (address_space_bytes() or sys.maxsize) // _SHARE_OF_ADDRESSES
+        ),
         flush=plan.options.flush,
     ) as stage:
         for batch in itertools.chain([first], batches):

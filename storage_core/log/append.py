@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage_core.errors import InvalidRecordError, OffsetOverflowError, OptionError
 from storage_core.log.local_log import flush_if_due, forget_expired_producers, roll
@@ -39,7 +38,7 @@ from storage_core.record.batch_header import MAGIC_V2, MAX_OFFSET, NO_TIMESTAMP_
 from storage_core.record.control_records import ControlType, end_transaction_marker
 from storage_core.record.encode import BatchEncoding, encode_records
 from storage_core.record.record_batches import ProducerSequence, RecordBatches
-from storage_core.record.record_input import check_header_keys
+from storage_core.record.record_input import byte_lengths, check_header_keys, chunks_of
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.log_segment import RollParameters
 
@@ -396,9 +395,7 @@ def _is_surely_small(records: pa.Table | pa.RecordBatch, config: LogConfig) -> b
     if "headers" in records.schema.names:
         return False
     length_bytes = sum(
-        pc.max(pc.binary_length(records.column(name))).as_py() or 0
-        for name in ("key", "value")
-        if name in records.schema.names and not pa.types.is_null(records.schema.field(name).type)
+        max(0, int(byte_lengths(chunks_of(records, name)).max(initial=0))) for name in ("key", "value")
     )
     largest_bytes = max(length_bytes + _RECORD_OVERHEAD_BYTES, config.batch_size) * _SLACK
     return bool(largest_bytes <= min(config.max_message_bytes, config.max_segment_bytes))

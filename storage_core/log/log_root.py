@@ -386,7 +386,12 @@ def _in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> li
 
 def check_topic_partition(topic: object, partition: object) -> None:
     """Check a topic's name and a partition's number by Kafka's rules; names of this package's files are reserved."""
-    if not isinstance(topic, str) or not is_legal_topic_name(topic) or topic == CLUSTER_METADATA_TOPIC:
+    if topic == CLUSTER_METADATA_TOPIC:
+        raise OptionError(
+            f"Expected the name of a topic, found {topic!r}, the log of a cluster's own metadata: a broker does not start "
+            "if it finds other records there. Choose another name."
+        )
+    if not isinstance(topic, str) or not is_legal_topic_name(topic):
         raise OptionError(
             "Expected 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' as the name of a topic, found "
             f"{topic!r}."

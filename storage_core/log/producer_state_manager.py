@@ -190,15 +190,12 @@ class ProducerSnapshots:
     def mark_deleted(self, offsets: Iterable[int]) -> list[str]:
         """Rename the snapshots of deleted segments to ``.deleted``, if they exist.
 
-        Returns the new paths, for deletion later.
+        Returns the new paths of those that do, for deletion later.
         """
         marked = frozenset(self._offsets).intersection(offsets)
         self._offsets = [offset for offset in self._offsets if offset not in marked]
-        paths = [self.path(offset) for offset in sorted(marked)]
-        for path in paths:
-            # A snapshot that no longer exists needs no deletion.
-            rename_if_exists(self._filesystem, path, path + DELETED_SUFFIX)
-        return [path + DELETED_SUFFIX for path in paths]
+        paths = [(self.path(offset), self.path(offset) + DELETED_SUFFIX) for offset in sorted(marked)]
+        return [renamed for path, renamed in paths if rename_if_exists(self._filesystem, path, renamed)]
 
     def _delete_for_good(self, offsets: Sequence[int]) -> None:
         """Delete durably: a snapshot restored by a crash must not describe records that were replaced since."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from storage_core.cached_property import cached_property
 from storage_core.directory import PartitionDirectory, PartitionLog, find_partitions
@@ -41,15 +41,16 @@ from storage_core.scan.pruning import prune_partition
 from storage_core.scan.topic_selection import select_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from storage_core.directory.visibility import CommitWatch
     from storage_core.filesystem import FileSystem
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.predicate import Predicate
 
-
 _log = logging.getLogger(__name__)
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 def limit_offset(log: PartitionLog, options: ReadOptions) -> int:
@@ -237,7 +238,7 @@ def resolve(
     selected = select_partitions(found, options)
     wanted = directories_to_open(selected, options, condition)
     return Resolution(
-        tuple(resolve_partition(filesystem, directory, options) for directory in wanted),
+        tuple(resolved_each(lambda directory: resolve_partition(filesystem, directory, options), wanted)),
         _without(found, selected),
         _without(selected, wanted),
     )
@@ -282,6 +283,26 @@ def check_bounds(options: ReadOptions, selected: Iterable[PartitionDirectory]) -
     assigned = {directory.topic_partition for directory in selected}
     _check_assigned(options.starting, "starting", assigned)
     _check_assigned(options.ending, "ending", assigned)
+
+
+def resolved_each(resolve: Callable[[_Item], _Result], partitions: Collection[_Item]) -> list[_Result]:
+    """Resolve partitions one by one. If some have no record at a starting timestamp, one error counts all of them."""
+    found: list[_Result] = []
+    missing: list[TimestampNotFoundError] = []
+    for partition in partitions:
+        try:
+            found.append(resolve(partition))
+        except TimestampNotFoundError as error:
+            missing.append(error)
+    if not missing:
+        return found
+    first = missing[0]
+    if len(missing) == 1:
+        raise first
+    raise TimestampNotFoundError(
+        f"{first.args[0]} It is the first of {len(missing)} such partitions; {len(partitions)} are read.",
+        path=first.path,
+    )
 
 
 def resolve_partition(

@@ -37,6 +37,7 @@ from storage_core.scan.resolve import (
     requested_bound,
     resolve_partition,
     resolve_start,
+    resolved_each,
 )
 from storage_core.scan.tail import LogTail
 
@@ -134,7 +135,8 @@ class LogStream:
             warn_of_seconds(self._options.read.starting, LatestBound())
             ends = self._look()
             check_bounds(self._options.read, [each.directory for each in self._tail.partitions.values()])
-            self._initial = {key: self._initial_offset(key, end) for key, end in ends.items()}
+            offsets = resolved_each(lambda each: self._initial_offset(*each), ends.items())
+            self._initial = dict(zip(ends, offsets, strict=True))
         return self._initial
 
     def _initial_offset(self, key: TopicPartition, latest_offset: int) -> int:

@@ -83,14 +83,14 @@ def read_index_file(filesystem: FileSystem, path: str, entry_size_bytes: int) ->
     return IndexContent(data[: entries * entry_size_bytes], size_bytes, problem)
 
 
-def rename_if_exists(filesystem: FileSystem, source: str, target: str) -> None:
-    """Rename a file if it exists: an index that was never written does not appear."""
-    if source == target:
-        return
-    try:
-        filesystem.rename(source, target)
-    except FileNotFoundError:
-        return
+def rename_if_exists(filesystem: FileSystem, source: str, target: str) -> bool:
+    """Rename a file if it exists: an index that was never written does not appear. Return True if it exists."""
+    if source != target:
+        try:
+            filesystem.rename(source, target)
+        except FileNotFoundError:
+            return False
+    return True
 
 
 Entry = TypeVar("Entry")

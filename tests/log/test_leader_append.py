@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core import ProducerSequence
+from storage_core import LogDirectory, ProducerSequence, read_table
 from storage_core.errors import (
     AppendError,
     InvalidProducerEpochError,
@@ -378,3 +379,17 @@ def test_any_order_of_producers_is_as_the_rules_say(tmp_path_factory, batch_reco
         assert log.log_end_offset == model.end_offset
         assert {each.producer_id for each in log.open_transactions()} == model.in_transaction
     logs.close()
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.binary_view(), pa.string_view(), pa.large_binary(), pa.large_string(), pa.binary()], ids=str
+)
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_large_columns_of_every_type_of_bytes(tmp_path, kind, name):
+    """Above 64 MiB, lengths are looked at before anything is written."""
+    column = pa.array(["x" * 1_000_000] * 70, pa.string()).cast(kind)
+    columns = {"value": pa.nulls(70, pa.binary()), name: column}
+    with LogDirectory.open(tmp_path / "logs") as logs:
+        logs.create("t").append(pa.table(columns))
+    found = read_table(tmp_path / "logs", columns=[name])[name]
+    assert found.cast(pa.large_binary()).equals(pa.chunked_array([column]).cast(pa.large_binary()))

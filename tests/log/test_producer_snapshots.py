@@ -172,3 +172,10 @@ def test_the_snapshots_of_deleted_segments_are_renamed_first(tmp_path):
     assert snapshots.mark_deleted([9, 3]) == []
     assert snapshots.offsets == (5, 12)
     assert [each for each in names(tmp_path) if each.endswith(".deleted")] == renamed
+
+
+def test_a_snapshot_that_is_gone_needs_no_deletion(tmp_path):
+    write(tmp_path, 3, 7)
+    snapshots = open_snapshots(tmp_path)
+    (tmp_path / f"{3:020d}.snapshot").unlink()
+    assert snapshots.mark_deleted([3, 7]) == [str(tmp_path / f"{7:020d}.snapshot.deleted")]

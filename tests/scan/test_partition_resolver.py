@@ -64,6 +64,12 @@ def test_a_partition_without_so_young_a_record(three_partitions, ranges_of):
     assert found == {"orders-0": (10, 10), "orders-1": (0, 0), "payments-0": (100, 105)}
 
 
+def test_several_partitions_without_so_young_a_record_are_counted(three_partitions, ranges_of):
+    expected = r"topic-partition orders-0 and .* It is the first of 2 such partitions; 3 are read\."
+    with pytest.raises(TimestampNotFoundError, match=expected):
+        ranges_of(three_partitions, startingTimestamp=1900)
+
+
 def test_offsets_that_are_gone(three_partitions, caplog, ranges_of):
     options = {"subscribe": "payments", "startingOffsets": '{"payments":{"0":50}}'}
     expected = (

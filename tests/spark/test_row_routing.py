@@ -68,6 +68,11 @@ def test_the_topic_option_beats_the_column(root):
         ),
         ({"topic": ["t", "a/b"]}, "as the name of a topic, found 'a/b'"),
         ({"topic": ["t", ".."]}, "as the name of a topic, found '..'"),
+        ({"topic": ["t", "__cluster_metadata"]}, "'__cluster_metadata', the log of a cluster's own metadata"),
+        (
+            {"topic": pa.array([b"t", b"caf\xe9"]).view(pa.string())},
+            r"found bytes that are no UTF-8 text: b'caf\\xe9'",
+        ),
         (
             {"topic": ["t", "t"], "partition": pa.array([0, 2], pa.int32())},
             "^Partition 2 of topic t with partition count 2",

@@ -128,7 +128,7 @@ def test_a_value_is_needed():
         (
             "timestamp",
             TimestampNTZType(),
-            "timestamp attribute unsupported type timestamp_ntz. timestamp must be a(n) timestamp",
+            "timestamp attribute unsupported type timestamp_ntz. timestamp must be a(n) timestamp. It has no time zone",
         ),
         ("timestamp", LongType(), "timestamp attribute unsupported type bigint. timestamp must be"),
     ],
