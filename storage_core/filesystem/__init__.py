@@ -8,13 +8,12 @@ dies.
 from __future__ import annotations
 
 from storage_core.filesystem.file_lock import FileLock, OwningProcess
-from storage_core.filesystem.file_system import TEMPORARY_FILE, FileSystem
+from storage_core.filesystem.file_system import FileSystem
 from storage_core.filesystem.files import OpenFile, WritableFile, WriteStream
 from storage_core.filesystem.pooled_file import PooledFile, PreparedFlush
 from storage_core.filesystem.values import BytesLike, DirectoryEntry, ExaminedEntry, FileStatus, IoStatistics
 
 __all__ = [
-    "TEMPORARY_FILE",
     "BytesLike",
     "DirectoryEntry",
     "ExaminedEntry",

@@ -32,7 +32,7 @@ from storage_core.commit_files.stage_names import STAGE_PREFIX
 from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, LOCK_FILE
 from storage_core.directory.segment_listing import FileNames, regular_file_names
 from storage_core.errors import LogDirectoryError
-from storage_core.filesystem import TEMPORARY_FILE
+from storage_core.filesystem.file_system import TEMPORARY_FILE
 from storage_core.filesystem.values import MissingError
 from storage_core.inspect.roots import (
     LIVE,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT
 from storage_core.errors import CorruptError, CorruptRecordError, OffsetOverflowError
-from storage_core.filesystem import TEMPORARY_FILE
+from storage_core.filesystem.file_system import TEMPORARY_FILE
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.local_log import rename_files
 from storage_core.log.log_segments import LogSegments

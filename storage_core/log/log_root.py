@@ -40,7 +40,7 @@ from storage_core.errors import (
     RecoveryWouldDiscard,
     SegmentLogError,
 )
-from storage_core.filesystem import TEMPORARY_FILE
+from storage_core.filesystem.file_system import TEMPORARY_FILE
 from storage_core.log.append import write_pending
 from storage_core.log.local_log import delete_due_files, flush_directory_if_changed, flush_up_to
 from storage_core.log.log_loader import LoadOptions, load_log

@@ -8,7 +8,8 @@ import pytest
 
 from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.errors import StorageError
-from storage_core.filesystem import TEMPORARY_FILE, FileSystem, WritableFile
+from storage_core.filesystem import FileSystem, WritableFile
+from storage_core.filesystem.file_system import TEMPORARY_FILE
 
 OLD = b"old content, longer than the new one"
 NEW = b"new content"

@@ -11,7 +11,8 @@ import pytest
 
 from storage_core import LogConfig, LogDirectory, read_table
 from storage_core.checkpoint.checkpoint_file import replace_file
-from storage_core.filesystem import TEMPORARY_FILE, FileSystem
+from storage_core.filesystem import FileSystem
+from storage_core.filesystem.file_system import TEMPORARY_FILE
 from storage_core.log.cleaner_config import CleanerConfig
 
 
