@@ -408,11 +408,15 @@ class LogStream:
 
         for key in keys:
             tailed = self._tail.partitions.get(key)
-            if tailed is None or self._filesystem.status(tailed.directory.path, follow_symlinks=True) is None:
+            if tailed is None or not self._exists(tailed.directory):
                 self._check_deleted([key])
                 continue
-            found[key] = tailed.directory.anew(root_of)
+            copies = tuple(each for each in tailed.directory.copies if self._exists(each))
+            found[key] = dataclasses.replace(tailed.directory, copies=copies).anew(root_of)
         return found
+
+    def _exists(self, directory: PartitionDirectory) -> bool:
+        return self._filesystem.status(directory.path, follow_symlinks=True) is not None
 
     def _range(
         self, directory: PartitionDirectory, start_offset: int | None, end_offset: int

@@ -459,7 +459,8 @@ class LogTail:
 
     def _note_failure(self, tailed: TailedPartition, error: SegmentLogError) -> None:
         tailed.directory_status = None
-        if self._filesystem.status(tailed.directory.path, follow_symlinks=True) is None:
+        directories = (tailed.directory, *tailed.directory.copies)
+        if any(self._filesystem.status(each.path, follow_symlinks=True) is None for each in directories):
             # Deleted, or moved away: the next search will tell.
             self._places = dict.fromkeys(self._places, _UNKNOWN)
             return
