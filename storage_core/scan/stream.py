@@ -258,7 +258,8 @@ class LogStream:
         if self._options.read.fail_on_data_loss:
             raise DataLossError(
                 f"{text} Nothing of them is skipped: mount or restore them and start the query again, which goes on "
-                "there. If they were deleted on purpose, set failOnDataLoss to false to go on without them.",
+                "there. If they were deleted on purpose, or the options leave them out, set failOnDataLoss to false to go on "
+                "without them.",
                 path=", ".join(self._options.read.paths),
             )
         _log.warning(
