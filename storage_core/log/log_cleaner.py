@@ -12,6 +12,7 @@ import math
 import time
 from functools import partial
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage_core.cached_property import cached_property
@@ -29,6 +30,7 @@ from storage_core.compaction import (
 from storage_core.errors import (
     AppendError,
     CorruptError,
+    CorruptRecordError,
     NotWritableError,
     OptionError,
     SegmentLogError,
@@ -87,6 +89,31 @@ def clean_log(
         raise
 
 
+def require_disjoint(segments: Iterable[LogSegment], end_offset: int) -> None:
+    """Require that no segment that begins below an offset reaches into the next one: merged, their offsets would go back.
+
+    Raises:
+        CorruptRecordError: A segment does, as after the files of two copies were merged.
+    """
+    for segment, following in pairwise(segments):
+        if segment.base_offset >= end_offset:
+            break
+        try:
+            next_offset = segment.read_next_offset()
+        except CorruptError:
+            # Whoever reads its batches says more.
+            continue
+        if next_offset > following.base_offset:
+            raise CorruptRecordError(
+                f"Expected offsets below {following.base_offset}, where the next segment begins, found some up to "
+                f"{next_offset - 1}: these segments do not belong to one log, as after files of two copies were merged. The "
+                "log is not cleaned. Remove the files of one of the two.",
+                path=segment.path,
+                offset=following.base_offset,
+                last_offset=next_offset - 1,
+            )
+
+
 class _Pass:
     def __init__(
         self, state: LogState, cleanable: LogToClean, cleaner: LogCleaner, now_ms: int, truncations: int
@@ -133,6 +160,7 @@ class _Pass:
     def run(self) -> CleanerStatistics:
         state, offset_map = self._state, self._offset_map
         self._continue(0)
+        require_disjoint(self._segments.between(None, None), self._cleanable.first_uncleanable_offset)
         started_ms = state.clock.now_ms()
         mapped = self._build_map()
         map_built_ms = state.clock.now_ms()

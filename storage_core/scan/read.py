@@ -41,6 +41,7 @@ from storage_core.scan.rows import (
     schema_with_condition,
     wanted_fields,
 )
+from storage_core.scan.segment_order import SegmentOrder
 from storage_core.scan.span_reader import FileReplacedError, SpanReader, open_span
 from storage_core.scan.spans import project, record_schema
 from storage_core.segment import DamagedRange
@@ -218,6 +219,7 @@ class _TaskReader:
         self._truncations_bytes = dict(task.settings.truncations_bytes)
         largest_bytes = max((span.size_bytes for span in task.spans), default=0)
         self._buffer = WindowBuffer(min(WINDOW_BYTES, largest_bytes))
+        self._order = SegmentOrder()
         # The offset after what was read of the present span.
         self._next_offset = 0
 
@@ -259,6 +261,8 @@ class _TaskReader:
     def _read_file(self, opened: OpenFile, span: LogSpan) -> Iterator[pa.RecordBatch]:
         reader = SpanReader(opened, span, self._buffer, self._settings.max_batch_bytes)
         is_sure = False
+        has_damage = False
+        last_window: BatchWindow | None = None
         for part in reader.parts():
             if isinstance(part, DamagedRange):
                 # A cleaner may have replaced the segment between listing and opening.
@@ -268,13 +272,20 @@ class _TaskReader:
                 self._require_same_history(span, part.start_offset)
                 yield from self._damage.report(part, span)
                 next_offset = part.end_offset
+                has_damage = True
+                self._order.forget()
             else:
+                if not has_damage:
+                    last_window = part.window
+                    self._order.check(last_window, span)
                 decoded = part.decoded
                 if self._filter is not None and self._damage.is_fatal:
                     decoded = self._filter.may_match(part.window.headers, decoded, span)
                 yield from self._records.batches(part.window, decoded, span)
                 next_offset = part.next_offset
             self._next_offset = max(self._next_offset, next_offset)
+        if last_window is not None and not has_damage:
+            self._order.check_end(self._filesystem, last_window, span)
 
     def _is_another_segment(self, span: LogSpan) -> bool:
         """Whether the segment now ends at another offset than at planning."""

@@ -290,7 +290,7 @@ class OffsetLimits:
         if header.last_offset < self.base_offset or header.base_offset < self.base_offset:
             found = f"offsets from {self.base_offset} on, as the file's name says"
         elif self.end_offset is not None and header.last_offset >= self.end_offset:
-            found = f"offsets below {self.end_offset}, where this segment ends"
+            found = f"offsets below {self.end_offset}, where this segment ends and another may begin"
         else:
             found = f"a record batch with offsets from {lowest_offset} on"
         return _disorder(found, header, path)
