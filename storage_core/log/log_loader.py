@@ -255,6 +255,12 @@ class _LogLoader:
                     self._remove(segments, later)
 
         recovered = segment.recover(observe, confirm=remove_later)
+        if later and recovered.next_offset > later[0].base_offset:
+            _log.warning(
+                "%s: expected offsets below %d, where the next segment begins, found some up to %d: these segments do not "
+                "belong to one log, as after files of two copies were merged. Remove the files of one of the two.",
+                *(segment.path, later[0].base_offset, recovered.next_offset - 1),
+            )
         if not is_unflushed:
             # It is below the recovery point, so no later flush covers it.
             segment.flush()

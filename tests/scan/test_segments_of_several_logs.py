@@ -71,6 +71,16 @@ class TestReads:
         assert not caplog.records
 
 
+class TestOpen:
+    def test_segments_that_overlap_are_seen_by_a_recovery(self, tmp_path, caplog):
+        write_copy(tmp_path, {0: keyed(0, 100), 50: keyed(50, 100), 100: keyed(100, 120)})
+        (tmp_path / "meta.properties").unlink()
+        (tmp_path / ".kafka_cleanshutdown").unlink()
+        with LogDirectory.open(tmp_path):
+            pass
+        assert "expected offsets below 50, where the next segment begins, found some up to 99" in caplog.text
+
+
 class TestCleaning:
     @pytest.fixture
     def clean(self, tmp_path):
