@@ -22,6 +22,7 @@ file:
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem, OpenFile
 
 
+_log = logging.getLogger(__name__)
 OWN_PREFIX: Final = ".segmentlog-"
 """The prefix of this package's own files in a log directory; topic names with this prefix are refused."""
 COMMITS_FILE: Final = f"{OWN_PREFIX}commits"
@@ -355,6 +357,14 @@ def append_commit(
     """Append a line after the last complete one, which ends at ``size_bytes``; the job's rows become visible."""
     line = commit_line(entry)
     with filesystem.open_for_writing(os.path.join(root, COMMITS_FILE), create=True) as file:
+        rest_bytes = file.size_bytes() - size_bytes
+        if rest_bytes > 0:
+            _log.warning(
+                "Removed %d bytes after the last whole line of %s. A crash has left them; or they were the lines of jobs, "
+                "and are damaged: these jobs do not count as committed, and would be written again.",
+                rest_bytes,
+                file.path,
+            )
         file.truncate(size_bytes)
         file.write_at([line], size_bytes)
         if flush:

@@ -64,7 +64,7 @@ def test_lines_are_appended_for_good(tmp_path):
     assert found.size_bytes == (tmp_path / ".segmentlog-commits").stat().st_size
 
 
-def test_every_torn_line_was_never_committed_and_is_cut(tmp_path):
+def test_every_torn_line_was_never_committed_and_is_cut(tmp_path, caplog):
     whole, torn = commit_line(entry(1)), commit_line(entry(2))
     for size in range(len(torn)):
         for tail in (torn[:size], bytes(size), torn[:size] + bytes(len(torn) - size)):
@@ -75,6 +75,8 @@ def test_every_torn_line_was_never_committed_and_is_cut(tmp_path):
             assert (found.entries, found.size_bytes, last) == ((entry(1),), len(whole), entry(1))
     append_commit(FileSystem(), str(tmp_path), entry(3), found.size_bytes)
     assert (tmp_path / ".segmentlog-commits").read_bytes() == whole + commit_line(entry(3))
+    (record,) = caplog.records
+    assert f"Removed {len(torn)} bytes after the last whole line of {tmp_path}" in record.getMessage()
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 100, b"00000000 {}\n", b"\n\n", commit_line(entry(1))[:-1]])
