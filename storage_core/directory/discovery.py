@@ -114,7 +114,7 @@ def replicas_by_preference(
 
     def preference(directory: PartitionDirectory) -> tuple[int, int]:
         # Damage is not reported here, because another copy may be read.
-        end_offset = PartitionLog.load(filesystem, directory, skip_damage=True).log_end_offset
+        end_offset = PartitionLog.load(filesystem, directory, skip_damage=True).valid_end_offset
         return _newest_leader_epoch(filesystem, directory, end_offset), end_offset
 
     # Equal ones keep the order in which the caller named their paths.

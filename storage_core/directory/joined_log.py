@@ -129,7 +129,9 @@ def join_copies(filesystem: FileSystem, logs: Sequence[PartitionLog]) -> Partiti
         The first log itself if the others have nothing that it lacks.
     """
     scouts = [
-        PartitionLog.load(filesystem, log.directory, skip_damage=True, listing=log.segments.listing)
+        PartitionLog.load(
+            filesystem, log.directory, skip_damage=True, listing=log.segments.listing
+        ).end_with_valid_batches()
         for log in logs
     ]
     join = _Join(scouts)
@@ -138,11 +140,17 @@ def join_copies(filesystem: FileSystem, logs: Sequence[PartitionLog]) -> Partiti
     pieces = join.result()
     joined = logs[0]
     if any(piece.log is not joined for piece in pieces):
+        known_end_offset = max(log.known_end_offset for log in logs)
         for log in logs:
             # Limits the last segment to the log end. Damage there is an error only for who reads it.
             with contextlib.suppress(CorruptError):
-                _ = log.log_end_offset
+                _ = log.end_with_valid_batches().log_end_offset
         joined = JoinedLog(filesystem, pieces, logs)
+        if known_end_offset > joined.log_end_offset:
+            join.notices.append(
+                f"No copy of {joined.topic}-{joined.partition} has offsets {joined.log_end_offset} to "
+                f"{known_end_offset - 1}, which its checkpoints know."
+            )
     joined.notices = [*(notice for log in logs for notice in log.notices), *join.notices]
     return joined
 

@@ -146,13 +146,15 @@ class LogDirectoryFiles:
 
     Attributes:
         is_own: Whether this process has the logs open for writing, so that no other process changes them.
+        reported: The ends of logs that were warned of: path, end offset and the offset that was expected.
     """
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self.path = path
         self.is_own = False
+        self.reported: set[tuple[str, int, int]] = set()
         self._filesystem = filesystem
-        self._present_recovery_points: tuple[FileStatus | None, dict[tuple[str, int], int]] | None = None
+        self._present: dict[str, tuple[FileStatus | None, dict[tuple[str, int], int]]] = {}
 
     @cached_property
     def clean_shutdown(self) -> bool:
@@ -183,11 +185,25 @@ class LogDirectoryFiles:
 
     def present_recovery_points(self) -> Mapping[tuple[str, int], int]:
         """The recovery points as they are on disk now."""
-        status = self._filesystem.status(os.path.join(self.path, RECOVERY_POINT_CHECKPOINT))
-        if self._present_recovery_points is None or self._present_recovery_points[0] != status:
-            offsets = self._offsets_or_none(RECOVERY_POINT_CHECKPOINT, "every recovery point counts as 0")
-            self._present_recovery_points = status, offsets
-        return self._present_recovery_points[1]
+        return self._present_offsets(RECOVERY_POINT_CHECKPOINT, "every recovery point counts as 0")
+
+    @cached_property
+    def vouching_high_watermarks(self) -> Mapping[tuple[str, int], int]:
+        """The high watermarks as far as they say how long the logs were; none if the checkpoint cannot be parsed."""
+        return self.present_high_watermarks()
+
+    def present_high_watermarks(self) -> Mapping[tuple[str, int], int]:
+        """The same as they are on disk now."""
+        return self._present_offsets(
+            REPLICATION_OFFSET_CHECKPOINT, "no high watermark says how long a log was"
+        )
+
+    def _present_offsets(self, file_name: str, consequence: str) -> dict[tuple[str, int], int]:
+        status = self._filesystem.status(os.path.join(self.path, file_name))
+        known = self._present.get(file_name)
+        if known is None or known[0] != status:
+            known = self._present[file_name] = status, self._offsets_or_none(file_name, consequence)
+        return known[1]
 
     @cached_property
     def log_start_offsets(self) -> dict[tuple[str, int], int]:
@@ -224,10 +240,11 @@ class LogDirectoryFiles:
         files = LogDirectoryFiles(self._filesystem, self.path)
         files.visibility = self.visibility
         files.log_start_offsets = files.recovery_points = files.high_watermarks = {}
+        files.vouching_high_watermarks = {}
         return files
 
     def _offsets_or_none(self, file_name: str, consequence: str) -> dict[tuple[str, int], int]:
-        # A starting broker, too, ignores these two if they are damaged.
+        # A starting broker, too, ignores the first two if they are damaged.
         try:
             return read_offset_checkpoint(self._filesystem, os.path.join(self.path, file_name))
         except CorruptCheckpointError as error:

@@ -27,9 +27,11 @@ from storage_core.checkpoint import (
     read_producer_snapshot,
 )
 from storage_core.directory.segment_listing import SegmentListing, list_segments
+from storage_core.directory.vouched_end import VouchedEnd, Vouchers
 from storage_core.errors import (
     CorruptCheckpointError,
     CorruptError,
+    CorruptRecordError,
     CorruptSnapshotError,
     DataLossError,
     LogDirectoryError,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from storage_core.directory.log_directory_files import PartitionDirectory
     from storage_core.filesystem import FileSystem
     from storage_core.record.batch_header import BatchHeader
+    from storage_core.segment.resynchronise import TailKind
 
 
 _log = logging.getLogger(__name__)
@@ -151,6 +154,8 @@ class PartitionLog:
 
     Attributes:
         notices: What whoever reads the log should know, in sentences.
+        missing_from: Once `log_end_offset` is known, the first offset of those at the log's end of which the files have
+            lost every byte; None if there are none.
     """
 
     def __init__(
@@ -166,6 +171,9 @@ class PartitionLog:
         self.skip_damage = skip_damage
         self.notices: list[str] = []
         self._filesystem = filesystem
+        self._is_followed = False
+        self.missing_from: int | None = None
+        self._vouchers: Vouchers | None = None
 
     @classmethod
     def load(
@@ -177,6 +185,7 @@ class PartitionLog:
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
         skip_damage: bool = False,
         listing: SegmentListing | None = None,
+        is_followed: bool = False,
     ) -> PartitionLog:
         """List a partition directory.
 
@@ -187,12 +196,16 @@ class PartitionLog:
             max_batch_bytes: The largest batch that is read, compressed or not.
             skip_damage: Whether look-ups continue after damage; otherwise damage is an error.
             listing: The segments, if the caller has listed them.
+            is_followed: Whether the log is read again later. Records that are known, but that its last file ends
+                without, then may still be copied: the log ends before them.
 
         Raises:
             UnreadableError: This user may not list the directory.
             LogDirectoryError: It does not exist, or an entry named like a log file is not a regular file.
         """
         base_offsets: Sequence[int] = ()
+        # Before the segments are listed: a running broker's checkpoints then say nothing of later ones.
+        vouchers = _vouchers_of(directory)
         changing = directory.root.visibility.partitions.get(directory.topic_partition)
 
         def open_segment(base_offset: int, file_names: Collection[str] | None, suffix: str) -> SegmentReader:
@@ -226,8 +239,10 @@ class PartitionLog:
             listing = listing.before(changing.log_end_before)
         base_offsets = listing.base_offsets
         log = cls(filesystem, directory, Segments(listing, open_segment), skip_damage=skip_damage)
+        log._vouchers, log._is_followed = vouchers, is_followed
         if changing is not None:
             log.log_start_offset, log.log_end_offset = changing.log_start_before, changing.log_end_before
+            log.valid_end_offset = changing.log_end_before
         return log
 
     @property
@@ -279,21 +294,91 @@ class PartitionLog:
         return max(checkpointed, first_base_offset)
 
     @cached_property
+    def valid_end_offset(self) -> int:
+        """The next offset after the last whole, valid batch; raises what `log_end_offset` raises."""
+        if not self.segments:
+            return self.log_start_offset
+        end = self.read_segment(len(self.segments) - 1, lambda segment: segment.end())
+        # A log that ends below its start counts as empty: a broker would drop its segments.
+        return max(end.next_offset, self.log_start_offset)
+
+    @cached_property
     def log_end_offset(self) -> int:
-        """The next offset after the last whole, valid batch.
+        """The next offset after the last whole, valid batch, or after what is known to have followed it.
 
         Raises:
             CorruptRecordError: Damage in the last segment, followed by a valid batch.
         """
+        valid_end_offset = self.valid_end_offset
+        vouched = self._vouched_end(valid_end_offset)
         if not self.segments:
-            return self.log_start_offset
-        end = self.read_segment(len(self.segments) - 1, lambda segment: segment.end())
-        # Limit the last segment to it: torn batches, preallocated zeros and later appends are not seen.
+            if vouched is not None:
+                self._report_no_segments(vouched.offset)
+            return valid_end_offset
         last_segment = self.segments[-1]
+        end = last_segment.end()
+        if vouched is not None and end.position_bytes < last_segment.size_bytes:
+            last_segment.end_at_file_end(vouched.offset)
+            return vouched.offset
+        # Limit the last segment to it: torn batches, preallocated zeros and later appends are not seen.
         last_segment.known_status = replace(last_segment.status, size_bytes=end.position_bytes)
         last_segment.end_offset = end.next_offset
-        # A log that ends below its start counts as empty: a broker would drop its segments.
-        return max(end.next_offset, self.log_start_offset)
+        if vouched is None:
+            return valid_end_offset
+        self.missing_from = valid_end_offset
+        return vouched.offset
+
+    def end_with_valid_batches(self) -> PartitionLog:
+        """Let the log end with its valid batches, whatever says that it was longer: another copy may have the rest."""
+        self._vouchers = None
+        return self
+
+    @property
+    def known_end_offset(self) -> int:
+        """The offset that the log reached, as far as checkpoints say; 0 if they do not say."""
+        vouchers = self._vouchers
+        return vouchers.known_offset if vouchers is not None and vouchers.is_of_this_log else 0
+
+    def _vouched_end(self, next_offset: int) -> VouchedEnd | None:
+        """The end that the log is known to have had, if it is after that of its valid batches."""
+        vouchers = self._vouchers
+        if vouchers is None:
+            return None
+        end = self.segments[-1].end() if self.segments else None
+        if end is not None and end.next_offset < next_offset:
+            # The log ends below its start.
+            return None
+        is_whole = end is None or end.position_bytes >= self.segments[-1].size_bytes
+        if next_offset >= vouchers.known_offset and (is_whole or not vouchers.is_closed):
+            return None
+        tail: TailKind = "none"
+        declared_offset = next_offset
+        if end is not None:
+            tail, declared_offset = self.segments[-1].tail_after(end)
+        vouchers = vouchers.lowered_to(_vouchers_of(self.directory, is_present=True))
+        found = vouchers.end_after(next_offset, tail, declared_offset)
+        if found is None or not (found.is_lost_by_crash or (self._is_followed and tail != "bad")):
+            return found
+        reported, lost = self.directory.root.reported, (self.path, next_offset, found.offset)
+        if lost not in reported:
+            reported.add(lost)
+            _log.warning(
+                "%s-%d ends at offset %d, and the checkpoints say that it reached %d: the records between are missing, as "
+                "after a power cut, or in a copy that was made while a broker wrote, or is not complete.",
+                *(self.topic, self.partition, next_offset, found.offset),
+            )
+        return None
+
+    def _report_no_segments(self, end_offset: int) -> None:
+        error = CorruptRecordError(
+            "Expected the segments of a log whose records are known from checkpoints, found none.",
+            path=self.path,
+            offset=self.log_start_offset,
+            last_offset=end_offset - 1,
+        )
+        if not self.skip_damage:
+            raise error
+        _log.warning("Read nothing of %s-%d: %s", self.topic, self.partition, error)
 
     @cached_property
     def high_watermark(self) -> int | None:
@@ -482,3 +567,14 @@ class PartitionLog:
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.path!r}, {len(self.segments)} segments)"
+
+
+def _vouchers_of(directory: PartitionDirectory, *, is_present: bool = False) -> Vouchers:
+    """What the files of the log directory say of a log's length: as they were first read, or as they are now."""
+    root = directory.root
+    return Vouchers.of(
+        directory.topic_partition,
+        is_clean=root.is_still_clean() if is_present else root.clean_shutdown,
+        recovery_points=root.present_recovery_points() if is_present else root.recovery_points,
+        high_watermarks=root.present_high_watermarks() if is_present else root.vouching_high_watermarks,
+    )

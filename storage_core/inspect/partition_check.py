@@ -22,6 +22,7 @@ from storage_core.checkpoint import (
     read_producer_snapshot,
 )
 from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS
+from storage_core.directory.vouched_end import Vouchers
 from storage_core.errors import BatchTooLargeError, CorruptError
 from storage_core.inspect.broker_start import BrokerSegment, BrokerStart, KnownOfLog, start_of_broker
 from storage_core.inspect.files import UNKNOWN, name_in_partition
@@ -140,6 +141,12 @@ class _PartitionCheck:
         self._recovery_point = root.recovery_points.get(key, 0)
         self._log_start_checkpoint = root.log_start_offsets.get(key, 0)
         self._high_watermark = root.high_watermarks.get(key)
+        self._vouchers = Vouchers.of(
+            key,
+            is_clean=root.is_clean,
+            recovery_points=root.recovery_points,
+            high_watermarks=root.high_watermarks,
+        )
         self._cleaner_offset = root.cleaner_offsets.get(key)
         self._is_compacted = (
             self._cleaner_offset is not None
@@ -414,20 +421,12 @@ class _PartitionCheck:
         if tail.is_torn and facts.task.file.end_offset is not None:
             # Nothing is missing before the next segment: preallocated space.
             severity = "note"
-        elif tail.is_torn and self._is_crash_of(facts):
+        elif tail.is_torn and self._vouchers.is_end_after_crash(facts.next_offset):
             severity = "unclean"
         self._add(
             severity, "tail", facts.log_path, reason,
             start_byte=tail.start_bytes, end_byte=tail.end_bytes, start_offset=facts.next_offset, **action,
         )  # fmt: skip
-
-    def _is_crash_of(self, facts: SegmentFacts) -> bool:
-        """Whether a crash explains that the log ends where it does: nothing says that it was longer."""
-        return (
-            not self._root.is_clean
-            and facts.next_offset >= self._recovery_point
-            and facts.next_offset >= (self._high_watermark or 0)
-        )
 
     def _check_gaps(self, facts: SegmentFacts) -> None:
         for gap in facts.gaps:

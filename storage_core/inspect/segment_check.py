@@ -315,19 +315,9 @@ def _tail(log_file: OpenFile, segment: SegmentReader, judged: JudgedIndexes) -> 
     error = reason_at(
         probe, resynchroniser.limits, start_bytes, judged.end.next_offset, segment.max_batch_bytes
     )
-    header = probe.header(start_bytes)
-    is_cut = header is None or header.end_position_bytes > judged.size_bytes
-    is_blank = resynchroniser.is_blank(start_bytes)
-    is_torn = is_blank or (is_cut and _is_beginning(probe, start_bytes))
+    kind = resynchroniser.tail_kind(start_bytes)
     reason = "Expected a record batch, found other bytes." if error is None else str(error.args[0])
-    return Tail(start_bytes, judged.size_bytes, reason, is_torn, is_blank)
-
-
-def _is_beginning(probe: BatchProbe, start_bytes: int) -> bool:
-    """Whether bytes may be the beginning of a batch that was not written to its end."""
-    rest = probe.end_bytes - start_bytes
-    header = probe.header(start_bytes)
-    return rest < LOG_OVERHEAD_BYTES if header is None else header.end_position_bytes > probe.end_bytes
+    return Tail(start_bytes, judged.size_bytes, reason, is_torn=kind != "bad", is_blank=kind == "blank")
 
 
 def has_holes(window: BatchWindow) -> bool:

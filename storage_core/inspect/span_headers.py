@@ -33,7 +33,7 @@ from storage_core.record.batch_header import (
 )
 from storage_core.record.control_records import MAX_CONTROL_BYTES, read_marker
 from storage_core.scan.offset_ranges import locate_spans
-from storage_core.scan.span_reader import FileReplacedError, open_span
+from storage_core.scan.span_reader import FileReplacedError, missing_range, open_span
 from storage_core.scan.spans import ReadSettings
 from storage_core.segment import DamagedRange, Resynchroniser
 from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer, WindowReader
@@ -216,6 +216,10 @@ def header_runs(
     Raises:
         DataLossError: The segment was deleted or replaced since the span was planned.
     """
+    if not span.size_bytes:
+        if on_damage is not None:
+            on_damage(missing_range(span))
+        return
     try:
         with open_span(filesystem, span) as opened:
             reader = _HeaderReader(opened, span, settings.max_batch_bytes, with_records=with_records)

@@ -138,7 +138,7 @@ def _share(size: int, total: int, partitions: int) -> int:
 
 
 def locate_spans(wanted: PartitionRange) -> Iterator[LogSpan]:
-    """The spans that hold a range, at most one per segment.
+    """The spans that hold a range, at most one per segment, and one without bytes for what the log's end has lost.
 
     Only the first and the last segment are opened; of the others, the file's size is enough.
 
@@ -166,6 +166,33 @@ def locate_spans(wanted: PartitionRange) -> Iterator[LogSpan]:
         span = log.read_segment(index, partial(_span_of, wanted=part, next_base_offset=next_base_offset))
         if span is not None:
             yield span
+    missing_from = log.missing_from
+    if (
+        missing_from is not None
+        and wanted.end_offset > missing_from
+        and (wanted.start_offset <= missing_from or wanted.is_first)
+    ):
+        yield _missing_span(wanted, max(wanted.start_offset, missing_from))
+
+
+def _missing_span(wanted: PartitionRange, start_offset: int) -> LogSpan:
+    """A span without bytes at the end of the last segment: the task reports that records are missing there."""
+    log = wanted.log
+    segment = log.segments[-1]
+    size_bytes = segment.size_bytes
+    return LogSpan(
+        wanted.topic,
+        wanted.partition,
+        log.path,
+        segment.base_offset,
+        os.path.basename(segment.log_path),
+        start_offset,
+        log.log_end_offset,
+        size_bytes,
+        size_bytes,
+        segment.inode,
+        segment_end_bytes=size_bytes,
+    )
 
 
 class _Place(NamedTuple):

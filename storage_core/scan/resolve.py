@@ -385,7 +385,9 @@ def _exists(filesystem: FileSystem, path: str) -> bool:
         return False
 
 
-def load_log(filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions) -> PartitionLog:
+def load_log(
+    filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions, *, is_followed: bool = False
+) -> PartitionLog:
     """List a partition's directory and its copies, as `PartitionLog.load` does, for a read with these options."""
     if options.ignore_checkpoints:
         directory = directory.without_checkpoints()
@@ -396,6 +398,7 @@ def load_log(filesystem: FileSystem, directory: PartitionDirectory, options: Rea
             use_indexes=options.use_indexes,
             max_batch_bytes=options.max_decompressed_batch_bytes,
             skip_damage=options.mode != "FAILFAST",
+            is_followed=is_followed,
         )
         for each in (directory, *directory.copies)
     ]

@@ -118,6 +118,19 @@ class _OffsetRanges:
         return covered
 
 
+def missing_range(span: LogSpan) -> DamagedRange:
+    """The offsets of a span without bytes: records that are missing at the end of a log."""
+    return DamagedRange(
+        os.path.join(span.directory, span.file_name),
+        span.position_bytes,
+        span.position_bytes,
+        span.start_offset,
+        span.end_offset,
+        f"Expected records up to offset {span.end_offset - 1}, as the checkpoints of the log directory say, found the "
+        "end of the log: the file was cut off, or a later one is gone.",
+    )
+
+
 class FileReplacedError(Exception):
     """The file is not the one that was planned, or is shorter: the span has to be located again."""
 
@@ -189,6 +202,8 @@ class SpanReader:
             FileReplacedError: The file is another one, or became shorter.
         """
         source = self._source
+        if not self._span.size_bytes:
+            yield self._missing_range()
         while not (source.is_at_end or self._is_past_end):
             window = source.window(self._lowest_offset)
             if source.end_position_bytes < self._span.end_position_bytes:
@@ -209,6 +224,12 @@ class SpanReader:
                 next_bytes = damage.end_bytes
             if next_bytes is not None:
                 source.skip_damage(next_bytes)
+
+    def _missing_range(self) -> DamagedRange:
+        if self._opened.size_bytes() > self._span.end_position_bytes:
+            # It was copied, or is appended to, meanwhile.
+            raise FileReplacedError
+        return missing_range(self._span)
 
     def _begin(self, window: BatchWindow) -> None:
         """Check that the span still begins with the planned batch: a compacted file may lack it."""

@@ -134,6 +134,7 @@ class _Root:
         judged_s: When all partitions were last looked at because it did not change.
         high_watermarks: Its content.
         left_out: The partitions that a warning named, because records after their high watermarks are left out.
+        reported: The ends of its logs that were warned of.
     """
 
     path: str
@@ -144,6 +145,7 @@ class _Root:
     judged_s: float = -float("inf")
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     left_out: set[TopicPartition] = field(default_factory=set)
+    reported: set[tuple[str, int, int]] = field(default_factory=set)
 
     @property
     def ends_at_high_watermark(self) -> bool:
@@ -390,6 +392,7 @@ class LogTail:
             each.directory_status = self._filesystem.status(each.directory.path, follow_symlinks=True)
             each.active_status = self._filesystem.status(each.active_path) if each.active_path else None
         files = self._root_files(root.path)
+        files.reported = root.reported
         before = files.visibility
         found = [(each, self._end_of(each, root, files)) for each in suspects]
         if read_visibility(self._filesystem, root.path, before) != before:
@@ -437,7 +440,7 @@ class LogTail:
             lambda path: files if path == files.path else self._root_files(path)
         )
         try:
-            log = load_log(self._filesystem, directory, root.options)
+            log = load_log(self._filesystem, directory, root.options, is_followed=True)
             if (
                 root.ends_at_high_watermark
                 and root.checkpoint_status is not None

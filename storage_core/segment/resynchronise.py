@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from storage_core.errors import CorruptError, SegmentLogError
+from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.batch_search import BatchSearch
 from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchWalk, SkimmedBatch, record_timestamps
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader
 
 
+TailKind = Literal["none", "blank", "cut", "bad"]
+"""What follows the last valid batch of a file: nothing, only zeros, the beginning of a batch, or other bytes.
+
+A crash leaves the first three; the last one is mostly damage.
+"""
+# At most this many batches at the end of a file may be damaged although their headers are not.
+_LARGEST_DAMAGED_TAIL: Final = 65_536
 # A transaction marker is a batch of its own; current brokers write 78 bytes.
 _LARGEST_MARKER_BYTES: Final = 256
 
@@ -117,6 +125,30 @@ class Resynchroniser:
     def is_blank(self, position_bytes: int) -> bool:
         """Whether only zeros follow up to the end."""
         return self._search.skip_zeros(position_bytes) is None
+
+    def tail_kind(self, position_bytes: int) -> TailKind:
+        """Return what follows the last valid batch, which ends here."""
+        if position_bytes >= self.end_bytes:
+            return "none"
+        if self.is_blank(position_bytes):
+            return "blank"
+        header = self.probe.header(position_bytes)
+        if header is None:
+            return "cut" if self.end_bytes - position_bytes < LOG_OVERHEAD_BYTES else "bad"
+        return "cut" if header.end_position_bytes > self.end_bytes else "bad"
+
+    def declared_end(self, position_bytes: int, next_offset: int) -> int:
+        """Return the offset after the batches that are declared from here on, one directly after the other."""
+        for _ in range(_LARGEST_DAMAGED_TAIL):
+            header = self.probe.header(position_bytes)
+            if (
+                header is None
+                or header.base_offset != next_offset
+                or header.record_count != header.last_offset_delta + 1
+            ):
+                break
+            position_bytes, next_offset = header.end_position_bytes, header.next_offset
+        return next_offset
 
     def is_intact(self, position_bytes: int) -> bool:
         """Whether there is a whole batch with a matching CRC here, whatever its offsets."""
@@ -432,8 +464,6 @@ def _skimmed(header: BatchHeader) -> SkimmedBatch:
 
 
 _LOGGER: Final = logging.getLogger(__name__)
-# At most this many batches at the end of a file may be damaged although their headers are not.
-_LARGEST_DAMAGED_TAIL: Final = 65_536
 
 
 def end_of_batches(

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
+from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.batch_walk import (
     PAGE_SIZE_BYTES,
     USUAL_MAX_BATCH_BYTES,
@@ -33,7 +34,13 @@ from storage_core.segment.file_names import (
 )
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import OffsetIndex
-from storage_core.segment.resynchronise import BatchLocation, Resynchroniser, TolerantWalk, end_of_batches
+from storage_core.segment.resynchronise import (
+    BatchLocation,
+    Resynchroniser,
+    TailKind,
+    TolerantWalk,
+    end_of_batches,
+)
 from storage_core.segment.time_index import TimeIndex
 from storage_core.segment.timestamp_search import StaleTimeIndexError, TimestampSearch
 from storage_core.segment.transaction_index import TransactionIndex
@@ -389,6 +396,22 @@ class SegmentReader:
             with self.open_log() as log_file:
                 self.known_end = self._find_end(log_file)
         return self.known_end
+
+    def tail_after(self, end: SegmentEnd) -> tuple[TailKind, int]:
+        """Return what follows the end of the valid batches, and the offset at which its headers say that it ends."""
+        if end.position_bytes >= self.size_bytes:
+            return "none", end.next_offset
+        with self.open_log() as log_file:
+            rest = Resynchroniser(
+                log_file, self.base_offset, self.size_bytes, None, MAX_ENCODABLE_BATCH_BYTES
+            )
+            kind = rest.tail_kind(end.position_bytes)
+            return kind, rest.declared_end(end.position_bytes, end.next_offset)
+
+    def end_at_file_end(self, offset: int) -> None:
+        """End the segment at an offset and with its file: what follows the valid batches is damage."""
+        self.known_end = SegmentEnd(offset, self.size_bytes)
+        self.end_offset = offset
 
     def end_before(self, offset: int) -> None:
         """End the segment with the batches before an offset, because what follows is not committed yet.

@@ -132,11 +132,13 @@ def _check_error(seen: Observation, error: SegmentLogError, verdict: Verdict) ->
         if not (is_forged and isinstance(error, TimestampRangeError)):
             verdict.problem(f"{seen.read.mode} raised {type(error).__name__}: {error}")
         return
-    if not any(
-        truth.is_damaged or truth.has_astray or truth.has_surplus or truth.has_inner for truth in seen.truths.values()
-    ):  # fmt: skip
+    has_lost_all = {(topic, partition) for topic, partition in seen.log.rows} - seen.truths.keys()
+    if not has_lost_all and not any(
+        truth.is_damaged or truth.is_doubtful or truth.has_astray or truth.has_surplus or truth.has_inner
+        for truth in seen.truths.values()
+    ):
         verdict.problem(f"an error without damage: {type(error).__name__}: {error}")
-    elif isinstance(error, CorruptError):
+    elif isinstance(error, CorruptError) and not has_lost_all:
         _check_named_place(seen, error, verdict)
 
 
@@ -148,8 +150,9 @@ def _check_named_place(seen: Observation, error: CorruptError, verdict: Verdict)
         verdict.problem(f"an error that does not say where: {type(error).__name__}: {error}")
     elif not (named.astray or named.surplus or named.has_inner):
         end = error.position_bytes + 1 if error.end_position_bytes is None else error.end_position_bytes
-        if not any(error.position_bytes < each.end and each.start < end for each in named.damage):
-            verdict.problem(f"an error that names bytes without damage: {error}, not {named.damage}")
+        damage = (*named.damage, *filter(None, [named.doubtful]))
+        if not any(each.meets(error.position_bytes, end) for each in damage):
+            verdict.problem(f"an error that names bytes without damage: {error}, not {damage}")
 
 
 def _check_same_as_undamaged(seen: Observation, expected: Outcome, verdict: Verdict) -> None:

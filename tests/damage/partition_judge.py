@@ -186,17 +186,17 @@ class PartitionJudge:
         if uncovered:
             self._problem(f"{segment.path}: no damage row covers the lost offsets {uncovered[:8]}: {own}")
         for each in damaged:
-            if not any(row["startByte"] < each.end and each.start < row["endByte"] for row in own):
+            if not any(each.meets(row["startByte"], row["endByte"]) for row in own):
                 self._problem(f"{segment.path}: no damage row for bytes {each.start} to {each.end}")
 
     def _check_damage_row(self, segment: SegmentTruth, fields: Mapping[str, Any]) -> None:
         start, end = fields["startByte"], fields["endByte"]
-        if not 0 <= start < end <= segment.size:
+        if not 0 <= start <= end <= segment.size or (start == end != segment.size):
             self._problem(f"a damage row with bytes that the file does not have: {fields}")
         is_offset_range = 0 <= fields["startOffset"] <= fields["endOffset"]
         if not is_offset_range or (fields["topic"], fields["partition"]) != self._key:
             self._problem(f"a damage row with offsets or a partition that cannot be: {fields}")
-        if not any(start < each.end and each.start < end for each in segment.damage):
+        if not any(each.meets(start, end) for each in (*segment.damage, *filter(None, [segment.doubtful]))):
             self._problem(f"a damage row where there is no damage: {fields}")
         if not fields["reason"] or not fields["error"].endswith("Error"):
             self._problem(f"a damage row that says nothing: {fields}")

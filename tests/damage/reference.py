@@ -15,7 +15,13 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.damage.base_log import BaseLog, TopicPartition, base_offset_of, segments_of
+from tests.damage.base_log import (
+    BaseLog,
+    TopicPartition,
+    base_offset_of,
+    parse_offset_checkpoint,
+    segments_of,
+)
 from tests.damage.contents import is_recognised, last_offset_of
 from tests.damage.entries import Entry, Row, is_valid_entry, size_of_entry
 
@@ -69,12 +75,18 @@ class Found:
 
 @dataclass(frozen=True)
 class DamagedBytes:
-    """Bytes outside all entries that count, with the offsets that may be lost with them."""
+    """Bytes outside all entries that count, with the offsets that may be lost with them; none at the end of a cut log."""
 
     start: int
     end: int
     first_offset: int
     end_offset: int
+
+    def meets(self, start: int, end: int) -> bool:
+        """Whether a range of bytes is partly the same, or also none at the same place."""
+        if self.start == self.end:
+            return (self.start, self.end) == (start, end)
+        return start < self.end and self.start < end
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,9 @@ class SegmentTruth:
         next_base_offset: The next segment's base offset; None for the last one.
         entries: Those that count, in order.
         damage: The bytes between them.
-        tail: For the last segment, the bytes after its last entry: the end of the log, not damage.
+        tail: For the last segment, the bytes after its last entry: the end of the log, not damage, unless a marker or a
+            checkpoint says that the log went on.
+        doubtful: Such bytes below nothing but a high watermark: damage, unless they look like a torn append.
         astray: Entries that are out of place.
         surplus: Entries of this file that are out of order, or reach into the next segment.
         has_inner: Whether damage exposes a message of a wrapper or a value with a valid CRC of its own. A reader may
@@ -102,8 +116,14 @@ class SegmentTruth:
     tail: DamagedBytes | None
     astray: tuple[Found, ...]
     surplus: tuple[Found, ...]
+    doubtful: DamagedBytes | None = None
     has_inner: bool = False
     ambiguous: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after its last entry, or its base offset if there is none."""
+        return self.entries[-1].last_offset + 1 if self.entries else self.base_offset
 
     @property
     def known(self) -> Iterator[Found]:
@@ -121,6 +141,10 @@ class PartitionTruth:
     @property
     def is_damaged(self) -> bool:
         return any(segment.damage for segment in self.segments)
+
+    @property
+    def is_doubtful(self) -> bool:
+        return any(segment.doubtful for segment in self.segments)
 
     @property
     def has_astray(self) -> bool:
@@ -142,10 +166,7 @@ class PartitionTruth:
     @property
     def end_offset(self) -> int:
         """The offset after the last entry of the last segment, or that segment's base offset if it is empty."""
-        if not self.segments:
-            return 0
-        last = self.segments[-1]
-        return last.entries[-1].last_offset + 1 if last.entries else last.base_offset
+        return self.segments[-1].end_offset if self.segments else 0
 
 
 def partition_truths(
@@ -167,8 +188,39 @@ def partition_truths(
             _segment(log, key, path, files[path], base, next_base, is_forged=is_forged)
             for path, base, next_base in zip(paths, bases, [*bases[1:], None], strict=True)
         ]
+        if segments and segments[-1].end_offset >= log.log_start_offsets(files, root).get(key, 0):
+            segments[-1] = _with_vouched_tail(
+                segments[-1], files[paths[-1]], *_vouched(log, key, files, root)
+            )
         truths[key] = PartitionTruth(key, tuple(segments))
     return truths
+
+
+def _vouched(
+    log: BaseLog, key: TopicPartition, files: Mapping[str, bytes], root: str
+) -> tuple[bool, int, int]:
+    """Whether the log was closed, up to which offset it was flushed, and up to which it was written."""
+    prefix = f"{root}/" if root else ""
+    is_closed = f"{prefix}.kafka_cleanshutdown" in files
+    written = log.high_watermarks(files, root).get(key, 0)
+    points = parse_offset_checkpoint(files.get(f"{prefix}recovery-point-offset-checkpoint", b""))
+    flushed = points.get(key, 0)
+    return is_closed, max(flushed, written) if is_closed else flushed, max(flushed, written)
+
+
+def _with_vouched_tail(
+    truth: SegmentTruth, data: bytes, is_closed: bool, flushed: int, written: int
+) -> SegmentTruth:
+    next_offset = truth.end_offset
+    start = truth.entries[-1].end if truth.entries else 0
+    is_blank = truth.tail is None
+    end_offset = written if written > next_offset else MAX_OFFSET + 1
+    rest = DamagedBytes(start, len(data), next_offset, end_offset)
+    if flushed > next_offset or (is_closed and not is_blank):
+        return dataclasses.replace(truth, damage=(*truth.damage, rest), tail=None)
+    if written > next_offset and not is_blank:
+        return dataclasses.replace(truth, doubtful=rest)
+    return truth
 
 
 def _segment(

@@ -386,8 +386,8 @@ def test_loading_opens_no_file_and_examines_no_segment(two_segments, load, make_
     assert log.segments[log.segment_index_for(7)].base_offset == 5
     assert filesystem.statistics.directories_listed == 1
     assert filesystem.statistics.files_opened == 0
-    # The list of truncations, and the clean-shutdown marker before and after the listing.
-    assert filesystem.statistics.files_examined == 3
+    # The list of truncations, two checkpoints, and the clean-shutdown marker before and after the listing.
+    assert filesystem.statistics.files_examined == 5
 
 
 def test_segments_are_made_once(two_segments, load):

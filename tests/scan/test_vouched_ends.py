@@ -1,0 +1,237 @@
+"""A log that ends before something says that it did: damage that vouches make of a tail, and what stays a torn end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+
+import pytest
+
+from storage_core import read_table
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog
+from storage_core.errors import CorruptRecordError
+from storage_core.filesystem import FileSystem
+
+RECOVERY_POINT, HIGH_WATERMARK = "recovery-point-offset-checkpoint", "replication-offset-checkpoint"
+WHOLE = 6
+END = 10
+
+
+def flipped(data):
+    return data[:-5] + bytes([data[-5] ^ 0xFF]) + data[-4:]
+
+
+# The bytes in place of the last batch.
+TAILS = {
+    "wrong CRC": flipped,
+    "garbage": lambda data: b"\x07" * len(data),
+    "cut": lambda data: data[:-9],
+    "cut in its header": lambda data: data[:10],
+    "zeros": lambda data: bytes(len(data)),
+    "nothing": lambda data: b"",
+}
+BAD = ("wrong CRC", "garbage")
+
+
+@pytest.fixture
+def make(log_root):
+    """Writes events-0: offsets 0 to 5 whole, and in place of the batch of 6 to 9 another tail."""
+
+    def make(tail, *, is_clean=False, recovery_point=None, high_watermark=None):
+        log = log_root.partition("events").data(3).data(3)
+        whole_bytes = len(log.segments[-1].data)
+        log.data(4)
+        data = log.segments[-1].data
+        log.segments[-1].data = data[:whole_bytes] + TAILS[tail](bytes(data[whole_bytes:]))
+        log.write()
+        for name, offset in ((RECOVERY_POINT, recovery_point), (HIGH_WATERMARK, high_watermark)):
+            log_root.checkpoint(name, {} if offset is None else {("events", 0): offset})
+        if is_clean:
+            log_root.mark_clean()
+        return log_root.path
+
+    return make
+
+
+def read(path, **options):
+    """The offsets of the rows, and those of the damaged ranges that rows describe."""
+    table = read_table(str(path), columns=["offset", "_corrupt_record"], mode="PERMISSIVE", **options)
+    rows = table.to_pylist()
+    described = [json.loads(row["_corrupt_record"]) for row in rows if row["_corrupt_record"]]
+    offsets = [row["offset"] for row in rows if row["offset"] is not None]
+    return offsets, [(each["startOffset"], each["endOffset"]) for each in described]
+
+
+VOUCHERS = {
+    "clean stop": {"is_clean": True, "recovery_point": END, "high_watermark": END},
+    "recovery point": {"recovery_point": END, "high_watermark": END},
+    "recovery point alone": {"recovery_point": END},
+}
+VOUCHED = [
+    *itertools.product(TAILS, VOUCHERS.values()),
+    *((tail, {"recovery_point": 3, "high_watermark": END}) for tail in BAD),
+    *((tail, {"is_clean": True}) for tail in ("wrong CRC", "cut")),
+]
+
+
+@pytest.mark.parametrize(("tail", "vouchers"), VOUCHED)
+class TestVouched:
+    def test_a_read_fails_and_names_the_offsets(self, make, tail, vouchers):
+        path = make(tail, **vouchers)
+        for options in ({}, {"columns": ["offset"]}, {"columns": ["partition"]}, {"where": "offset >= 0"}):
+            with pytest.raises(CorruptRecordError) as raised:
+                read_table(str(path), **options)
+            assert (raised.value.offset, raised.value.last_offset) == (WHOLE, END - 1)
+
+    @pytest.mark.parametrize("records", [None, 1, 3, 4])
+    def test_a_read_that_goes_on_describes_one_range(self, make, tail, vouchers, records):
+        path = make(tail, **vouchers)
+        split = {} if records is None else {"max_records_per_partition": records}
+        assert read(path, **split) == ([*range(WHOLE)], [(WHOLE, END)])
+
+    def test_a_read_that_drops_damage_warns(self, make, tail, vouchers, caplog):
+        path = make(tail, **vouchers)
+        with caplog.at_level(logging.WARNING):
+            assert read_table(str(path), mode="DROPMALFORMED").num_rows == WHOLE
+        assert "offsets 6 to 9" in caplog.text
+
+    def test_bounds_before_it_do_not_meet_it(self, make, tail, vouchers):
+        path = make(tail, **vouchers)
+        assert read_table(str(path), ending_offsets={"events": {"0": WHOLE}}).num_rows == WHOLE
+
+    def test_bounds_within_it_meet_it(self, make, tail, vouchers):
+        path = make(tail, **vouchers)
+        with pytest.raises(CorruptRecordError):
+            read_table(str(path), starting_offsets={"events": {"0": WHOLE + 1}})
+
+    def test_the_view_has_it(self, make, tail, vouchers):
+        path = make(tail, **vouchers)
+        (row,) = read_table(str(path), view="damage").to_pylist()
+        assert (row["startOffset"], row["endOffset"]) == (WHOLE, END)
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
+class TestNotDamage:
+    @pytest.mark.parametrize("tail", TAILS)
+    @pytest.mark.parametrize("vouchers", [{}, {"recovery_point": WHOLE, "high_watermark": WHOLE}])
+    def test_what_nothing_vouches_for_is_a_torn_end(self, make, tail, vouchers, mode, caplog):
+        path = make(tail, **vouchers)
+        with caplog.at_level(logging.WARNING):
+            assert read_table(str(path), mode=mode).num_rows == WHOLE
+        assert not caplog.text
+
+    @pytest.mark.parametrize("tail", [tail for tail in TAILS if tail not in BAD])
+    def test_a_power_cut_below_the_high_watermark_is_warned_of(self, make, tail, mode, caplog):
+        path = make(tail, recovery_point=3, high_watermark=END)
+        with caplog.at_level(logging.WARNING):
+            assert read_table(str(path), mode=mode).num_rows == WHOLE
+        assert "ends at offset 6, and the checkpoints say that it reached 10" in caplog.text
+
+    @pytest.mark.parametrize("tail", ["zeros", "nothing"])
+    def test_zeros_after_all_that_is_known_are_preallocated(self, make, tail, mode, caplog):
+        path = make(tail, is_clean=True, recovery_point=WHOLE, high_watermark=WHOLE)
+        assert read_table(str(path), mode=mode).num_rows == WHOLE
+        assert not caplog.text
+
+    def test_a_topic_that_has_just_been_created_anew(self, make, log_root, mode, caplog):
+        """Its broker has removed the old recovery point, but not yet the old high watermark."""
+        path = make("nothing", high_watermark=END)
+        log_root.checkpoint(RECOVERY_POINT, {("other", 0): 0})
+        assert read_table(str(path), mode=mode).num_rows == WHOLE
+        assert not caplog.text
+
+    def test_the_log_of_the_controllers(self, log_root, mode, caplog):
+        """It goes on after the broker beside it has written the marker."""
+        log = log_root.partition("__cluster_metadata").data(3)
+        whole_bytes = len(log.segments[-1].data)
+        log.data(3)
+        log.segments[-1].data = log.segments[-1].data[: whole_bytes + 30]
+        log.write()
+        log_root.mark_clean()
+        table = read_table(str(log_root.path), mode=mode, subscribe="__cluster_metadata")
+        assert table.num_rows == 3
+        assert not caplog.text
+
+
+class TestFiles:
+    def test_an_emptied_log(self, make):
+        path = make("nothing", is_clean=True, recovery_point=END, high_watermark=END)
+        os.truncate(path / "events-0" / f"{0:020d}.log", 0)
+        with pytest.raises(CorruptRecordError):
+            read_table(str(path))
+        assert read(path) == ([], [(0, END)])
+
+    def test_a_last_segment_that_is_gone(self, log_root):
+        log_root.partition("events").data(4).roll().data(6).write()
+        log_root.checkpoint(RECOVERY_POINT, {("events", 0): END})
+        (log_root.path / "events-0" / f"{4:020d}.log").unlink()
+        with pytest.raises(CorruptRecordError) as raised:
+            read_table(str(log_root.path))
+        assert (raised.value.offset, raised.value.last_offset) == (4, END - 1)
+        assert read(log_root.path) == ([*range(4)], [(4, END)])
+
+    def test_no_segment_is_left(self, make, caplog):
+        path = make("nothing", is_clean=True, recovery_point=END, high_watermark=END)
+        (path / "events-0" / f"{0:020d}.log").unlink()
+        (path / "events-0" / "leader-epoch-checkpoint").write_text("0\n0\n")
+        with pytest.raises(CorruptRecordError, match="found none"):
+            read_table(str(path))
+        assert read(path) == ([], [])
+        assert "offsets 0 to 9" in caplog.text
+
+    def test_whole_batches_after_damage_are_read(self, log_root):
+        log = log_root.partition("events").data(3)
+        first_bytes = len(log.segments[-1].data)
+        log.data(3)
+        second_bytes = len(log.segments[-1].data)
+        log.data(2)
+        third_bytes = len(log.segments[-1].data)
+        log.data(2)
+        data = bytes(log.segments[-1].data)
+        log.segments[-1].data = (
+            data[:first_bytes] + flipped(data[first_bytes:second_bytes]) + data[second_bytes:third_bytes]
+            + flipped(data[third_bytes:])
+        )  # fmt: skip
+        log.write()
+        log_root.checkpoint(HIGH_WATERMARK, {("events", 0): END})
+        assert read(log_root.path) == ([0, 1, 2, 6, 7], [(3, 6), (8, 10)])
+
+
+class TestBesideABroker:
+    """What vouches is taken back, or the file grows, while a read looks."""
+
+    def load(self, root):
+        files = LogDirectoryFiles(FileSystem(), str(root))
+        directory = PartitionDirectory(str(root / "events-0"), "events", 0, files)
+        return PartitionLog.load(FileSystem(), directory)
+
+    def test_a_broker_that_starts(self, make):
+        path = make("cut", is_clean=True, recovery_point=WHOLE, high_watermark=WHOLE)
+        log = self.load(path)
+        (path / ".kafka_cleanshutdown").unlink()
+        assert log.log_end_offset == WHOLE
+
+    def test_a_log_that_is_truncated(self, make, log_root):
+        log = self.load(make("nothing", recovery_point=END, high_watermark=END))
+        for name in (RECOVERY_POINT, HIGH_WATERMARK):
+            log_root.checkpoint(name, {("events", 0): WHOLE})
+        assert log.log_end_offset == WHOLE
+
+    def test_a_checkpoint_that_is_written_after_the_listing(self, make, log_root):
+        log = self.load(make("wrong CRC"))
+        log_root.checkpoint(HIGH_WATERMARK, {("events", 0): END})
+        assert log.log_end_offset == WHOLE
+
+    def test_a_checkpoint_that_cannot_be_parsed_says_nothing(self, make, caplog):
+        path = make("wrong CRC")
+        (path / HIGH_WATERMARK).write_text("nonsense")
+        assert read_table(str(path)).num_rows == WHOLE
+        assert "Ignored a checkpoint" in caplog.text
+
+    def test_a_copy_that_is_whole_is_chosen(self, make, tmp_path, new_log_root):
+        damaged = make("wrong CRC", is_clean=True, recovery_point=END, high_watermark=END)
+        whole = new_log_root()
+        whole.partition("events").data(3).data(3).data(4).write()
+        assert read_table(str(damaged), str(whole.path)).num_rows == END
