@@ -151,6 +151,16 @@ def read_partition_state(
             "log directory with LogDirectory.open and close it.",
             path=path,
         )
+    recovery_point = directory.root.recovery_points.get(directory.topic_partition, 0)
+    if log_end < recovery_point:
+        raise CorruptError(
+            f"Expected the log to reach offset {recovery_point}, as its recovery point says, found its end at {log_end}: "
+            "new rows would get the offsets of records that are lost. Restore the log, or open the log directory with "
+            "LogDirectory.open and close it, to go on at its end.",
+            path=path,
+            offset=log_end,
+            last_offset=recovery_point - 1,
+        )
     snapshot_from = _check_transactions(filesystem, directory, log_end, names, is_empty=log_end <= log_start)
     leader_epoch = max(0, last_epoch, checkpointed_epoch)
     return PartitionState(

@@ -27,7 +27,7 @@ from storage_core.checkpoint import (
     read_producer_snapshot,
 )
 from storage_core.directory.segment_listing import SegmentListing, list_segments
-from storage_core.directory.vouched_end import VouchedEnd, Vouchers
+from storage_core.directory.vouched_end import VouchedEnd, Vouchers, vouchers_of
 from storage_core.errors import (
     CorruptCheckpointError,
     CorruptError,
@@ -205,7 +205,7 @@ class PartitionLog:
         """
         base_offsets: Sequence[int] = ()
         # Before the segments are listed: a running broker's checkpoints then say nothing of later ones.
-        vouchers = _vouchers_of(directory)
+        vouchers = vouchers_of(directory)
         changing = directory.root.visibility.partitions.get(directory.topic_partition)
 
         def open_segment(base_offset: int, file_names: Collection[str] | None, suffix: str) -> SegmentReader:
@@ -355,7 +355,7 @@ class PartitionLog:
         declared_offset = next_offset
         if end is not None:
             tail, declared_offset = self.segments[-1].tail_after(end)
-        vouchers = vouchers.lowered_to(_vouchers_of(self.directory, is_present=True))
+        vouchers = vouchers.lowered_to(vouchers_of(self.directory, is_present=True))
         found = vouchers.end_after(next_offset, tail, declared_offset)
         if found is None or not (found.is_lost_by_crash or (self._is_followed and tail != "bad")):
             return found
@@ -567,14 +567,3 @@ class PartitionLog:
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.path!r}, {len(self.segments)} segments)"
-
-
-def _vouchers_of(directory: PartitionDirectory, *, is_present: bool = False) -> Vouchers:
-    """What the files of the log directory say of a log's length: as they were first read, or as they are now."""
-    root = directory.root
-    return Vouchers.of(
-        directory.topic_partition,
-        is_clean=root.is_still_clean() if is_present else root.clean_shutdown,
-        recovery_points=root.present_recovery_points() if is_present else root.recovery_points,
-        high_watermarks=root.present_high_watermarks() if is_present else root.vouching_high_watermarks,
-    )

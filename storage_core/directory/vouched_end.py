@@ -21,6 +21,7 @@ from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from storage_core.directory.log_directory_files import PartitionDirectory
     from storage_core.segment.resynchronise import TailKind
 
 
@@ -109,3 +110,21 @@ class Vouchers:
         if is_damage or self.is_of_this_log:
             return VouchedEnd(self.known_offset, is_lost_by_crash=not is_damage)
         return None
+
+    def flushed_end_after(self, next_offset: int, tail: TailKind, declared_offset: int) -> int | None:
+        """Return the same as `end_after` if no power cut explains that the log ends before; otherwise None."""
+        if next_offset >= self.recovery_point and not self.is_closed:
+            return None
+        found = self.end_after(next_offset, tail, declared_offset)
+        return None if found is None else found.offset
+
+
+def vouchers_of(directory: PartitionDirectory, *, is_present: bool = False) -> Vouchers:
+    """Return what the files of a log directory say of one log: as they were first read, or as they are now."""
+    root = directory.root
+    return Vouchers.of(
+        directory.topic_partition,
+        is_clean=root.is_still_clean() if is_present else root.clean_shutdown,
+        recovery_points=root.present_recovery_points() if is_present else root.recovery_points,
+        high_watermarks=root.present_high_watermarks() if is_present else root.vouching_high_watermarks,
+    )

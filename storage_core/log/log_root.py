@@ -33,6 +33,7 @@ from storage_core.directory import (
 )
 from storage_core.directory.discovery import OTHER_DIRECTORIES
 from storage_core.directory.log_directory_files import is_log_directory
+from storage_core.directory.vouched_end import vouchers_of
 from storage_core.errors import (
     CorruptCheckpointError,
     LogDirectoryError,
@@ -199,6 +200,7 @@ def check_recovery(
             max(0, files.recovery_points.get(directory.topic_partition, 0)),
             is_clean=files.clean_shutdown,
             max_batch_bytes=max(DEFAULT_MAX_BATCH_BYTES, root.config_of(directory.topic).max_message_bytes),
+            vouchers=vouchers_of(replace(directory, root=files)),
         ),
         directories,
     )
@@ -211,6 +213,11 @@ def check_recovery(
             discarded=dropped,
             path=root.path,
         )
+    for checked in found:
+        if checked.lacking is not None:
+            _log.warning(
+                "The log goes on before them, so other records will get their offsets: %s", checked.lacking
+            )
     return {directory.path: checked.file_names for directory, checked in zip(directories, found, strict=True)}
 
 

@@ -6,6 +6,7 @@ segment. A batch that a crash tore is no loss; complete batches are.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from bisect import bisect_right
@@ -30,6 +31,7 @@ from storage_core.segment.segment_recovery import SegmentScan, scan_segment
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from storage_core.directory.vouched_end import Vouchers
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.record.batch_window import BatchWindow
 
@@ -45,18 +47,27 @@ class CheckedDirectory:
     Attributes:
         dropped: What a recovery by Kafka's rules would discard, one phrase each.
         file_names: The regular files in the directory, sorted.
+        lacking: What was on disk after the last valid batch, and is damaged or missing; None if nothing is known of it.
     """
 
     dropped: tuple[str, ...]
     file_names: tuple[str, ...]
+    lacking: str | None = None
 
 
 def check_directory(
-    filesystem: FileSystem, path: str, recovery_point: int, *, is_clean: bool, max_batch_bytes: int
+    filesystem: FileSystem,
+    path: str,
+    recovery_point: int,
+    *,
+    is_clean: bool,
+    max_batch_bytes: int,
+    vouchers: Vouchers | None = None,
 ) -> CheckedDirectory:
     """Find out what a recovery by Kafka's rules would discard, without changing anything.
 
-    No other process changes the directory. Everything below the recovery point is on disk.
+    No other process changes the directory. Everything below the recovery point is on disk. ``vouchers`` say what else the
+    log is known to have held.
 
     Raises:
         BatchTooLargeError: A valid batch is larger than ``max_batch_bytes``.
@@ -77,6 +88,7 @@ def check_directory(
     base_offsets, present = listing.base_offsets, listing.file_names
     suffixes = dict.fromkeys(listing.swapped, SWAP_SUFFIX)
 
+    @functools.cache
     def open_segment(base_offset: int) -> SegmentReader:
         suffix = suffixes.get(base_offset, "")
         return SegmentReader(
@@ -96,9 +108,25 @@ def check_directory(
     for index, is_unflushed in chosen:
         later = [open_segment(each) for each in base_offsets[index + 1 :]] if is_unflushed else []
         dropped = _dropped_with(open_segment(base_offsets[index]), later)
-        if dropped is not None:
+        if dropped:
             return CheckedDirectory(tuple(dropped), names)
-    return CheckedDirectory((), names)
+        if dropped is not None:
+            break
+    if vouchers is None or not base_offsets:
+        return CheckedDirectory((), names)
+    return CheckedDirectory((), names, _lacking_at_end(open_segment(base_offsets[-1]), vouchers))
+
+
+def _lacking_at_end(segment: SegmentReader, vouchers: Vouchers) -> str | None:
+    """What was on disk, and the last segment lacks; None if nothing is known to be missing."""
+    end = segment.end()
+    known_end = vouchers.flushed_end_after(end.next_offset, *segment.tail_after(end))
+    if known_end is None:
+        return None
+    return (
+        f"{segment.log_path}: offsets {end.next_offset} to {known_end - 1}, which were on disk, are damaged or missing "
+        f"from byte {end.position_bytes} on"
+    )
 
 
 def list_regular_files(filesystem: FileSystem, path: str) -> list[str]:

@@ -775,3 +775,14 @@ def test_damage_in_staged_records_is_left_to_readers(filesystem, suffix):
 def test_settings_that_do_not_fit(settings, message):
     with pytest.raises(OptionError, match=message):
         JobSettings(**{"job_id": JOBS[0], **settings})
+
+
+def test_rows_never_get_the_offsets_of_records_that_are_lost(filesystem):
+    fill(filesystem, ROOT, ("orders", 0, 5))
+    job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)))
+    with filesystem.open_for_writing(f"{ROOT}/orders-0/00000000000000000000.log") as log:
+        log.truncate(0)
+    before = filesystem.files()
+    with pytest.raises(Exception, match="offset 5, as its recovery point says, found its end at 0"):
+        job.commit()
+    assert filesystem.files() == before

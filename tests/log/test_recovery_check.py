@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from storage_core.errors import RecoveryWouldDiscard
@@ -73,3 +75,20 @@ def test_damage_after_offsets_that_do_not_fit_their_segment_is_found_too(root, p
         open_directory(root)
     flip(path / name(30), len(content) // 4 * 2 + 65)
     assert reopened(root)[-1] == [*range(31), far, far + 1, far + 2]
+
+
+@pytest.mark.parametrize("cut_bytes", [1, BATCH_BYTES])
+def test_opening_a_log_that_lacks_flushed_records_is_warned_of(root, path, cut_bytes, caplog):
+    log = path / name(30)
+    os.truncate(log, log.stat().st_size - cut_bytes)
+    with open_directory(root) as logs:
+        assert logs.get("orders").log_end_offset == 34
+    assert "offsets 34 to 34, which were on disk, are damaged or missing" in caplog.text
+
+
+def test_opening_after_a_crash_is_not_warned_of(root, path, caplog):
+    unclean(root)
+    with (path / name(30)).open("ab") as file:
+        file.write(data(35)[:-1])
+    open_directory(root).close()
+    assert not [each for each in caplog.records if "damaged or missing" in each.getMessage()]
