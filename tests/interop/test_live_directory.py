@@ -7,6 +7,7 @@ the time it is read.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import random
 import threading
@@ -463,3 +464,60 @@ def test_killed_while_it_appends(tmp_path: Path) -> None:
                 consumed = consume(broker, topic, READ_UNCOMMITTED)
                 assert_same_rows(read.rows, [row for row in consumed if row.offset < read.end_offset])
                 assert len(consumed) == len(read.rows)
+
+
+class _Ears(logging.Handler):
+    """Keeps the warnings of this package."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+@pytest.mark.parametrize("count", [120, pytest.param(2_000, marks=pytest.mark.soak)])
+def test_no_false_alarm_while_a_broker_is_killed(tmp_path: Path, count: int) -> None:
+    """Nothing vouches for more than there is, whatever a broker does: no read fails, none warns, none is too short."""
+    topic, rng = "alarmed", random.Random(count)
+    ears = _Ears()
+    reads = kills = 0
+    with KafkaBroker(tmp_path / "broker", EAGER_SETTINGS) as broker:
+        create_topic(broker, topic, internal_segment_bytes=30_000, retention_bytes=300_000)
+        while reads < count:
+            producers = [small_batches(broker, compression_type=codec) for codec in ("zstd", "none")]
+            deliveries = Deliveries()
+            writers = [BackgroundProducer(each, topic, numbered, deliveries) for each in producers]
+            logging.getLogger("storage_core").addHandler(ears)
+            with writers[0], writers[1]:
+                deadline = time.monotonic() + 300
+                while not deliveries.snapshot():
+                    assert time.monotonic() < deadline, "nothing was acknowledged"
+                    time.sleep(0.05)
+                until_kill = reads + min(count // 4, 250)
+                while reads < until_kill:
+                    acknowledged = last_acknowledged(deliveries)
+                    read = read_slowly(
+                        broker.log_directory,
+                        topic,
+                        0.0,
+                        mode=rng.choice(("FAILFAST", "DROPMALFORMED")),
+                        **rng.choice(WAYS),
+                    )
+                    assert read.end_offset > acknowledged
+                    assert_complete(read)
+                    reads += 1
+                (broker.kill if rng.random() < 0.7 else broker.stop)()
+                kills += 1
+            acknowledged = last_acknowledged(deliveries)
+            for producer in producers:
+                producer.purge()
+            for mode in ("FAILFAST", "DROPMALFORMED"):
+                read = read_slowly(broker.log_directory, topic, 0.0, mode=mode)
+                assert read.end_offset > acknowledged
+                assert_complete(read)
+            logging.getLogger("storage_core").removeHandler(ears)
+            broker.start()
+    assert kills >= 4
+    assert not ears.said
