@@ -250,8 +250,9 @@ class LogTail:
         self.partitions = {}
         for root in self._roots.values():
             root.partitions.clear()
+        places = {root: self._place_of(root) for root in {each.root.path for each in found}}
         for directory in found:
-            place = self._place_of(directory.root.path)
+            place = places[directory.root.path]
             tailed = known.pop(directory.topic_partition, None)
             if tailed is None:
                 tailed = TailedPartition(directory, place)
