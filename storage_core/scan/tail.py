@@ -298,20 +298,23 @@ class LogTail:
         found |= dict.fromkeys(self._roots)
         for path in list(found):
             entries = self._entries(path)
-            if path not in self._roots and not is_log_directory(entries):
+            if entries and path not in self._roots and not is_log_directory(entries):
                 inside = (
                     entry.name for entry in entries if entry.is_directory and not entry.name.startswith(".")
                 )
                 found |= dict.fromkeys(
                     os.path.join(path, name) for name in inside if name not in OTHER_DIRECTORIES
                 )
-        return sorted(path for path in found if not self._entries(path))
+        return sorted(path for path in found if self._entries(path) == [])
 
-    def _entries(self, path: str) -> list[DirectoryEntry]:
+    def _entries(self, path: str) -> list[DirectoryEntry] | None:
+        """List a directory; None if that is not possible, and nothing if it does not exist."""
         try:
             return self._filesystem.list_directory(path)
         except MissingError:
             return []
+        except LogDirectoryError:
+            return None
 
     def _root_of(self, directory: PartitionDirectory) -> _Root:
         path = directory.root.path
