@@ -66,8 +66,6 @@ class ClusterTopics:
             return f"topic id {topic_id}, and the cluster has " + (
                 f"{topic} with topic id {ids[0]}" if ids else f"no topic {topic}"
             )
-        if self.names[topic_id] != topic:
-            return f"topic id {topic_id}, which is the cluster's topic {self.names[topic_id]}"
         replicas = self.replicas.get((topic_id, partition))
         if replicas is None:
             return f"partition {partition}, which the cluster's topic {topic} does not have"

@@ -103,11 +103,16 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class RootReport:
-    """What was found out about the own files of a log directory."""
+    """What was found out about the own files of a log directory.
+
+    Attributes:
+        is_cluster_known: Whether its cluster's metadata is here, so that it is known what a broker sets aside.
+    """
 
     path: str
     is_clean: bool
     findings: tuple[Finding, ...]
+    is_cluster_known: bool = False
 
     @property
     def is_refused(self) -> bool:

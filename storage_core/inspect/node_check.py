@@ -62,27 +62,28 @@ def _find_topics(
     for (node_id, cluster_id), roots in by_node.items():
         for root in roots:
             directory = os.path.join(root.path, f"{CLUSTER_METADATA_TOPIC}-0")
-            topics = read_cluster_topics(filesystem, directory) if filesystem.status(directory) else None
-            if topics is None:
+            if filesystem.status(directory) is None:
                 continue
-            known[cluster_id] = topics
-            for check in (checks[member.path] for member in roots):
-                check.topics = topics
-                check.is_sole_voter = _voters(filesystem, directory) == [node_id]
-            break
+            topics = read_cluster_topics(filesystem, directory)
+            voters = _voters(filesystem, directory, checks[root.path])
+            if topics is not None:
+                known[cluster_id] = topics
+                for check in (checks[member.path] for member in roots):
+                    check.topics, check.is_sole_voter = topics, voters == [node_id]
     for (_, cluster_id), roots in by_node.items():
         for check in (checks[member.path] for member in roots):
-            if check.topics is None and cluster_id in known:
-                check.topics = known[cluster_id]
+            check.topics = check.topics or known.get(cluster_id)
 
 
-def _voters(filesystem: FileSystem, directory: str) -> list[int]:
-    """The controllers that ``quorum-state`` names."""
+def _voters(filesystem: FileSystem, directory: str, check: RootCheck) -> list[int]:
+    """The controllers that ``quorum-state`` names; a newer one names none."""
+    path = os.path.join(directory, "quorum-state")
     try:
-        data = filesystem.read_file(os.path.join(directory, "quorum-state"), _MOST_STATE_BYTES)
-        return [each["voterId"] for each in json.loads(data or b"")["currentVoters"]]
-    except (LogDirectoryError, ValueError, LookupError, TypeError):
-        # A newer one names none.
+        data = filesystem.read_file(path, _MOST_STATE_BYTES)
+        state = {} if data is None else json.loads(data)
+        return [each["voterId"] for each in state.get("currentVoters", ())]
+    except (LogDirectoryError, ValueError, LookupError, TypeError, AttributeError):
+        check.refuse(path, "Expected the state of the quorum as JSON, found something else. Remove it.")
         return []
 
 

@@ -219,9 +219,18 @@ class _PartitionCheck:
         except CorruptError as error:
             self._add("damage", "metadata", path, str(error.args[0]), action="refuse")
             return [f"{PARTITION_METADATA} is malformed"]
-        if self._root.is_kraft and self._place.topic != CLUSTER_METADATA_TOPIC:
+        if not self._root.is_kraft or self._place.topic == CLUSTER_METADATA_TOPIC:
+            return []
+        owner = None if self._root.topics is None else self._root.topics.names.get(self._topic_id or "")
+        if owner in (None, self._place.topic):
             self._check_stray(path)
-        return []
+            return []
+        reason = (
+            f"Expected the topic id of {self._place.topic}, found that of {owner}: a broker serves neither this partition "
+            "nor, perhaps, others."
+        )
+        self._add("damage", "metadata", path, reason, action="refuse")
+        return [f"its topic id is that of {owner}"]
 
     def _check_stray(self, path: str) -> None:
         """A broker serves only what its cluster knows by its topic id."""
@@ -239,12 +248,12 @@ class _PartitionCheck:
             stray = topics.why_stray(topic, partition, self._topic_id, meta.node_id)
             if stray is None:
                 return
-            # A replica that was moved away, or the directory of another broker: its meta.properties does not tell.
+            # A controller elsewhere may know more. A replica may have been moved away, or meta.properties is wrong.
+            has_other_id = self._topic_id not in topics.names and topic in topics.names.values()
             is_moved = (self._topic_id, partition) in topics.replicas and topics.names.get(
                 self._topic_id
             ) == topic
-            is_known = self._root.is_sole_voter or topic in topics.names.values()
-            is_certain = is_known and not is_moved
+            is_certain = has_other_id or (self._root.is_sole_voter and not is_moved)
             severity, found = "damage" if is_certain else "suspect", f"found {stray}"
             self._stray = stray if is_certain else None
             advice = "Keep a copy of the directory before a broker starts"
@@ -727,18 +736,28 @@ def _without_strays(offsets: list[int], bases: list[int]) -> list[int]:
 
 
 def with_topic_ids_compared(reports: Iterable[PartitionReport]) -> list[PartitionReport]:
-    """The reports, with findings where partitions of one topic in one log directory have different topic ids."""
+    """The reports, with findings where partitions of one topic in one log directory have different topic ids.
+
+    Where one of them has a finding already, the cluster has told which one is right.
+    """
     reports = list(reports)
-    ids: dict[tuple[str, str], Counter[str]] = {}
+    topics: dict[tuple[str, str], list[PartitionReport]] = {}
     for each in reports:
-        if each.topic_id is not None:
-            ids.setdefault((os.path.dirname(each.path), each.topic), Counter())[each.topic_id] += 1
+        topics.setdefault((os.path.dirname(each.path), each.topic), []).append(each)
+    ids = {
+        key: Counter(each.topic_id for each in members if each.topic_id is not None)
+        for key, members in topics.items()
+        if not any(
+            os.path.basename(finding.file) == PARTITION_METADATA
+            for each in members
+            for finding in each.findings
+        )
+    }
     return [_with_topic_id(each, ids.get((os.path.dirname(each.path), each.topic))) for each in reports]
 
 
 def _with_topic_id(report: PartitionReport, ids: Counter[str] | None) -> PartitionReport:
-    path = os.path.join(report.path, PARTITION_METADATA)
-    if ids is None or any(each.file in (path, report.path) for each in report.findings):
+    if not ids or report.verdict == "unreadable":
         return report
     most = max(ids.values())
     if report.topic_id is not None and ids[report.topic_id] == most and list(ids.values()).count(most) == 1:
@@ -746,7 +765,7 @@ def _with_topic_id(report: PartitionReport, ids: Counter[str] | None) -> Partiti
     finding = Finding(
         "suspect",
         "metadata",
-        path,
+        os.path.join(report.path, PARTITION_METADATA),
         f"Expected one topic id for all partitions of {report.topic}, found {report.topic_id or 'none'} here and "
         f"{', '.join(sorted(ids.keys() - {report.topic_id}))} elsewhere: a broker sets the directory of a topic that its "
         "cluster does not have aside as -stray.",

@@ -20,9 +20,15 @@ from storage_core.checkpoint import (
     read_meta_properties,
     read_offset_checkpoint,
 )
-from storage_core.checkpoint.checkpoint_file import read_small_file
+from storage_core.checkpoint.checkpoint_file import (
+    MAX_CHECKPOINT_BYTES,
+    entry_fields,
+    parse_integer,
+    read_small_file,
+)
 from storage_core.commit_files.commits_file import COMMITS_FILE, LARGEST_COMMITS_BYTES, parse_commits_file
 from storage_core.commit_files.journal import read_commit_journal
+from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.directory import parse_partition_directory_name
 from storage_core.directory.log_directory_files import (
     CLUSTER_METADATA_TOPIC,
@@ -86,7 +92,7 @@ class RootCheck:
 
     def report(self) -> RootReport:
         """Return what was found out about them."""
-        return RootReport(self.path, self.is_clean, tuple(self._findings))
+        return RootReport(self.path, self.is_clean, tuple(self._findings), self.topics is not None)
 
     def add(self, finding: Finding) -> None:
         """Add what a comparison with others has found."""
@@ -203,10 +209,29 @@ class RootCheck:
         try:
             return read_offset_checkpoint(self._filesystem, os.path.join(self.path, name))
         except CorruptError as error:
-            self._add("checkpoint", name, error, "refuse")
+            # With wrong high watermarks it starts, and serves nothing.
+            is_refused = name == REPLICATION_OFFSET_CHECKPOINT or self._fails_reading(name)
+            self._add("checkpoint", name, error, "refuse" if is_refused else "reset")
         except LogDirectoryError as error:
             self._add("checkpoint", name, error, severity="unreadable")
         return {}
+
+    def _fails_reading(self, name: str) -> bool:
+        """Return True if a broker takes a malformed checkpoint for a failure of the disk, and not for an empty one.
+
+        A text in place of a number is none to it. Source: ``CheckpointFile``, ``LogManager.loadLogs``.
+        """
+        path = os.path.join(self.path, name)
+        try:
+            data = self._filesystem.read_file(path, MAX_CHECKPOINT_BYTES) or b""
+            if data.startswith(b"0\n-"):
+                return False
+            for _, (_, partition, offset) in entry_fields(data, path, 3):
+                if parse_integer(partition, INT_MAX) is None or parse_integer(offset, LONG_MAX) is None:
+                    return False
+        except (CorruptError, LogDirectoryError):
+            return True
+        return False
 
     def _add(
         self,

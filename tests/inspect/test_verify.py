@@ -530,6 +530,21 @@ def test_a_damaged_journal_of_a_commit(root):
     assert (finding.severity, finding.file) == ("damage", str(root / ".segmentlog-journal"))
 
 
+@pytest.mark.parametrize(
+    "text", ["0\n1\norders zero 5\n", "0\n-1\n", "0\n1\norders 0 99999999999999999999\n"]
+)
+@pytest.mark.parametrize("checkpoint", ["recovery-point-offset-checkpoint", "cleaner-offset-checkpoint"])
+def test_a_broker_survives_a_checkpoint_with_a_text_in_place_of_a_number(root, checkpoint, text):
+    (root / checkpoint).write_text(text)
+    assert [each.action for each in report_of(root).roots[0].findings] == ["reset"]
+
+
+@pytest.mark.parametrize("content", [b"0\n2\norders 0 5\n", b"0\n1\norders 0\n", b"1\n0\n", b"\xff\xfe\n"])
+def test_but_no_other_checkpoint_that_it_cannot_read(root, content):
+    (root / "recovery-point-offset-checkpoint").write_bytes(content)
+    assert [each.action for each in report_of(root).roots[0].findings] == ["refuse"]
+
+
 # Other files.
 
 

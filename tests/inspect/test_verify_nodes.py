@@ -205,7 +205,6 @@ def test_an_empty_partition_without_a_topic_id_is_what_a_crash_leaves(disk):
     [
         ([topic("orders", OTHER_ID)], True),
         ([topic("events", OTHER_ID)], True),
-        ([topic("events", TOPIC_ID), partition_of(TOPIC_ID, 0, directory_ids=())], True),
         ([topic("orders", TOPIC_ID), partition_of(TOPIC_ID, 1, directory_ids=())], True),
         ([topic("orders", TOPIC_ID), ("RemoveTopicRecord", 0, {"topicId": TOPIC_ID})], True),
         ([topic("orders", TOPIC_ID), partition_of(TOPIC_ID, 0, (7,), ())], False),
@@ -217,6 +216,21 @@ def test_a_partition_that_the_cluster_does_not_have_here_is_set_aside(disk, reco
     severity = "damage" if is_known else "suspect"
     assert found(report) == [(severity, "metadata", METADATA, "set aside")]
     assert (report.partitions[1].start.stray is not None) == is_known
+
+
+def test_the_id_of_another_topic_of_the_cluster(disk):
+    cluster_metadata(disk, topic("events", TOPIC_ID), partition_of(TOPIC_ID, 0, directory_ids=()))
+    report = report_of(disk)
+    assert found(report) == [("damage", "metadata", METADATA, "refuse")]
+    assert report.partitions[1].start.refusal == "its topic id is that of events"
+
+
+def test_a_broken_state_of_the_quorum(disk):
+    cluster_metadata(disk, topic("orders", TOPIC_ID), partition_of(TOPIC_ID, 0))
+    (disk / "__cluster_metadata-0" / "quorum-state").write_bytes(b"\xff{")
+    report = report_of(disk)
+    assert found(report) == [("damage", "metadata", "quorum-state", "refuse")]
+    assert report.roots[0].is_refused
 
 
 def test_a_topic_that_only_other_controllers_may_know(disk):

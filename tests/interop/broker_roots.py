@@ -151,6 +151,10 @@ class Started:
     offline: frozenset[str] = frozenset()
     others: tuple[str, ...] = ()
 
+    def is_offline(self, path: str) -> bool:
+        """Return True if a log directory, or that of a partition, is not used."""
+        return any(path == each or path.startswith(f"{each}/") for each in self.offline)
+
     def serves(self, partition: PartitionReport) -> bool:
         """Return True if the broker serves the whole log that a verification has found."""
         found = self.logs.get(partition.path)

@@ -102,7 +102,7 @@ def _compare(starts: BrokerStarts, node: Node, name: str, way: str, beside: Besi
     findings = [f"{each.severity} {each.kind} {each.action}: {each.reason[:90]}" for each in report.findings]
     more = f"{name}: {report.verdict}, {said}; it {did}: {started}\n    {findings}"
     is_well = started.ended is None and not started.offline and all(map(started.serves, report.partitions))
-    if report.verdict == "sound" and not is_well:
+    if report.verdict == "sound" and _is_known(report) and not is_well:
         beside.problems.append(f"sound, and not served: {more}")
     beside.problems += [f"{problem}: {more}" for problem in _wrong(report, started)]
 
@@ -129,14 +129,14 @@ def _did(report: VerifyReport, started: Started) -> str:
 
 
 def _refused(report: VerifyReport) -> set[str]:
-    """The log directories that a broker does not start with."""
+    """The log directories, and the partitions, that a broker does not start with."""
     roots = {root.path for root in report.roots if root.is_refused}
-    return roots | {os.path.dirname(each.path) for each in report.partitions if each.start.refusal}
+    return roots | {each.path for each in report.partitions if each.start.refusal}
 
 
 def _is_known(report: VerifyReport) -> bool:
-    """Return False if a finding about a directory or its owner says that something may be."""
-    return not any(
+    """Return False if the cluster is not known, or if a finding about a directory or its owner says what may be."""
+    return all(root.is_cluster_known for root in report.roots) and not any(
         each.severity in ("suspect", "unreadable") and each.kind in ("metadata", "file")
         for each in report.findings
     )
@@ -148,12 +148,21 @@ def _wrong(report: VerifyReport, started: Started) -> Iterator[str]:
         return
     if started.ended is not None and not refused:
         yield "it did not start"
-    if started.ended is None and refused - started.offline:
-        yield "it started"
-    if started.offline - refused:
+    for path in refused if started.ended is None else ():
+        # It may start, and serve nothing of it.
+        members = [each for each in report.partitions if path in (each.path, os.path.dirname(each.path))]
+        if not started.is_offline(path) and all(map(started.serves, members)):
+            yield "it served all"
+    if any(
+        path not in refused and not any(each.startswith(f"{path}/") for each in refused)
+        for path in started.offline
+    ):
         yield "it took a disk offline"
-    if started.ended is not None:
-        return
+    if started.ended is None and not refused:
+        yield from _wrong_partitions(report, started)
+
+
+def _wrong_partitions(report: VerifyReport, started: Started) -> Iterator[str]:
     for partition in report.partitions:
         if partition.topic == "__cluster_metadata" or os.path.dirname(partition.path) in started.offline:
             continue
