@@ -171,7 +171,12 @@ def _wrong_partitions(report: VerifyReport, started: Started) -> Iterator[str]:
         expected = (start.log_start_offset, start.log_end_offset)
         if start.stray is None and found != expected:
             yield f"{partition.topic}-{partition.partition} is {found}, not {expected}"
-        elif start.stray is not None and not Path(partition.path).parent.glob(f"{partition.topic}-*-stray"):
+        names = os.listdir(os.path.dirname(partition.path))
+        is_aside = any(
+            name.startswith(f"{partition.topic}-{partition.partition}.") and name.endswith("-stray")
+            for name in names
+        )
+        if start.stray is not None and not is_aside:
             yield f"{partition.topic}-{partition.partition} was not set aside"
 
 
