@@ -204,6 +204,11 @@ def _summary(report: RecoveryReport) -> str:
     lost = "Something was left out, or is damaged: see above."
     if report.is_complete:
         lost = "Nothing was lost."
+        compacted = sum(
+            gap.end_offset - gap.start_offset for each in report.partitions for gap in each.compacted
+        )
+        if compacted:
+            lost += f" {compacted:,} offsets count as compacted, as those of a lost segment would: see above."
     elif not any(each.left_out or each.damaged for each in report.partitions):
         lost = "A broker would not serve everything: see above."
     where = "Nothing was written." if report.target is None else f"Recovered to {printable(report.target)}."

@@ -279,9 +279,10 @@ def _without(
 ) -> Iterator[tuple[int, int]]:
     """What is left of a range of offsets without others, ascending."""
     for start, end in ranges:
-        if start > start_offset and start < end_offset:
+        if start >= end_offset:
+            break
+        if start > start_offset:
             yield start_offset, start
-        if start <= end_offset:
-            start_offset = max(start_offset, end)
+        start_offset = max(start_offset, end)
     if start_offset < end_offset:
         yield start_offset, end_offset

@@ -460,7 +460,12 @@ def _not_found(filesystem: FileSystem, root: LogDirectoryFiles, known: set[str])
                 "Expected a log in a directory with the name of a partition, found none: a broker begins an empty one.",
             )
     checkpointed: dict[tuple[str, int], int] = {}
-    for checkpoint in (RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT):
+    for checkpoint in (
+        RECOVERY_POINT_CHECKPOINT,
+        REPLICATION_OFFSET_CHECKPOINT,
+        LOG_START_OFFSET_CHECKPOINT,
+        CLEANER_OFFSET_CHECKPOINT,
+    ):
         with contextlib.suppress(CorruptCheckpointError):
             for key, offset in read_offset_checkpoint(
                 filesystem, os.path.join(root.path, checkpoint)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 
 import pyarrow as pa
 import pytest
 
 from storage_core import LogDirectory
+from storage_core.errors import CorruptError, RecoveryWouldDiscard
 from tests.conformance.archives import unpack_case
-from tests.inspect.recovering import EXAMPLES, PARTITION_DIRECTORY, run, write_checkpoint
+from tests.inspect.recovering import EXAMPLES, PARTITION_DIRECTORY, rows, run, write_checkpoint
 
 BASES = (0, 1787, 3614, 5403, 7209)
 END = 8234
@@ -81,6 +83,13 @@ def test_several_lost_segments(source, partition):
     for base in (1787, 5403):
         log_of(partition, base).unlink()
     assert [offsets for offsets, _ in missing_in(source)] == [(1787, 3614), (5403, 7209)]
+
+
+def test_a_segment_under_a_higher_offset(source, partition):
+    """What is below it is missing beside what is damaged."""
+    log_of(partition, 3614).rename(log_of(partition, 4000))
+    for policy in ("broker", "salvage"):
+        assert (3614, 4000) in [offsets for offsets, _ in missing_in(source, policy)]
 
 
 def test_what_is_cut_off_a_closed_segment_at_a_batch(source, partition):
@@ -266,3 +275,55 @@ def test_segments_of_another_log_are_named(tmp_path):
     (suspect,) = found.damaged
     assert (suspect.file, suspect.start_offset) == (log.name, 40)
     assert "leader epochs that never fall" in suspect.reason
+
+
+def spoil(rng, source, partition):
+    """Remove, empty, or cut off some file."""
+    files = sorted(path for path in partition.iterdir() if path.name != "partition.metadata")
+    logs = [path for path in files if path.suffix == ".log" and path.stat().st_size]
+    way = rng.choice(("file", "segment", "empty", "cut", "cut at a batch", "root"))
+    path = rng.choice(files)
+    if way == "root":
+        rng.choice(
+            sorted(each for each in source.iterdir() if each.is_file() and each.name != "meta.properties")
+        ).unlink()
+    elif way == "file":
+        path.unlink()
+    elif way == "empty":
+        path.write_bytes(b"")
+    elif logs:
+        path = rng.choice(logs)
+        if way == "segment":
+            for each in partition.glob(f"{path.stem}.*"):
+                each.unlink()
+        elif way == "cut":
+            os.truncate(path, rng.randrange(path.stat().st_size))
+        else:
+            data = path.read_bytes()
+            ends = [0]
+            while ends[-1] < len(data):
+                ends.append(ends[-1] + int.from_bytes(data[ends[-1] + 8 : ends[-1] + 12], "big") + 12)
+            path.write_bytes(data[: rng.choice(ends[:-1])])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(120))
+def test_no_recovery_is_complete_that_lacks_a_record(source, partition, tmp_path, seed):
+    rng = random.Random(f"missing {seed}")
+    expected = set(rows(source)["offset"].to_pylist())
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        spoil(rng, source, partition)
+    policy = rng.choice(("broker", "tail", "salvage"))
+    try:
+        report = run(source, tmp_path / "target", policy)
+    except RecoveryWouldDiscard:
+        return
+    except CorruptError:
+        # A clean-shutdown marker vouches for a damaged end: a broker does not load it, either.
+        assert policy != "salvage"
+        return
+    lost = expected - set(rows(tmp_path / "target", mode="DROPMALFORMED")["offset"].to_pylist())
+    assert not (report.is_complete and lost)
+    (found,) = report.partitions
+    named = [(each.start_offset, each.end_offset) for each in (*found.left_out, *found.damaged)]
+    assert all(any(start <= offset < end for start, end in named) for offset in lost)
