@@ -114,7 +114,7 @@ class _Rows:
 
 
 def _slices(pairs: array[int]) -> Slices:
-    table = np.array(pairs, np.int64).reshape(-1, 2)
+    table = np.frombuffer(pairs, np.int64).reshape(-1, 2)
     return Slices(np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1]))
 
 

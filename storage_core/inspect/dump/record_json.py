@@ -34,6 +34,7 @@ BytesFormat: TypeAlias = Literal["utf8", "base64", "hex"]
 """How keys and values become JSON: as text, or as ``{"base64": …}`` where they are no UTF-8; or all in one encoding."""
 
 _TIMESTAMP_TYPES: Final = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
+_CONVERTED_BYTES: Final = 1 << 20
 _VALID: Final = "isvalid: true\n"
 
 
@@ -167,7 +168,14 @@ def read_objects(
     batch: pa.RecordBatch, bytes_format: BytesFormat, decoder: Decoder | None
 ) -> Iterator[dict[str, object]]:
     """The rows of a read as objects."""
-    for row in batch.to_pylist():
+    # Python's objects take many times the bytes of the columns.
+    row_count = max(1, batch.num_rows * _CONVERTED_BYTES // max(batch.nbytes, 1))
+    rows = (
+        row
+        for start in range(0, batch.num_rows, row_count)
+        for row in batch.slice(start, row_count).to_pylist()
+    )
+    for row in rows:
         metadata: dict[str, Any] = row["_metadata"]
         headers: list[dict[str, Any]] = row["headers"] or []
         # In place: a record may have a great many.
