@@ -174,8 +174,11 @@ class _Join:
 
     def add(self, log: PartitionLog, scout: PartitionLog) -> None:
         """Add a copy: its log, and the same log with damage skipped."""
-        others = [each for each in self._scouts if each is not scout]
-        own = list(_ranges_of(scout, others, is_compacted=self._is_compacted))
+        own = [(scout.log_start_offset, scout.log_end_offset)]
+        # A copy that can give nothing is not looked into.
+        if next(_uncovered(*own[0], self._pieces), None) is not None:
+            others = [each for each in self._scouts if each is not scout]
+            own = list(_ranges_of(scout, others, is_compacted=self._is_compacted))
         limit_offset = self._limit_of(scout)
         found = [each for start, end in own for each in _uncovered(start, end, self._pieces)]
         left_out = [(max(start, limit_offset), end) for start, end in found if end > limit_offset]
