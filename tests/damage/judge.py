@@ -95,8 +95,10 @@ def _check_copies(key: TopicPartition, copies: list[Observation], verdict: Verdi
         wanted = {
             offset for offset in wanted if not any(each.first_offset <= offset < each.end_offset for each in damage)
         }  # fmt: skip
+    # What an entry with a CRC that was made right holds is not known.
+    is_known = not any(mutation.is_forged for mutation in copies[0].mutations)
     never_written = [offset for offset, values in out.items() if repr(values) not in allowed.get(offset, ())]
-    if never_written:
+    if is_known and never_written:
         verdict.problem(f"rows that no copy has at offsets {never_written[:5]}")
     if is_complete and not copies[0].read.committed and (missing := sorted(wanted - out.keys())):
         verdict.problem(f"offsets {missing[:8]} are whole in some copy and were not read")

@@ -210,6 +210,48 @@ def _time(offset: int) -> str:
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def fork(seed: int, path) -> None:
+    """Read two copies whose histories part: what follows the fork is that of the newer leader, and of no other."""
+    chooser = random.Random(seed)
+    fork_offset = chooser.randint(0, 200)
+    shared = history(chooser, 0, fork_offset, 0, b"v")
+    epoch = shared[-1].epoch if shared else 0
+    copies = []
+    for number, newer in enumerate(chooser.sample([1, 2], 2)):
+        ends_at = fork_offset + chooser.randint(1, 200)
+        whole = shared + history(chooser, fork_offset, ends_at, epoch + 100 * newer, b"%d-" % newer)
+        kept = whole[chooser.randrange(len(whole)) :] if chooser.random() < 0.6 else whole
+        root = path / f"copy-{number}"
+        root.mkdir(parents=True)
+        write_whole(chooser, root, kept)
+        copies.append((newer, kept[0].base_offset, ends_at, str(root)))
+    _, (_, start, end, _) = sorted(copies)
+    (_, older_start, older_end, _), _ = sorted(copies)
+    expected = {
+        offset: b"v%d" % offset if offset < fork_offset else b"2-%d" % offset for offset in range(start, end)
+    }
+    for offset in range(older_start, min(older_end, start)):
+        # Retention has deleted them in the newer copy.
+        expected[offset] = b"v%d" % offset if offset < fork_offset else b"1-%d" % offset
+    rows, offsets = read(Life([root for *_, root in copies]))
+    assert rows == expected
+    assert offsets == sorted(expected)
+
+
+def write_whole(chooser: random.Random, root, batches: list[Batch]) -> None:
+    partition = root / "orders-0"
+    partition.mkdir()
+    entries: dict[int, int] = {}
+    for each in batches:
+        entries.setdefault(each.epoch, each.base_offset)
+    lines = "".join(f"{epoch} {offset}\n" for epoch, offset in entries.items())
+    (partition / "leader-epoch-checkpoint").write_text(f"0\n{len(entries)}\n{lines}")
+    for content in segments(chooser, batches, chooser.choice([30, 100])):
+        (partition / f"{content[0].base_offset:020d}.log").write_bytes(
+            b"".join(each.data for each in content)
+        )
+
+
 @pytest.fixture(autouse=True)
 def _without_log_lines():
     # Each life has some.
@@ -221,6 +263,17 @@ def _without_log_lines():
 @pytest.mark.parametrize("seed", range(8))
 def test_lives(seed, tmp_path):
     live(seed, tmp_path)
+
+
+def test_forks(tmp_path):
+    for seed in range(20):
+        fork(seed, tmp_path / str(seed))
+
+
+@pytest.mark.thorough
+def test_many_forks(tmp_path):
+    for seed in range(1_000, 1_150):
+        fork(seed, tmp_path / str(seed))
 
 
 @pytest.mark.thorough
