@@ -12,6 +12,8 @@ from storage_core.cli.flags import ALL_TOPICS, TOPIC_FLAGS, jobs_flag, paths_arg
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, printable, progress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from storage_core.filesystem import FileSystem
     from storage_core.inspect.report import Report
     from storage_core.scan.options import ReadOptions
@@ -56,6 +58,7 @@ def command(
     from storage_core.inspect.report_page import page_of  # noqa: PLC0415
     from storage_core.scan.option_values import path_of  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.scan.resolve import split_paths  # noqa: PLC0415
 
     filesystem = FileSystem()
     parsed = options_of(paths, options)
@@ -69,7 +72,7 @@ def command(
     if target == "-":
         sys.stdout.buffer.write(page)
     else:
-        _write(filesystem, target, page)
+        _write(filesystem, target, page, like=split_paths(filesystem, parsed.paths))
         _summarize(made, target)
     if not made.is_complete:
         raise SystemExit(INPUT_OUTPUT)
@@ -108,9 +111,9 @@ def _check_target(filesystem: FileSystem, options: ReadOptions, target: str) -> 
         raise OptionError(f"Expected a file to write to, found something else: {target}.")
 
 
-def _write(filesystem: FileSystem, target: str, page: bytes) -> None:
-    """Write the page under another name first: a reader never sees half of it."""
-    with filesystem.replacing(target) as file:
+def _write(filesystem: FileSystem, target: str, page: bytes, like: Sequence[str]) -> None:
+    """Write the page, as private as the directories ``like``, under another name first: a reader never sees half of it."""
+    with filesystem.replacing(target, like=like) as file:
         file.write_at([page], 0)
 
 

@@ -53,6 +53,7 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _ASKS_EFFECTIVE_USER = os.access in os.supports_effective_ids
 _FILE_MODE = 0o644
 _DIRECTORY_MODE = 0o755
+_READABLE: Final = stat.S_IRGRP | stat.S_IROTH
 _TEMPORARY_NAME_BYTES: Final = 8
 TEMPORARY_FILE: Final = re.compile(rf".+\.[0-9a-f]{{{2 * _TEMPORARY_NAME_BYTES}}}\.tmp", re.DOTALL)
 """The names of files that were going to replace others."""
@@ -367,7 +368,11 @@ def _mode_in(path: str, like: Sequence[str], mode: int = _FILE_MODE) -> int:
     for each in (os.path.dirname(path) or ".", *like):
         # What does not exist, or cannot be examined, has nothing to hide; the creation reports what is wrong.
         with contextlib.suppress(OSError, ValueError):
-            mode &= os.stat(each).st_mode | stat.S_IRWXU
+            found = os.stat(each).st_mode
+            if stat.S_ISREG(found):
+                # Who may read a file may list a directory that is made of it.
+                found |= (found & _READABLE) >> 2
+            mode &= found | stat.S_IRWXU
     return mode
 
 

@@ -32,6 +32,7 @@ from storage_core.scan.option_values import path_of
 from storage_core.scan.read import read_schema, read_task
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema
+from storage_core.segment.file_names import log_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -132,7 +133,8 @@ def convert(
             "columns: files do not have the topic, which their path tells. Name another column, too."
         )
     place = _Target(filesystem, target, is_overwriting=settings.is_overwriting)
-    place.begin(_log_directories(filesystem, plan, options))
+    sources = _log_directories(filesystem, plan, options)
+    place.begin(sources, [*sources, *_partition_files(plan)])
     try:
         files = _write(filesystem, plan, options, place, settings, advance)
     except BaseException:
@@ -174,6 +176,15 @@ def _log_directories(filesystem: FileSystem, plan: ScanPlan, options: ReadOption
     ]
 
 
+def _partition_files(plan: ScanPlan) -> Iterator[str]:
+    """Yield the directory of each partition, and the log file of its last segment: what is made of them is as private."""
+    for each in plan.resolution.partitions:
+        yield each.log.directory.path
+        bases = each.log.segments.base_offsets
+        if bases:
+            yield os.path.join(each.log.directory.path, log_file_name(bases[-1]))
+
+
 def _needed_schema(options: ReadOptions) -> pa.Schema:
     """All columns that are wanted, and those that tell topic and day."""
     wanted = read_schema(options)
@@ -195,7 +206,7 @@ class _Target:
         self._is_overwriting = is_overwriting
         self._is_new = False
 
-    def begin(self, sources: Sequence[str]) -> None:
+    def begin(self, sources: Sequence[str], like: Sequence[str]) -> None:
         """Check that the directory may be written to, and create the one for staging.
 
         Raises:
@@ -205,7 +216,7 @@ class _Target:
         require_outside(self._filesystem, self.path, sources)
         if status is None:
             self._filesystem.make_directory(self.path)
-            self._filesystem.make_as_private(self.path, sources)
+            self._filesystem.make_as_private(self.path, like)
             self._is_new = True
         elif not status.is_directory:
             raise OptionError(f"Expected a directory to write to, found a file: {self.path}.")

@@ -455,7 +455,9 @@ class _Rebuild:
                     "ignores case. Write the indexes of the topics to different directories.",
                     path=directory,
                 )
-            make_directories(filesystem, directory, like=(path,))
+            make_directories(
+                filesystem, directory, like=(path, os.path.join(path, log_file_name(base_offset)))
+            )
         with filesystem.open(os.path.join(path, log_file_name(base_offset))) as log_file:
             scan = scan_segment(
                 log_file,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -11,9 +13,11 @@ import pytest
 
 from storage_core import LogConfig, LogDirectory, read_table
 from storage_core.checkpoint.checkpoint_file import replace_file
+from storage_core.errors import SegmentLogError
 from storage_core.filesystem import FileSystem
 from storage_core.filesystem.file_system import TEMPORARY_FILE
 from storage_core.log.cleaner_config import CleanerConfig
+from tests.faults.faulty_filesystem import Fault, FaultyCalls
 
 
 def rows(start, count=5, key=None):
@@ -179,3 +183,27 @@ def test_temporary_files_of_a_killed_process_are_removed(root):
     with LogDirectory.open(root):
         pass
     assert [path.name for path in root.rglob("*.tmp")] == ["notes.0123456789abcdef.tmp"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.thorough)])
+def test_a_copy_that_fails_changes_neither_the_backup_nor_what_was_acknowledged(root, tmp_path, number):
+    before = linked_copy(root, tmp_path / "backup")
+    rows_before = read_table(root).num_rows
+    for at in range(1, 100):
+        copy = tmp_path / str(at)
+        linked_copy(tmp_path / "backup", copy)
+        appended = 0
+        with (
+            FaultyCalls(Fault(number, at)) as calls,
+            contextlib.suppress(SegmentLogError),
+            LogDirectory.open(copy) as logs,
+        ):
+            logs.get("t").append(rows(100), flush=True)
+            appended = 5
+        assert contents(tmp_path / "backup") == before
+        with LogDirectory.open(copy):
+            assert read_table(copy).num_rows in {rows_before + appended, rows_before + 5}
+        assert not list(copy.rglob("*.tmp"))
+        if calls.happened is None:
+            break
+    assert 10 < at < 99
