@@ -209,6 +209,11 @@ class SimulatedFileSystem(FileSystem):
         # The inherited method examines simulated files.
         return super().ignores_case(path)
 
+    def is_locked(self, path: str) -> bool:
+        with self._guard:
+            node = self._find(path)
+            return node is not None and node.inode in self._locked
+
     def replace_by_link(self, source: str, target: str) -> None:
         self.delete(target + ".tmp")
         self.link(source, target + ".tmp")
