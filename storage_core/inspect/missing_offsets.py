@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.checkpoint import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -103,7 +104,11 @@ class OffsetAccount:
         self._is_compacted = key[0] in INTERNAL_TOPICS
         self._filesystem, self._path = filesystem, directory.path
         self._root, self._key = root, key
-        self._names = tuple(names)
+        self._names = frozenset(names)
+        # The offsets in the names of files without a log file. One that a compaction was about to replace is there.
+        bases = {base_offset_of(name) for name in self._names if f"{LOG_SUFFIX}." in f"{name}."}
+        self._indexes = _offsets_of(self._names, INDEX_SUFFIXES, bases)
+        self._snapshots = _offsets_of(self._names, (SNAPSHOT_SUFFIX,), bases)
         self._epochs = epochs
         self._spans: list[_Span] = []
         self._gaps: list[_Gap] = []
@@ -173,7 +178,7 @@ class OffsetAccount:
         said = {"the log start checkpoint says": log_start_offset or MAX_OFFSET}
         if self._epochs:
             said["the leader epochs say"] = self._epochs[0].start_offset
-        said["files of its segments say"] = min(self._orphans(0, first_offset), default=MAX_OFFSET)
+        said["files of its segments say"] = min(_from_to(self._indexes, 0, first_offset), default=MAX_OFFSET)
         who = min(said, key=lambda each: said[each])
         start_offset = max(said[who], log_start_offset)
         if self._spans and start_offset < first_offset:
@@ -192,8 +197,8 @@ class OffsetAccount:
             if not (self._is_cleaned(gap.end_offset) or self._may_be_cleaned()):
                 yield Missing(
                     log_file_name(gap.base_offset), gap.position_bytes, gap.start_offset, gap.end_offset,
-                    "No batch has these offsets. A compaction, or a recovery by the policy salvage, may have removed "
-                    "them: nothing else says which.",
+                    "No batch has these offsets. A compaction, a truncation within a batch, or a recovery by the policy "
+                    "salvage may have removed them: nothing says which.",
                 )  # fmt: skip
 
     def _between(self) -> Iterator[Missing]:
@@ -201,7 +206,8 @@ class OffsetAccount:
             start_offset, end_offset = span.end_offset, following.base_offset
             if start_offset >= end_offset:
                 continue
-            orphans = self._orphans(start_offset, end_offset)
+            orphans = _from_to(self._indexes, start_offset, end_offset)
+            snapshots = _from_to(self._snapshots, start_offset, end_offset)
             is_cleaned = False
             if orphans:
                 reason = f"The log file of the segment that begins at offset {orphans[0]} is missing: its other files are there."
@@ -209,6 +215,11 @@ class OffsetAccount:
                 reason = (
                     f"Its indexes say that the segment reached offset {span.indexed_offset}: records at its end are "
                     "missing."
+                )
+            elif snapshots and (self._is_cleaned(end_offset) or self._may_be_cleaned()):
+                reason = (
+                    f"A producer snapshot says that a segment, or a run of the broker, ended at offset {snapshots[0]}. A "
+                    "compaction may have removed these offsets, or a segment is missing."
                 )
             elif is_cleaned := self._is_cleaned(end_offset):
                 reason = "A compaction removed them: the cleaner checkpoint says that there was one."
@@ -230,7 +241,7 @@ class OffsetAccount:
         with contextlib.suppress(CorruptCheckpointError):
             said["The high watermark says"] = self._root.high_watermarks.get(self._key, 0)
         said["The leader epochs say"] = self._epochs[-1].start_offset if self._epochs else 0
-        orphans = self._orphans(reached_offset, MAX_OFFSET)
+        orphans = _from_to(sorted([*self._indexes, *self._snapshots]), reached_offset, MAX_OFFSET)
         said["Files of its segments say"] = max(map(self._end_of_orphan, orphans), default=0)
         said["Its indexes say"] = self._spans[-1].indexed_offset if self._spans else 0
         who = max(said, key=lambda each: said[each])
@@ -240,21 +251,6 @@ class OffsetAccount:
                 log_file_name(last.base_offset), last.size_bytes, reached_offset, said[who],
                 f"{who} that the log reached offset {said[who]}: records at its end are missing.",
             )  # fmt: skip
-
-    def _orphans(self, start_offset: int, end_offset: int) -> list[int]:
-        """The offsets in a range in the names of indexes, and within the log of snapshots, that have no log file."""
-        # That of a log file which a compaction was about to replace is none.
-        bases = {base_offset_of(name) for name in self._names if f"{LOG_SUFFIX}." in f"{name}."}
-        first_offset = self._spans[0].base_offset if self._spans else 0
-        found = set()
-        for name in self._names:
-            offset = base_offset_of(name)
-            is_kept = name.endswith(INDEX_SUFFIXES) or (
-                name.endswith(SNAPSHOT_SUFFIX) and (offset or 0) > first_offset
-            )
-            if offset is not None and is_kept and offset not in bases and start_offset <= offset < end_offset:
-                found.add(offset)
-        return sorted(found)
 
     def _end_of_orphan(self, offset: int) -> int:
         """The offset after the last one that an index without a log file knows; for a snapshot, its own."""
@@ -272,6 +268,15 @@ class OffsetAccount:
     def _may_be_cleaned(self) -> bool:
         """Return True if the log was compacted, and it is not known how far."""
         return self._cleaner_offset is None and self._is_compacted
+
+
+def _offsets_of(names: Iterable[str], suffixes: tuple[str, ...], known: set[int | None]) -> list[int]:
+    found = {base_offset_of(name) for name in names if name.endswith(suffixes)}
+    return sorted(offset for offset in found - known if offset is not None)
+
+
+def _from_to(offsets: list[int], start_offset: int, end_offset: int) -> list[int]:
+    return offsets[bisect_left(offsets, start_offset) : bisect_left(offsets, end_offset)]
 
 
 def _without(
