@@ -104,6 +104,7 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
                     link=link,
                     manifest=manifest,
                     is_dry_run=dry_run,
+                    is_in_place=in_place,
                     advance=advance,
                 )
     except (RecoveryWouldDiscard, LogDirectoryLockedError) as error:

@@ -41,6 +41,7 @@ from storage_core.directory.log_directory_files import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
     LOCK_FILE,
+    keeps_broker_from_starting,
     parse_partition_directory_name,
 )
 from storage_core.errors import (
@@ -175,7 +176,7 @@ class RecoveryReport:
     unserved: tuple[LeftOutFile, ...]
 
 
-def recover(
+def recover(  # noqa: PLR0913  (one for each flag)
     filesystem: FileSystem,
     options: ReadOptions,
     target: str | None,
@@ -184,6 +185,7 @@ def recover(
     link: bool = True,
     manifest: str | None = None,
     is_dry_run: bool = False,
+    is_in_place: bool = False,
     advance: Callable[[int], object] | None = None,
 ) -> RecoveryReport:
     """Recover a log directory into a new one. The source is only read; nothing may write to it meanwhile.
@@ -196,6 +198,7 @@ def recover(
         link: Whether files that do not change are linked instead of copied, where the file system can.
         manifest: Where the manifest goes; None for the root of the new directory.
         is_dry_run: Whether to find out only what would be kept.
+        is_in_place: Whether the dry run is one of a recovery in place.
         advance: Receives how many bytes were read or copied.
 
     Raises:
@@ -204,7 +207,7 @@ def recover(
         LogDirectoryError: The target is not empty, or the source changed meanwhile.
         StorageError: The file system refused. The target does not exist then.
     """
-    found = survey(filesystem, options)
+    found = survey(filesystem, options, is_in_place=is_in_place)
     if target is not None:
         target = os.path.abspath(path_of(target))
         require_outside(filesystem, target, [found.root.path, *(each.path for each in found.directories)])
@@ -349,8 +352,8 @@ def _would_discard(lost: Sequence[str], path: str) -> RecoveryWouldDiscard:
     )
 
 
-def survey(filesystem: FileSystem, options: ReadOptions) -> Survey:
-    """Find out what is in the one log directory that the options name.
+def survey(filesystem: FileSystem, options: ReadOptions, *, is_in_place: bool = False) -> Survey:
+    """Find out what is in the one log directory that the options name, and what will stay in it.
 
     Raises:
         OptionError: They name none, or several.
@@ -381,6 +384,7 @@ def survey(filesystem: FileSystem, options: ReadOptions) -> Survey:
         () if is_partition else tuple(_foreign(filesystem, root.path, known)),
         (
             *_meta_properties_problem(filesystem, root.path),
+            *(_not_partitions(filesystem, root.path) if is_in_place else ()),
             *(() if is_partition or has_topic_selection(options) else _not_found(filesystem, root, known)),
         ),
         _left_out_earlier(filesystem, root.path),
@@ -444,6 +448,14 @@ def _is_brokers(filesystem: FileSystem, root: str) -> bool:
     marker = read_clean_shutdown_file(filesystem, root) or b""
     epoch = re.search(rb'"brokerEpoch" *: *([0-9]+)', marker)
     return epoch is not None or any(filesystem.status(os.path.join(root, name)) for name in names)
+
+
+def _not_partitions(filesystem: FileSystem, root: str) -> Iterator[LeftOutFile]:
+    """Find the directories that keep a broker from starting; they are nobody's to move."""
+    for entry in filesystem.list_directory(root):
+        if entry.is_directory and keeps_broker_from_starting(entry.name):
+            reason = "It is not a partition's directory; a broker does not start with it. Move it away."
+            yield LeftOutFile(os.path.join(root, entry.name), reason)
 
 
 def _not_found(filesystem: FileSystem, root: LogDirectoryFiles, known: set[str]) -> Iterator[LeftOutFile]:

@@ -27,7 +27,7 @@ from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.commit_files.commits_file import COMMITS_FILE
 from storage_core.directory import PartitionDirectory
-from storage_core.directory.log_directory_files import LOCK_FILE, keeps_broker_from_starting
+from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.inspect.index_check import make_directories, require_empty
 from storage_core.inspect.recover import (
@@ -44,7 +44,7 @@ from storage_core.inspect.recover import (
     write_manifest,
 )
 from storage_core.inspect.recovered_logs import cleaner_offsets, load_recovered, path_in, write_missing_files
-from storage_core.inspect.recovery_plan import LeftOutFile, PartitionPlan, Policy, SegmentPlan, damaged_swaps
+from storage_core.inspect.recovery_plan import PartitionPlan, Policy, SegmentPlan, damaged_swaps
 from storage_core.inspect.roots import require_outside
 from storage_core.log.local_log import rename_files
 from storage_core.log.log_loader import complete_interrupted_swaps
@@ -64,7 +64,7 @@ from storage_core.segment.file_names import (
 from storage_core.segment.log_segment import LogSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from storage_core.filesystem import FileSystem
     from storage_core.scan.options import ReadOptions
@@ -115,7 +115,7 @@ def recover_in_place(
     with contextlib.ExitStack() as locked:
         locked.callback(filesystem.lock(os.path.join(root, LOCK_FILE)).release)
         # Another process may have changed it until then.
-        found = _whole(survey(filesystem, options))
+        found = _whole(survey(filesystem, options, is_in_place=True))
         if found.root.path != root:
             raise LogDirectoryError(
                 f"Expected the log directory {root}, found another one.", path=found.root.path
@@ -125,7 +125,6 @@ def recover_in_place(
         for directory in found.directories:
             _complete_replacements(filesystem, directory, aside, policy, options.max_decompressed_batch_bytes)
         plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
-        found = replace(found, unserved=(*found.unserved, *_not_partitions(filesystem, root)))
         report = replace(report_of(found, plans, policy, root), aside=aside)
         _InPlace(filesystem, found, aside, report).change(plans)
         ends = load_recovered(filesystem, root, plans, options.max_decompressed_batch_bytes)
@@ -143,14 +142,6 @@ def _whole(found: Survey) -> Survey:
             "In place, a log directory is recovered as a whole. Leave out the choice of topics."
         )
     return found
-
-
-def _not_partitions(filesystem: FileSystem, root: str) -> Iterator[LeftOutFile]:
-    """Find the directories that keep a broker from starting; they are nobody's to move."""
-    for entry in filesystem.list_directory(root):
-        if entry.is_directory and keeps_broker_from_starting(entry.name):
-            reason = "It is not a partition's directory; a broker does not start with it. Move it away."
-            yield LeftOutFile(os.path.join(root, entry.name), reason)
 
 
 def _complete_replacements(

@@ -33,7 +33,18 @@ def recovered(source, tmp_path, is_in_place):
     return run(source, tmp_path / "target"), tmp_path / "target"
 
 
-BROKEN = [None, b"", b"garbage", b"version: 0\n", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA"]
+BROKEN = [
+    None,
+    b"",
+    *(
+        pytest.param(content, marks=pytest.mark.thorough)
+        for content in (
+            b"garbage",
+            b"version: 0\n",
+            b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA",
+        )
+    ),
+]
 
 
 def spoil(path, content):
@@ -131,7 +142,15 @@ def test_partitions_with_different_ids_are_named(source, tmp_path):
 
 @pytest.mark.parametrize("is_in_place", [False, True])
 @pytest.mark.parametrize(
-    "content", [None, b"", b"version=1\ncluster.id=abc\n", b"version=7\n", b"cluster.id=abc\n", b"\\u00"]
+    "content",
+    [
+        None,
+        b"",
+        *(
+            pytest.param(content, marks=pytest.mark.thorough)
+            for content in (b"version=1\ncluster.id=abc\n", b"version=7\n", b"cluster.id=abc\n", b"\\u00")
+        ),
+    ],
 )
 def test_meta_properties_that_a_broker_does_not_take_are_not_copied(source, tmp_path, content, is_in_place):
     spoil(source / "meta.properties", content)
@@ -167,8 +186,8 @@ def test_a_directory_without_a_log_is_named(source, tmp_path):
 @pytest.mark.parametrize("name", ["lost+found", ".snapshot", "notes"])
 def test_what_keeps_a_broker_from_starting_is_named_if_it_stays(source, tmp_path, name):
     (source / name).mkdir()
-    assert unserved(run(source, tmp_path / "target")) == {}
+    assert unserved(run(source, None, is_dry_run=True)) == {}
+    assert set(unserved(run(source, None, is_dry_run=True, is_in_place=True))) == {name}
     assert set(unserved(run_in_place(source, tmp_path / "aside"))) == {name}
-    (source / name).rmdir()
-    (source / "remote-log-index-cache").mkdir()
-    assert unserved(run_in_place(source, tmp_path / "again")) == {}
+    (source / name).rename(source / "remote-log-index-cache")
+    assert unserved(run(source, None, is_dry_run=True, is_in_place=True)) == {}
