@@ -21,6 +21,8 @@ from storage_core.checkpoint import (
     read_partition_metadata,
     read_producer_snapshot,
 )
+from storage_core.checkpoint.checkpoint_file import parse_integer
+from storage_core.config import LONG_MAX
 from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS
 from storage_core.directory.vouched_end import Vouchers
 from storage_core.errors import BatchTooLargeError, CorruptError
@@ -46,6 +48,7 @@ from storage_core.segment.file_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     base_offset_of,
     log_file_name,
@@ -71,7 +74,7 @@ _ARCHIVED: Final = re.compile(
     r"[0-9]{20}\.log\.(?:gz|tgz|zip|zst|zstd|bz2|xz|lz4|lzo|snappy|sz|br)", re.IGNORECASE
 )
 # A broker takes every file with one of these for one of a segment, whatever its name.
-_BROKER_SUFFIXES: Final = (LOG_SUFFIX, *INDEX_SUFFIXES)
+_BROKER_SUFFIXES: Final = (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX)
 _LEFTOVERS: Final[dict[str, tuple[str, Action]]] = {
     SWAP_SUFFIX: ("Output of a compaction that is about to replace segments.", "complete"),
     CLEANED_SUFFIX: ("Output of a compaction that was not finished.", "remove"),
@@ -273,11 +276,14 @@ class _PartitionCheck:
                 reason, action = _LEFTOVERS[found.leftover]
                 self._add("note", "file", path, reason, action=action)
             elif found.leftover is None and found.kind == UNKNOWN and name.endswith(_BROKER_SUFFIXES):
-                refusals.append(f"{name} has no offset in its name")
+                # Other digits are those of the file with 20 of them.
+                has_offset = parse_integer(name.partition(".")[0], LONG_MAX) is not None
+                if not has_offset:
+                    refusals.append(f"{name} has no offset in its name")
                 self._add(
                     "damage", "file", path,
                     "Expected 20 digits before the suffix of a segment's file, found another name.",
-                    action="refuse",
+                    action="unnoticed" if has_offset else "refuse",
                 )  # fmt: skip
             elif found.leftover is None and found.kind == UNKNOWN and _ARCHIVED.fullmatch(name):
                 self._check_archived(name)

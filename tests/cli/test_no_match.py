@@ -20,7 +20,7 @@ OTHERS = {"offsets", "index"}
 @pytest.mark.parametrize(
     ("flag", "value", "problem"),
     [
-        ("--subscribe-pattern", "nothing-.*", "subscribePattern 'nothing-.*' matches no topic."),
+        ("--subscribe-pattern", "nothing-.*", "subscribe-pattern 'nothing-.*' matches no topic."),
         ("--assign", '{"orders":[0,7]}', "assign names partitions that do not exist: [orders-7]."),
         ("--subscribe", "ordres", "the topic 'ordres', which does not exist"),
     ],

@@ -327,6 +327,20 @@ def test_compressed_log_files_are_no_log(disk):
     assert ("suspect", "file", f"{path.name}.gz", "unnoticed") in found(report_of(disk))
 
 
+@pytest.mark.parametrize(
+    ("file", "action"),
+    [
+        ("a.log", "refuse"), ("a.snapshot", "refuse"), ("copy of 1.index", "refuse"), ("0000.log", "unnoticed"),
+        ("7.snapshot", "unnoticed"),
+    ],
+)  # fmt: skip
+def test_a_file_whose_name_has_no_offset(disk, file, action):
+    (disk / "orders-0" / file).write_bytes(b"")
+    report = report_of(disk)
+    assert found(report) == [("damage", "file", file, action)]
+    assert (report.partitions[0].start.refusal is None) == (action == "unnoticed")
+
+
 def test_the_search_finds_what_a_read_finds(tmp_path):
     backup = tmp_path / "backup"
     write(backup / "disk0", 3)

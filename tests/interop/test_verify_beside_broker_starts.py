@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from storage_core.errors import LogDirectoryError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect.verify import plan_verification, verify
 from storage_core.scan.options import options_of
@@ -94,9 +95,11 @@ def compare(starts: BrokerStarts, nodes: Iterable[Node], ways: Iterable[str], nu
 
 
 def _compare(starts: BrokerStarts, node: Node, name: str, way: str, beside: Beside) -> None:
-    paths = [str(disk) for disk in node.disks if disk.exists() and any(disk.iterdir())]
-    report = _verified(paths)
+    report = _verified([str(disk) for disk in node.disks])
     started = starts.start(node)
+    if report is None:
+        beside.table[way, "nothing: a disk is empty, or not there", _did(report, started)] += 1
+        return
     said, did = _said(report), _did(report, started)
     beside.table[way, said, did] += 1
     findings = [f"{each.severity} {each.kind} {each.action}: {each.reason[:90]}" for each in report.findings]
@@ -107,9 +110,13 @@ def _compare(starts: BrokerStarts, node: Node, name: str, way: str, beside: Besi
     beside.problems += [f"{problem}: {more}" for problem in _wrong(report, started)]
 
 
-def _verified(paths: list[str]) -> VerifyReport:
+def _verified(paths: list[str]) -> VerifyReport | None:
+    """A verification of all log directories of a node; None if one of them is none."""
     filesystem = FileSystem()
-    return verify(filesystem, plan_verification(filesystem, options_of(paths, {})))
+    try:
+        return verify(filesystem, plan_verification(filesystem, options_of(paths, {})))
+    except LogDirectoryError:
+        return None
 
 
 def _said(report: VerifyReport) -> str:
@@ -120,11 +127,13 @@ def _said(report: VerifyReport) -> str:
     return "sets some aside" if any(each.start.stray for each in report.partitions) else "starts"
 
 
-def _did(report: VerifyReport, started: Started) -> str:
+def _did(report: VerifyReport | None, started: Started) -> str:
     if started.ended is not None:
         return "did not start"
     if started.offline:
         return "took a disk offline"
+    if report is None:
+        return "started"
     return "served all" if all(map(started.serves, report.partitions)) else "did not serve some"
 
 
