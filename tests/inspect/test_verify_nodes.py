@@ -195,7 +195,7 @@ def test_an_empty_partition_without_a_topic_id_is_what_a_crash_leaves(disk):
     for path in (disk / "orders-0").iterdir():
         path.unlink()
     (disk / "orders-0" / name(0)).write_bytes(b"")
-    (disk / "orders-0" / name(0, ".index")).write_bytes(b"")
+    (disk / "orders-0" / name(0, "index")).write_bytes(b"")
     unclean(disk)
     assert ("unclean", "metadata", METADATA, "set aside") in found(report_of(disk))
 
@@ -238,6 +238,15 @@ def test_a_topic_that_only_other_controllers_may_know(disk):
     report = report_of(disk)
     assert found(report) == [("suspect", "metadata", METADATA, "set aside")]
     assert report.partitions[1].start.stray is None
+
+
+def test_every_start_rebuilds_the_indexes_of_the_metadata_log(disk):
+    """`recover` copies it as a killed broker leaves it."""
+    cluster_metadata(disk, topic("orders", TOPIC_ID), partition_of(TOPIC_ID, 0))
+    (disk / "__cluster_metadata-0" / name(0, "timeindex")).write_bytes(b"")
+    assert report_of(disk).verdict == "sound"
+    unclean(disk)
+    assert ("unclean", "time index", name(0, "timeindex"), "rebuild index") in found(report_of(disk))
 
 
 def test_metadata_that_cannot_be_read_says_nothing(disk):
