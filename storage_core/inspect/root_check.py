@@ -27,7 +27,7 @@ from storage_core.checkpoint.checkpoint_file import (
     read_small_file,
 )
 from storage_core.commit_files.commits_file import COMMITS_FILE, LARGEST_COMMITS_BYTES, parse_commits_file
-from storage_core.commit_files.journal import read_commit_journal
+from storage_core.commit_files.journal import COMMIT_IN_PROGRESS, read_commit_journal
 from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.directory import parse_partition_directory_name
 from storage_core.directory.log_directory_files import (
@@ -143,7 +143,12 @@ class RootCheck:
             path = os.path.join(root.path, entry.name)
             if path in known or not leads_to_directory(self._filesystem, root.path, entry):
                 continue
-            if keeps_broker_from_starting(entry.name):
+            if entry.name == COMMIT_IN_PROGRESS:
+                reason = (
+                    "The commit of a job is under way, or was cut short: the next job completes it. Leave it."
+                )
+                self.refuse(path, reason, "file", "suspect")
+            elif keeps_broker_from_starting(entry.name):
                 is_brokers = self.meta is not None or self._is_brokers
                 reason = (
                     "Expected only directories called <topic>-<partition>, found another one. Move it away."

@@ -131,6 +131,11 @@ def test_nor_with_a_link_to_one(disk, tmp_path):
     assert found(report_of(disk)) == [("damage", "file", "elsewhere", "refuse")]
 
 
+def test_nor_while_a_job_commits(disk):
+    (disk / "segmentlog.commit-in-progress").mkdir()
+    assert found(report_of(disk)) == [("suspect", "file", "segmentlog.commit-in-progress", "refuse")]
+
+
 def test_what_else_may_be_in_a_log_directory(disk):
     (disk / "remote-log-index-cache").mkdir()
     (disk / "notes.txt").write_text("keep")
