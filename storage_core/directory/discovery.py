@@ -189,7 +189,7 @@ def _newest_leader_epoch(filesystem: FileSystem, directory: PartitionDirectory, 
         entries = read_leader_epoch_checkpoint(
             filesystem, os.path.join(directory.path, LEADER_EPOCH_CHECKPOINT)
         )
-    except (CorruptCheckpointError, UnreadableError) as error:
+    except (CorruptCheckpointError, LogDirectoryError) as error:
         _log.warning("A copy of %s-%d counts as an old one: %s", directory.topic, directory.partition, error)
         return _NO_EPOCH
     return max((entry.epoch for entry in entries if entry.start_offset < end_offset), default=_NO_EPOCH)

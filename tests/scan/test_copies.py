@@ -58,6 +58,14 @@ class TestSmallFilesThatCannotBeRead:
         spoil(roots[0])
         assert read(*roots, mode=mode) == list(range(100))
 
+    def test_something_else_with_their_names(self, tmp_path):
+        for name in "ab":
+            partition = write_copy(tmp_path / name, {0: batches(0, 20)})
+            for file_name in ("partition.metadata", "leader-epoch-checkpoint"):
+                (partition / file_name).unlink()
+                (partition / file_name).mkdir()
+        assert offsets_of(tmp_path / "a", tmp_path / "b") == list(range(20))
+
     def test_a_stream_says_it_once(self, tmp_path, caplog):
         partition = write_copy(tmp_path, {0: batches(0, 10)}, end=10)
         (partition / "partition.metadata").write_text("")
