@@ -227,6 +227,9 @@ def plan_partition(
             batches += padding.pad(state, max(end_offset, log_start), restored_end)
         _begin_log(placement, state, batches, log_start)
     placement.place_all(batches)
+    if settings.mode == "overwrite" and tail is not None and tail.size_bytes and not placement.operations:
+        # Without rows, too, so that the last segment of overwritten ones goes.
+        placement.begin_segment(state.log_end_offset)
     if restored_end is not None and placement.next_offset < restored_end:
         # Too far for padding: an empty segment marks the log end.
         placement.begin_segment(restored_end)

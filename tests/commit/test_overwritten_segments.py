@@ -117,3 +117,18 @@ def test_what_was_below_the_log_start_before_is_freed_too(settings):
     overwrite(filesystem, 0, **settings)
     assert names_in(filesystem, (".log", "index"))[0].startswith(f"{60:020d}")
     assert len(contents(filesystem, ROOT)["t", 0]) == 60
+
+
+@pytest.mark.parametrize("is_again", [True, False])
+def test_a_partition_that_gets_no_rows_is_freed_whole(is_again):
+    filesystem = SimulatedFileSystem()
+    fill(filesystem, ROOT, ("t", 0, 60), ("t", 1, 60))
+    overwrite(filesystem, 0)
+    if is_again:
+        overwrite(filesystem, 1)
+    names = names_in(filesystem, (".log", ".index", ".timeindex"), f"{ROOT}/t-1")
+    assert names == [f"{60:020d}.{suffix}" for suffix in ("index", "log", "timeindex")]
+    assert contents(filesystem, ROOT)["t", 1] == []
+    assert states(filesystem, ROOT)["t", 1] == (60, 60)
+    commit(filesystem, ROOT, JOBS[2], rows_of(("t", 1, 3), name="new"))
+    assert [offset for offset, _ in contents(filesystem, ROOT)["t", 1]] == [60, 61, 62]
