@@ -330,7 +330,11 @@ class _TaskReader:
             log = self._present_log(span)
             if log is not None:
                 start_offset = max(next_offset, log.log_start_offset)
-                is_complete = start_offset == next_offset and log.log_end_offset >= span.end_offset
+                is_complete = (
+                    bool(log.segments)
+                    and start_offset == next_offset
+                    and log.log_end_offset >= span.end_offset
+                )
                 wanted = PartitionRange(
                     log,
                     start_offset,
@@ -351,7 +355,11 @@ class _TaskReader:
                 is None,
             )
         elif not is_complete:
-            present = f"that the log now has offsets {log.log_start_offset} to {log.log_end_offset}"
+            present = (
+                f"that the log now has offsets {log.log_start_offset} to {log.log_end_offset}"
+                if log.segments
+                else "no segment of the log left"
+            )
             self._report_loss(span, next_offset, f"{present}: data was deleted or truncated")
         else:
             _log.warning(
