@@ -139,6 +139,9 @@ def join_copies(filesystem: FileSystem, logs: Sequence[PartitionLog]) -> Partiti
         join.add(log, scout)
     pieces = join.result()
     joined = logs[0]
+    end_offset = max(scout.log_end_offset for scout in scouts)
+    # A log that is read alone knows what its own checkpoints say.
+    known_end_offset = max(log.known_end_offset for log in logs[1:])
     if any(piece.log is not joined for piece in pieces):
         known_end_offset = max(log.known_end_offset for log in logs)
         for log in logs:
@@ -146,11 +149,12 @@ def join_copies(filesystem: FileSystem, logs: Sequence[PartitionLog]) -> Partiti
             with contextlib.suppress(CorruptError):
                 _ = log.end_with_valid_batches().log_end_offset
         joined = JoinedLog(filesystem, pieces, logs)
-        if known_end_offset > joined.log_end_offset:
-            join.notices.append(
-                f"No copy of {joined.topic}-{joined.partition} has offsets {joined.log_end_offset} to "
-                f"{known_end_offset - 1}, which its checkpoints know."
-            )
+        end_offset = joined.log_end_offset
+    if known_end_offset > end_offset:
+        join.notices.append(
+            f"No copy of {joined.topic}-{joined.partition} has offsets {end_offset} to {known_end_offset - 1}, which its "
+            "checkpoints know."
+        )
     joined.notices = [*(notice for log in logs for notice in log.notices), *join.notices]
     return joined
 

@@ -187,13 +187,44 @@ class TestUnion:
         table = storage_core.read_table(*map(str, backups), view="batches")
         assert table["baseOffset"].to_pylist() == list(range(0, 200, 10))
 
-    def test_a_copy_that_is_cleaned_away_while_it_is_read(self, backups):
+    def test_a_copy_that_is_cleaned_away_while_it_is_read(self, tmp_path):
+        old = write_copy(tmp_path / "a", {0: batches(0, 40), 40: batches(40, 100)})
+        write_copy(tmp_path / "b", {80: batches(80, 150)})
         filesystem = FileSystem()
-        plan = plan_scan(filesystem, options_of([*backups], {}))
-        (backups[0] / "orders-0" / f"{0:020d}.log").unlink()
+        plan = plan_scan(filesystem, options_of([tmp_path], {}))
+        (old / f"{0:020d}.log").unlink()
         schema = project(record_schema(), ("offset",))
-        with pytest.raises(DataLossError, match="0 to 79"):
+        with pytest.raises(DataLossError, match="0 to 39"):
             list(read_task(filesystem, plan.tasks[0], schema))
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"mode": "DROPMALFORMED"}, {"isolation_level": "read_committed"}]
+    )
+    @pytest.mark.parametrize("size", [0, 90, 95])
+    def test_an_end_that_a_checkpoint_vouches_for_is_in_another_copy(self, tmp_path, options, size):
+        first = write_copy(
+            tmp_path / "a",
+            {0: batches(0, 50), 50: batches(50, 100, epoch=1)},
+            epochs=((0, 0), (1, 50)),
+            end=100,
+        )
+        write_copy(
+            tmp_path / "b",
+            {0: batches(0, 50), 50: batches(50, 100, epoch=1)},
+            epochs=((0, 0), (1, 50)),
+            end=100,
+        )
+        content = b"".join(batches(50, 100, epoch=1).values())
+        (first / f"{50:020d}.log").write_bytes(content[: len(content) * size // 100])
+        assert offsets_of(tmp_path, **options) == list(range(100))
+
+    @pytest.mark.parametrize("options", [{}, {"mode": "DROPMALFORMED"}])
+    def test_a_copy_that_has_lost_all_its_segments(self, tmp_path, caplog, options):
+        first = write_copy(tmp_path / "a", {0: batches(0, 100)}, end=100)
+        write_copy(tmp_path / "b", {0: batches(0, 70)}, end=70)
+        (first / f"{0:020d}.log").unlink()
+        assert offsets_of(tmp_path, **options) == list(range(70))
+        assert "No copy of orders-0 has offsets 70 to 99" in caplog.text
 
     def test_a_stream_follows_the_copy_that_grows(self, backups):
         old, new = backups
