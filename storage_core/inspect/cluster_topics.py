@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from storage_core.errors import SegmentLogError
+from storage_core.errors import BatchTooLargeError, SegmentLogError
 from storage_core.inspect.files import METADATA_SNAPSHOT, name_in_partition
 from storage_core.inspect.internal_records import read_metadata_record
 from storage_core.record import WantedFields
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # A controller writes a snapshot after 20 MiB of records, by default.
 _MOST_BYTES: Final = 64 << 20
+# More than this is inflated of no file: zstd makes 64 MiB of 6 KB.
+_MOST_INFLATED_BYTES: Final = 4 * _MOST_BYTES
 # The second byte of these records is their type: of topics and partitions. Most others are of no use here.
 _TYPES: Final = (b"\x02", b"\x03", b"\x05", b"\x09")
 
@@ -119,12 +121,17 @@ def _is_snapshot(name: str) -> bool:
 
 
 def _values(filesystem: FileSystem, path: str, lowest_offset: int) -> Iterator[bytes]:
+    inflated_bytes = 0
     with filesystem.open(path) as opened:
         for header in BatchWalk(opened, 0, opened.status.size_bytes).batches():
             if header.is_control or header.last_offset < lowest_offset or not header.record_count:
                 continue
             batch = read_batch(opened, header, _MOST_BYTES)
             section = batch_section(batch, header, path=path, limit_bytes=_MOST_BYTES)
+            inflated_bytes += len(section.buffer)
+            if inflated_bytes > _MOST_INFLATED_BYTES:
+                message = f"Expected at most {_MOST_INFLATED_BYTES} bytes of records, found more."
+                raise BatchTooLargeError(message, path=path)
             values = decode_records(section, WantedFields(timestamp=False, key=False)).values
             if values is not None:
                 data = section.buffer.tobytes()

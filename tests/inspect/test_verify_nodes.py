@@ -254,6 +254,12 @@ def test_every_start_rebuilds_the_indexes_of_the_metadata_log(disk):
     assert ("unclean", "time index", name(0, "timeindex"), "rebuild index") in found(report_of(disk))
 
 
+def test_metadata_that_inflates_without_end_says_nothing(disk, monkeypatch):
+    monkeypatch.setattr("storage_core.inspect.cluster_topics._MOST_INFLATED_BYTES", 200)
+    cluster_metadata(disk, topic("events", OTHER_ID), *[topic("many", OTHER_ID)] * 9)
+    assert found(report_of(disk)) == []
+
+
 def test_metadata_that_cannot_be_read_says_nothing(disk):
     cluster_metadata(disk, topic("events", OTHER_ID))
     path = disk / "__cluster_metadata-0" / name(0)
