@@ -39,6 +39,7 @@ from storage_core.errors import (
 )
 from storage_core.segment.file_names import (
     DELETED_SUFFIX,
+    INDEX_SUFFIXES,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TimestampOffset,
@@ -324,9 +325,25 @@ class PartitionLog:
         last_segment.known_status = replace(last_segment.status, size_bytes=end.position_bytes)
         last_segment.end_offset = end.next_offset
         if vouched is None:
+            self._warn_of_later_names(valid_end_offset)
             return valid_end_offset
         self.missing_from = valid_end_offset
         return vouched.offset
+
+    def _warn_of_later_names(self, end_offset: int) -> None:
+        """After a clean stop, warn of snapshots and indexes of offsets that the log does not reach."""
+        if self._vouchers is None or not self._vouchers.is_closed:
+            return
+        names = self.segments.file_names
+        later = max(
+            (names.base_offsets(suffix)[-1:] for suffix in (SNAPSHOT_SUFFIX, *INDEX_SUFFIXES)), key=list
+        )
+        if len(later) and later[0] > end_offset and self.directory.root.is_still_clean():
+            _log.warning(
+                "%s-%d ends at offset %d, and a snapshot or an index in %s is of offset %d: the records between may be "
+                "lost. segmentlog verify tells more.",
+                *(self.topic, self.partition, end_offset, self.path, later[0]),
+            )
 
     def end_with_valid_batches(self) -> PartitionLog:
         """Let the log end with its valid batches, whatever says that it was longer: another copy may have the rest."""

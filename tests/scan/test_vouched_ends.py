@@ -198,6 +198,22 @@ class TestFiles:
         log_root.checkpoint(HIGH_WATERMARK, {("events", 0): END})
         assert read(log_root.path) == ([0, 1, 2, 6, 7], [(3, 6), (8, 10)])
 
+    @pytest.mark.parametrize("name", [f"{END:020d}.snapshot", f"{END:020d}.index"])
+    def test_names_of_later_files_are_warned_of_after_a_clean_stop(self, make, log_root, name, caplog):
+        path = make("nothing")
+        (path / "events-0" / name).write_bytes(b"")
+        assert read_table(str(path)).num_rows == WHOLE
+        assert not caplog.text
+        log_root.mark_clean()
+        assert read_table(str(path)).num_rows == WHOLE
+        assert "ends at offset 6, and a snapshot or an index" in caplog.text
+
+    def test_another_copy_gives_what_is_damaged(self, make, new_log_root):
+        damaged = make("wrong CRC", is_clean=True, recovery_point=END, high_watermark=END)
+        other = new_log_root()
+        other.partition("events").data(3).data(3).data(3).write()
+        assert read_table(str(damaged), str(other.path)).num_rows == 9
+
 
 class TestBesideABroker:
     """What vouches is taken back, or the file grows, while a read looks."""
