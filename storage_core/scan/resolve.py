@@ -15,6 +15,7 @@ from storage_core.directory import PartitionDirectory, PartitionLog, find_partit
 from storage_core.directory.discovery import directories_that_match, is_glob
 from storage_core.directory.joined_log import join_copies
 from storage_core.errors import (
+    CorruptRecordError,
     LogDirectoryError,
     OffsetOutOfRangeError,
     OptionError,
@@ -71,8 +72,29 @@ def limit_offset(log: PartitionLog, options: ReadOptions) -> int:
             )
         end_offset = high_watermark
     if options.isolation_level == "read_committed":
-        end_offset = last_stable_offset(log, end_offset)
+        stable_offset = last_stable_offset(log, end_offset)
+        if stable_offset < end_offset:
+            _report_undecided(log, options, stable_offset)
+        end_offset = stable_offset
     return end_offset
+
+
+def _report_undecided(log: PartitionLog, options: ReadOptions, stable_offset: int) -> None:
+    """Report that a transaction is open where the end of the log is lost: its marker may have been there."""
+    lost_from = log.valid_end_offset
+    if not stable_offset <= lost_from < log.log_end_offset:
+        return
+    error = CorruptRecordError(
+        f"Expected the marker of the transaction that is open at offset {stable_offset}, found the end of the log damaged "
+        "or missing, where it may have been: committed records from there on are not read. Read them with "
+        "isolationLevel=read_uncommitted.",
+        path=log.path,
+        offset=lost_from,
+        last_offset=log.log_end_offset - 1,
+    )
+    if options.mode == "FAILFAST":
+        raise error
+    _log.warning("%s", error)
 
 
 class _PartitionResolver:

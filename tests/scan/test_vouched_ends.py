@@ -215,6 +215,31 @@ class TestFiles:
         assert read_table(str(damaged), str(other.path)).num_rows == 9
 
 
+@pytest.mark.parametrize("tail", ["wrong CRC", "cut", "nothing"])
+class TestTransactions:
+    """The marker that would tell whether offsets 3 and 4 are committed is lost."""
+
+    @pytest.fixture
+    def path(self, log_root, tail):
+        log = log_root.partition("events").data(3).transactional(7, 2)
+        whole_bytes = len(log.segments[-1].data)
+        log.commit(7)
+        data = bytes(log.segments[-1].data)
+        log.segments[-1].data = data[:whole_bytes] + TAILS[tail](data[whole_bytes:])
+        log.write()
+        log_root.checkpoint(RECOVERY_POINT, {("events", 0): 6})
+        return log_root.path
+
+    def test_a_read_of_committed_rows_fails(self, path):
+        with pytest.raises(CorruptRecordError):
+            read_table(str(path), isolation_level="read_committed")
+
+    def test_a_read_that_goes_on_warns(self, path, caplog):
+        table = read_table(str(path), isolation_level="read_committed", mode="DROPMALFORMED")
+        assert table.num_rows == 3
+        assert caplog.text
+
+
 class TestBesideABroker:
     """What vouches is taken back, or the file grows, while a read looks."""
 
