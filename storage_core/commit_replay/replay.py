@@ -67,7 +67,13 @@ from storage_core.commit_replay.publish import (
 )
 from storage_core.commit_replay.staged_batches import in_parallel
 from storage_core.directory.segment_listing import regular_file_names
-from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError, SegmentLogError
+from storage_core.errors import (
+    CorruptCheckpointError,
+    CorruptError,
+    LogDirectoryError,
+    SegmentLogError,
+    UnreadableError,
+)
 from storage_core.record.batch_header import batch_fingerprint
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment.file_names import (
@@ -514,13 +520,20 @@ class _CommitReplay:
             directory = os.path.join(self.root, f"{partition.topic}-{partition.partition}")
             names = regular_file_names(filesystem, directory)
             bases = [base for base in names.base_offsets(LOG_SUFFIX) if base <= partition.log_start_after]
-            for suffix in (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LOG_SUFFIX) if bases else ():
-                for base_offset in names.base_offsets(suffix):
-                    if base_offset < bases[-1]:
-                        path = f"{directory}/{base_offset:020d}{suffix}"
-                        filesystem.set_modified_ms(path, self.journal.entry.time_ms)
-                        filesystem.rename(path, path + DELETED_SUFFIX)
-                        changed.add(directory)
+            paths = [
+                f"{directory}/{base_offset:020d}{suffix}"
+                for suffix in ((*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LOG_SUFFIX) if bases else ())
+                for base_offset in names.base_offsets(suffix)
+                if base_offset < bases[-1]
+            ]
+            try:
+                for path in paths:
+                    filesystem.set_modified_ms(path, self.journal.entry.time_ms)
+                    filesystem.rename(path, path + DELETED_SUFFIX)
+                    changed.add(directory)
+            except UnreadableError as error:
+                # Files of another user, perhaps. The rows are committed, and no reader sees these.
+                _log.warning("Overwritten segments stay where they are, and take space: %s", error)
         return changed
 
     def _flush_changed(self, directories: Collection[str]) -> None:

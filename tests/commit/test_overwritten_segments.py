@@ -8,7 +8,7 @@ import pytest
 
 from storage_core import FileSystem, read_table
 from storage_core.commit.job import CommitJob
-from storage_core.errors import SegmentLogError
+from storage_core.errors import SegmentLogError, UnreadableError
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_schema, read_task
@@ -89,6 +89,28 @@ def test_an_aborted_or_refused_job_frees_nothing():
     with pytest.raises(SegmentLogError):
         job.commit()
     assert names_in(filesystem, "") == before
+
+
+def test_segments_of_another_user_stay(caplog, monkeypatch):
+    """Who may write to a directory need not own its files; only the owner may set their time."""
+    filesystem = filled(SimulatedFileSystem())
+    before = names_in(filesystem, ".log")
+
+    def refuse(path, modified_ms):
+        raise UnreadableError("User 7 may not change the time of this path.", path=path)
+
+    monkeypatch.setattr(filesystem, "set_modified_ms", refuse)
+    for number in range(2):
+        overwrite(filesystem, number)
+    assert [(each.name, each.getMessage()[:57]) for each in caplog.records] == [
+        ("storage_core.commit_replay.replay", "Overwritten segments stay where they are, and take space:")
+    ] * 2
+    assert set(before) < set(names_in(filesystem, ".log"))
+    assert names_in(filesystem, ("journal", "commit-in-progress"), ROOT) == []
+    assert [offset for offset, _ in contents(filesystem, ROOT)["t", 0]] == list(range(120, 180))
+    monkeypatch.undo()
+    overwrite(filesystem, 2)
+    assert names_in(filesystem, ".log")[0] == f"{180:020d}.log"
 
 
 def test_a_read_that_was_planned_before_goes_on(tmp_path):
