@@ -139,18 +139,27 @@ def join_copies(filesystem: FileSystem, logs: Sequence[PartitionLog]) -> Partiti
         join.add(log, scout)
     pieces = join.result()
     joined = logs[0]
-    end_offset = max(scout.log_end_offset for scout in scouts)
+    end_offset = reached_offset = max(scout.log_end_offset for scout in scouts)
     # A log that is read alone knows what its own checkpoints say.
     known_end_offset = max(log.known_end_offset for log in logs[1:])
     if any(piece.log is not joined for piece in pieces):
         known_end_offset = max(log.known_end_offset for log in logs)
+        last = pieces[-1].log
+        is_last_whole = scouts[logs.index(last)].log_end_offset == pieces[-1].end_offset
         for log in logs:
+            if log is not last or not is_last_whole:
+                log.end_with_valid_batches()
             # Limits the last segment to the log end. Damage there is an error only for who reads it.
             with contextlib.suppress(CorruptError):
-                _ = log.end_with_valid_batches().log_end_offset
+                _ = log.log_end_offset
+                if log is last and is_last_whole:
+                    # No other copy has what is known to have followed.
+                    pieces[-1] = pieces[-1]._replace(end_offset=log.log_end_offset)
         joined = JoinedLog(filesystem, pieces, logs)
+        joined.missing_from = last.missing_from
         end_offset = joined.log_end_offset
-    if known_end_offset > end_offset:
+        reached_offset = max(end_offset, last.known_end_offset)
+    if known_end_offset > reached_offset:
         join.notices.append(
             f"No copy of {joined.topic}-{joined.partition} has offsets {end_offset} to {known_end_offset - 1}, which its "
             "checkpoints know."

@@ -146,13 +146,13 @@ class LogDirectoryFiles:
 
     Attributes:
         is_own: Whether this process has the logs open for writing, so that no other process changes them.
-        reported: The ends of logs that were warned of: path, end offset and the offset that was expected.
+        reported: The logs that were warned of because they end too early: path, and the offset that was expected.
     """
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self.path = path
         self.is_own = False
-        self.reported: set[tuple[str, int, int]] = set()
+        self.reported: set[tuple[str, int]] = set()
         self._filesystem = filesystem
         self._present: dict[str, tuple[FileStatus | None, dict[tuple[str, int], int]]] = {}
 
@@ -238,6 +238,7 @@ class LogDirectoryFiles:
     def without_checkpoints(self) -> LogDirectoryFiles:
         """The same files, as if there were no checkpoint of log starts, recovery points and high watermarks."""
         files = LogDirectoryFiles(self._filesystem, self.path)
+        files.reported = self.reported
         files.visibility = self.visibility
         files.log_start_offsets = files.recovery_points = files.high_watermarks = {}
         files.vouching_high_watermarks = {}

@@ -376,7 +376,7 @@ class PartitionLog:
         found = vouchers.end_after(next_offset, tail, declared_offset)
         if found is None or not (found.is_lost_by_crash or (self._is_followed and tail != "bad")):
             return found
-        reported, lost = self.directory.root.reported, (self.path, next_offset, found.offset)
+        reported, lost = self.directory.root.reported, (self.path, found.offset)
         if lost not in reported:
             reported.add(lost)
             _log.warning(

@@ -170,7 +170,7 @@ def locate_spans(wanted: PartitionRange) -> Iterator[LogSpan]:
     if (
         missing_from is not None
         and wanted.end_offset > missing_from
-        and (wanted.start_offset <= missing_from or wanted.is_first)
+        and (wanted.start_offset <= missing_from or wanted.is_first or not log.skip_damage)
     ):
         yield _missing_span(wanted, max(wanted.start_offset, missing_from))
 
@@ -183,7 +183,7 @@ def _missing_span(wanted: PartitionRange, start_offset: int) -> LogSpan:
     return LogSpan(
         wanted.topic,
         wanted.partition,
-        log.path,
+        segment.directory,
         segment.base_offset,
         os.path.basename(segment.log_path),
         start_offset,

@@ -329,6 +329,9 @@ class _TaskReader:
         try:
             log = self._present_log(span)
             if log is not None:
+                if not log.segments:
+                    # What was planned is gone: that is data loss, whatever checkpoints say.
+                    log.end_with_valid_batches()
                 start_offset = max(next_offset, log.log_start_offset)
                 is_complete = (
                     bool(log.segments)

@@ -405,6 +405,7 @@ class LogStream:
                 watch.observe(path)
                 roots[path] = LogDirectoryFiles(self._filesystem, path)
                 roots[path].visibility = watch.visibility_of(path)
+                roots[path].reported = self._tail.reported_of(path)
             return roots[path]
 
         for key in keys:
@@ -444,8 +445,9 @@ class LogStream:
             isolation_level="read_uncommitted",
         )
         wanted = resolve_partition(self._filesystem, directory, bounds, logging.DEBUG)
-        if is_continued and wanted.start_offset == start_offset:
+        if is_continued and wanted.start_offset == start_offset > wanted.log.log_start_offset:
             # Damage that reaches into this batch was described by the one that it began in.
+            _warn_of_damage_before(wanted)
             wanted = dataclasses.replace(wanted, is_first=False)
         if not self._has_planned and options.isolation_level == "read_committed":
             _require_stable(wanted.log, end_offset)
@@ -521,6 +523,25 @@ def _end_within(wanted: PartitionRange, max_bytes: int) -> int:
         if left_bytes <= 0:
             return span.end_offset
     return wanted.end_offset
+
+
+def _warn_of_damage_before(wanted: PartitionRange) -> None:
+    """Warn of what a batch loses to damage that begins in an earlier batch, which may have been whole when it was read."""
+    log, start_offset, end_offset = wanted.log, wanted.start_offset, wanted.end_offset
+    index = log.segment_index_for(start_offset)
+    if index is None or not log.skip_damage:
+        return
+    damage = log.read_segment(index, lambda segment: segment.locate_offset(start_offset).damage)
+    if damage is not None and damage.start_offset < start_offset < damage.end_offset:
+        damage_offset, end_offset = damage.start_offset, min(end_offset, damage.end_offset)
+    elif log.missing_from is not None and log.missing_from < start_offset:
+        damage_offset = log.missing_from
+    else:
+        return
+    _log.warning(
+        "%s-%d: offsets %d to %d of a batch are left out: they are in damage that begins at offset %d, in an earlier batch.",
+        *(log.topic, log.partition, start_offset, end_offset - 1, damage_offset),
+    )
 
 
 def _require_stable(log: PartitionLog, end_offset: int) -> None:

@@ -134,7 +134,6 @@ class _Root:
         judged_s: When all partitions were last looked at because it did not change.
         high_watermarks: Its content.
         left_out: The partitions that a warning named, because records after their high watermarks are left out.
-        reported: The ends of its logs that were warned of.
     """
 
     path: str
@@ -145,7 +144,6 @@ class _Root:
     judged_s: float = -float("inf")
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     left_out: set[TopicPartition] = field(default_factory=set)
-    reported: set[tuple[str, int, int]] = field(default_factory=set)
 
     @property
     def ends_at_high_watermark(self) -> bool:
@@ -171,6 +169,7 @@ class LogTail:
         self._options = options
         self._watch = CommitWatch(filesystem)
         self._roots: dict[str, _Root] = {}
+        self._reported: dict[str, set[tuple[str, int]]] = {}
         # Those that existed in an earlier look, as they were then.
         self._absent: dict[TopicPartition, TailedPartition] = {}
         # By path, the status of the directories whose entries are partitions or log directories, and whether a later
@@ -209,13 +208,18 @@ class LogTail:
     def log_of(self, key: TopicPartition) -> PartitionLog:
         """List a partition as it is now, with the commits that were visible at the last look."""
         directory = self.partitions[key].directory.anew(self._root_files)
-        return load_log(self._filesystem, directory, self.options_of(key))
+        return load_log(self._filesystem, directory, self.options_of(key), is_followed=True)
 
     def _root_files(self, path: str) -> LogDirectoryFiles:
         """The present files of a log directory, with the commits that were visible at the last look."""
         root = LogDirectoryFiles(self._filesystem, path)
         root.visibility = self._watch.visibility_of(path)
+        root.reported = self.reported_of(path)
         return root
+
+    def reported_of(self, path: str) -> set[tuple[str, int]]:
+        """Return which logs of a log directory were warned of because they end too early; a set to add to."""
+        return self._reported.setdefault(path, set())
 
     def _changed_roots(self) -> set[str]:
         """The log directories in which commits or truncations became visible."""
@@ -259,6 +263,9 @@ class LogTail:
             elif (tailed.directory.path, tailed.place) != (directory.path, place):
                 # Moved to another disk, or another volume is mounted here: its list of truncations is another one.
                 tailed = TailedPartition(directory, place, tailed.end_offset, topic_id=tailed.topic_id)
+            elif tailed.directory.copies != directory.copies:
+                # One has come, or has gone.
+                tailed.directory, tailed.directory_status = directory, None
             self.partitions[directory.topic_partition] = tailed
             self._root_of(directory).partitions.append(tailed)
             self._places.setdefault(directory.root.path, _UNKNOWN)
@@ -396,7 +403,6 @@ class LogTail:
             each.directory_status = self._filesystem.status(each.directory.path, follow_symlinks=True)
             each.active_status = self._filesystem.status(each.active_path) if each.active_path else None
         files = self._root_files(root.path)
-        files.reported = root.reported
         before = files.visibility
         found = [(each, self._end_of(each, root, files)) for each in suspects]
         if read_visibility(self._filesystem, root.path, before) != before:

@@ -237,6 +237,38 @@ class TestUnion:
         make_newer(new / "orders-0", 230, 250, 1)
         assert stream.latest_offsets({("orders", 0): 230}) == {("orders", 0): 250}
 
+    def test_a_stream_goes_on_without_a_copy_that_has_gone(self, tmp_path):
+        partition = write_copy(tmp_path / "roots" / "a", {0: batches(0, 50)})
+        write_copy(tmp_path / "roots" / "b", {0: batches(0, 50)})
+        stream = LogStream(
+            FileSystem(), parse_stream_options({"path": str(tmp_path / "roots"), "ending_at": "logEnd"})
+        )
+        assert stream.initial_offsets() == {("orders", 0): 50}
+        (tmp_path / "roots" / "b").rename(tmp_path / "away")
+        make_newer(partition, 50, 60, 0, segment=0)
+        found = [stream.latest_offsets({("orders", 0): 50}) for _ in range(3)]
+        assert found[-1] == {("orders", 0): 60}
+
+    @pytest.mark.parametrize("checkpointed", [None, 200])
+    def test_a_damaged_end_that_something_vouches_for_is_damage(self, tmp_path, checkpointed):
+        write_copy(tmp_path / "a", {0: batches(0, 100)}, end=100)
+        newer = write_copy(tmp_path / "b", {80: batches(80, 200)}, start=80, end=checkpointed)
+        path = newer / f"{80:020d}.log"
+        path.write_bytes(path.read_bytes()[:-9] + bytes(9))
+        with pytest.raises(CorruptRecordError) as raised:
+            offsets_of(tmp_path)
+        assert (raised.value.offset, raised.value.last_offset) == (190, 199)
+        table = storage_core.read_table(str(tmp_path), mode="PERMISSIVE")
+        assert table["offset"].to_pylist() == [*range(190), None]
+
+    def test_an_end_that_is_cut_off_is_missing(self, tmp_path):
+        write_copy(tmp_path / "a", {0: batches(0, 100)}, end=100)
+        newer = write_copy(tmp_path / "b", {80: batches(80, 190)}, start=80, end=200)
+        with pytest.raises(CorruptRecordError) as raised:
+            offsets_of(tmp_path)
+        assert (raised.value.offset, raised.value.last_offset) == (190, 199)
+        assert str(newer) in str(raised.value)
+
 
 class TestContradictions:
     def test_the_batch_of_the_higher_epoch_where_they_overlap(self, tmp_path, caplog):

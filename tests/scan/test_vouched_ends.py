@@ -11,8 +11,10 @@ import pytest
 
 from storage_core import read_table
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog
-from storage_core.errors import CorruptRecordError
+from storage_core.errors import CorruptRecordError, DataLossError
 from storage_core.filesystem import FileSystem
+from tests.scan.copies import batches, write_copy
+from tests.scan.test_stream import Query
 
 RECOVERY_POINT, HIGH_WATERMARK = "recovery-point-offset-checkpoint", "replication-offset-checkpoint"
 WHOLE = 6
@@ -276,3 +278,83 @@ class TestBesideABroker:
         whole = new_log_root()
         whole.partition("events").data(3).data(3).data(4).write()
         assert read_table(str(damaged), str(whole.path)).num_rows == END
+
+
+@pytest.fixture
+def cut():
+    """Replaces what follows offset 39 in a log file of ten batches with another tail."""
+
+    def cut(path, tail):
+        data = path.read_bytes()
+        kept_bytes = sum(map(len, batches(0, 40).values()))
+        path.write_bytes(data[:kept_bytes] + TAILS[tail](data[kept_bytes:]))
+
+    return cut
+
+
+@pytest.fixture
+def partition(tmp_path):
+    """The directory of orders-0 with 100 records, which a broker has flushed and not closed."""
+    path = write_copy(tmp_path / "data", {0: batches(0, 100)}, end=100)
+    (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
+    return path
+
+
+class TestStreams:
+    @pytest.mark.parametrize("tail", ["nothing", "cut in its header", "garbage"])
+    @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
+    def test_a_batch_that_is_repeated_after_its_records_were_lost(self, partition, cut, tail, mode, caplog):
+        query = Query(partition.parent, mode=mode, max_offsets_per_trigger=50, ending_at="logEnd")
+        query.plan_batch()
+        query.run_batch()
+        query.plan_batch()
+        cut(partition / f"{0:020d}.log", tail)
+        if mode == "FAILFAST":
+            with pytest.raises(CorruptRecordError):
+                query.start()
+        else:
+            query.start()
+            assert len(query.rows) == 50
+            assert (
+                "offsets 50 to 99 of a batch are left out: they are in damage that begins at offset 40"
+                in caplog.text
+            )
+
+    def test_damage_that_ends_where_a_batch_begins_is_no_news(self, partition, caplog):
+        path = partition / f"{0:020d}.log"
+        sizes_bytes = [len(each) for each in batches(0, 100).values()]
+        data = bytearray(path.read_bytes())
+        data[sum(sizes_bytes[:5]) - 9] ^= 0xFF
+        path.write_bytes(data)
+        query = Query(partition.parent, mode="PERMISSIVE", max_offsets_per_trigger=50, ending_at="logEnd")
+        query.run()
+        described = [row for row in query.rows if row[2] is None]
+        assert (len(query.rows), len(described)) == (91, 1)
+        assert "in an earlier batch" not in caplog.text
+
+    def test_a_log_that_is_still_being_copied_is_warned_of_once(self, partition, caplog):
+        path = partition / f"{0:020d}.log"
+        data = path.read_bytes()
+        query = Query(partition.parent, max_offsets_per_trigger=10, ending_at="logEnd")
+        for batch_count in (4, 5, 7):
+            path.write_bytes(data[: sum(map(len, batches(0, 10 * batch_count).values()))])
+            query.run()
+            assert len(query.rows) == 10 * batch_count
+        assert caplog.text.count("the checkpoints say that it reached 100") == 1
+
+    def test_without_checkpoints_it_is_said_once_too(self, partition, caplog):
+        """Then it is the marker of the clean stop that says so."""
+        (partition.parent / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":5}')
+        path = partition / f"{0:020d}.log"
+        path.write_bytes(path.read_bytes()[:-9])
+        query = Query(partition.parent, max_offsets_per_trigger=10, ignore_checkpoints=True)
+        query.run()
+        assert len(query.rows) == 90
+        assert caplog.text.count("the checkpoints say that it reached 100") == 1
+
+    def test_a_log_that_ends_before_what_was_read_is_an_older_copy(self, partition, cut):
+        query = Query(partition.parent, ending_at="logEnd")
+        query.run()
+        cut(partition / f"{0:020d}.log", "nothing")
+        with pytest.raises(DataLossError, match="offset was changed from 100 to 40"):
+            query.start().run()
