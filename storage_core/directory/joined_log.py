@@ -292,12 +292,16 @@ def _may_have_more(other: PartitionLog, log: PartitionLog, index: int) -> bool:
     if place == len(bases) or bases[place] != base_offset:
         return True
     other_next_offset = bases[place + 1] if place + 1 < len(bases) else other.log_end_offset
-    is_longer = other.segments[place].size_bytes > log.segments[index].size_bytes
+    is_longer = _size_bytes(other, place) > _size_bytes(log, index)
     return (
         is_longer
         or other_next_offset > next_base_offset
         or (other_next_offset < next_base_offset and place + 1 < len(bases))
     )
+
+
+def _size_bytes(log: PartitionLog, index: int) -> int:
+    return log.read_segment(index, lambda segment: segment.size_bytes)
 
 
 def _end_of_segment(log: PartitionLog, index: int) -> int:

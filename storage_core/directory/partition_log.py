@@ -371,7 +371,9 @@ class PartitionLog:
         tail: TailKind = "none"
         declared_offset = next_offset
         if end is not None:
-            tail, declared_offset = self.segments[-1].tail_after(end)
+            tail, declared_offset = self.read_segment(
+                len(self.segments) - 1, lambda segment: segment.tail_after(end)
+            )
         vouchers = vouchers.lowered_to(vouchers_of(self.directory, is_present=True))
         found = vouchers.end_after(next_offset, tail, declared_offset)
         if found is None or not (found.is_lost_by_crash or (self._is_followed and tail != "bad")):

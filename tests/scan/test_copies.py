@@ -7,6 +7,8 @@ import shutil
 import pytest
 
 import storage_core
+from storage_core.directory import PartitionLog, find_partitions
+from storage_core.directory.joined_log import join_copies
 from storage_core.errors import CorruptRecordError, DataLossError
 from storage_core.filesystem import FileSystem
 from storage_core.scan.explanation import explain_plan
@@ -236,6 +238,19 @@ class TestUnion:
         assert stream.latest_offsets({("orders", 0): 200}) == {("orders", 0): 230}
         make_newer(new / "orders-0", 230, 250, 1)
         assert stream.latest_offsets({("orders", 0): 230}) == {("orders", 0): 250}
+
+    @pytest.mark.parametrize("name", ["a", "b"])
+    @pytest.mark.parametrize("base_offset", [0, 30])
+    def test_a_segment_that_is_deleted_while_they_are_compared(self, tmp_path, name, base_offset):
+        segments = {0: batches(0, 30), 30: batches(30, 60), 60: batches(60, 100)}
+        for root in "ab":
+            write_copy(tmp_path / root, segments)
+        filesystem = FileSystem()
+        (directory,) = find_partitions(filesystem, [str(tmp_path)])
+        logs = [PartitionLog.load(filesystem, each) for each in (directory, *directory.copies)]
+        (tmp_path / name / "orders-0" / f"{base_offset:020d}.log").unlink()
+        with pytest.raises(DataLossError, match="Read again"):
+            join_copies(filesystem, logs)
 
     def test_a_stream_goes_on_without_a_copy_that_has_gone(self, tmp_path):
         partition = write_copy(tmp_path / "roots" / "a", {0: batches(0, 50)})

@@ -267,6 +267,13 @@ class TestBesideABroker:
         log_root.checkpoint(HIGH_WATERMARK, {("events", 0): END})
         assert log.log_end_offset == WHOLE
 
+    def test_a_segment_that_is_deleted_before_what_follows_it_is_looked_at(self, make):
+        log = self.load(make("garbage", recovery_point=END))
+        assert log.valid_end_offset == WHOLE
+        os.unlink(log.segments[-1].log_path)
+        with pytest.raises(DataLossError, match="Read again"):
+            _ = log.log_end_offset
+
     def test_a_checkpoint_that_cannot_be_parsed_says_nothing(self, make, caplog):
         path = make("wrong CRC")
         (path / HIGH_WATERMARK).write_text("nonsense")
