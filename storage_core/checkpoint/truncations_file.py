@@ -88,6 +88,12 @@ def truncated_to(
     return min((line.offset for line in added if line.log == (topic, partition)), default=None)
 
 
+def is_known_since(filesystem: FileSystem, root: str, since_bytes: int) -> bool:
+    """Return True if the truncations since the file had a size are known."""
+    is_unchanged = truncations_bytes(filesystem, root) == since_bytes
+    return is_unchanged or _read(filesystem, root, since_bytes) is not None
+
+
 def is_truncation_under_way(filesystem: FileSystem, root: str) -> bool:
     """Whether a log is being truncated, or was when the process died."""
     if not truncations_bytes(filesystem, root):

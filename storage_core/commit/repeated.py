@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint.truncations_file import truncated_to
+from storage_core.checkpoint.truncations_file import is_known_since, truncated_to
 from storage_core.commit.rows_digest import RowsDigest
 from storage_core.directory import PartitionLog
 from storage_core.errors import CorruptError, OptionError
@@ -100,33 +100,35 @@ def _query(settings: JobSettings) -> str:
 
 
 def _lost(job: JobContext, entry: CommitEntry, directories: Sequence[PartitionDirectory]) -> str:
-    """What is left of the offsets that a job has written; empty if all are."""
+    """What is left of the offsets that a job has written; empty if all are known to be."""
     by_partition = {directory.topic_partition: directory for directory in directories}
+    is_known = is_known_since(job.filesystem, job.root, entry.truncations_bytes)
     left_count, texts = 0, []
     for topic, partition, start, end in entry.ranges or ():
         directory = by_partition.get((topic, partition))
         first = last = end
         if directory is not None:
-            first, last = _bounds(job, directory, start, end, entry.truncations_bytes)
+            first, last = _bounds(job, directory, start, end, entry.truncations_bytes if is_known else None)
         left_count += last - first
         if last - first < end - start:
             left = f"{first} to {last - 1}" if first < last else "none"
             texts.append(f"{left} of offsets {start} to {end - 1} in {topic}-{partition}")
     if not texts:
-        return ""
+        return "" if is_known or not entry.ranges else ", and whether they are all left is not known"
     more = f" and {len(texts) - _PARTITIONS_SHOWN} more" if len(texts) > _PARTITIONS_SHOWN else ""
     return f", of which {left_count} are left ({', '.join(texts[:_PARTITIONS_SHOWN])}{more})"
 
 
 def _bounds(
-    job: JobContext, directory: PartitionDirectory, start: int, end: int, truncations_bytes: int
+    job: JobContext, directory: PartitionDirectory, start: int, end: int, truncations_bytes: int | None
 ) -> tuple[int, int]:
-    """The part of a range of offsets that is neither below the log start nor was truncated since."""
+    """The part of a range of offsets that is neither below the log start nor was truncated since, if that is known."""
     try:
         log = PartitionLog.load(job.filesystem, directory)
         first, last = max(start, log.log_start_offset), min(end, log.log_end_offset)
     except CorruptError:
         return end, end
-    cut = truncated_to(job.filesystem, job.root, *directory.topic_partition, truncations_bytes)
-    last = last if cut is None else min(last, cut)
+    if truncations_bytes is not None:
+        cut = truncated_to(job.filesystem, job.root, *directory.topic_partition, truncations_bytes)
+        last = last if cut is None else min(last, cut)
     return (first, last) if first < last else (end, end)

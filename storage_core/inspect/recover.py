@@ -33,7 +33,7 @@ from storage_core.checkpoint import (
     write_offset_checkpoint,
 )
 from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
-from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE
+from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE, TruncationsFile
 from storage_core.commit_files.commits_file import COMMITS_FILE, OWN_PREFIX
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.discovery import OTHER_DIRECTORIES
@@ -759,10 +759,12 @@ class _Copy:
         return target
 
     def _copy_root(self, plans: Sequence[PartitionPlan]) -> None:
-        for name in (META_PROPERTIES, _BOOTSTRAP_CHECKPOINT, COMMITS_FILE):
+        # A commit says how long the list of truncations was: its rows would count as truncated without the list.
+        for name in (META_PROPERTIES, _BOOTSTRAP_CHECKPOINT, COMMITS_FILE, TRUNCATIONS_FILE):
             path = os.path.join(self._survey.root.path, name)
             if path not in self._without:
                 self._copy_file(path, os.path.join(self._work, name))
+        TruncationsFile(self._filesystem, self._work).settle()
         cleaned = cleaner_offsets(self._filesystem, self._survey.root.path, plans)
         if cleaned:
             write_offset_checkpoint(

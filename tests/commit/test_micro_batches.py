@@ -210,6 +210,20 @@ def test_a_repeated_version_says_what_is_left_of_the_rows_that_it_stands_for(tmp
         assert "this job has 5 rows. To write it all the same, give it a higher version" in text
 
 
+def test_truncations_that_are_not_known_any_more_are_not_taken_for_a_loss(tmp_path, caplog):
+    """Who believes that the rows are gone forgets the version, and writes them twice."""
+    write_version(tmp_path, 1, BATCH)
+    truncate(tmp_path)
+    write_version(tmp_path, 2, BATCH)
+    (tmp_path / ".segmentlog-truncations").unlink()
+    (warning,) = warnings_of(caplog, lambda: write_version(tmp_path, 2, BATCH))
+    assert ", and whether they are all left is not known; this job has 5 rows" in warning
+    overwrite(tmp_path)
+    (warning,) = warnings_of(caplog, lambda: write_version(tmp_path, 2, BATCH))
+    assert "of which 0 are left" in warning
+    assert "not known" not in warning
+
+
 def test_a_repeated_version_with_another_number_of_rows_says_both(tmp_path, caplog):
     root = tmp_path / "logs"
     write_version(root, 7, BATCH)

@@ -416,6 +416,14 @@ def test_commits_are_kept_only_if_their_rows_are(source, partition, tmp_path, is
     assert (".segmentlog-commits" in names) == is_damaged
 
 
+def test_the_truncations_before_a_commit_are_kept_with_it(source, tmp_path):
+    """Its rows would count as truncated. One that was under way is over in the copy."""
+    (source / ".segmentlog-commits").write_bytes(b"")
+    (source / ".segmentlog-truncations").write_bytes(b"begin t 0 5\n")
+    run(source, tmp_path / "target")
+    assert (tmp_path / "target" / ".segmentlog-truncations").read_bytes() == b"begin t 0 5\nend t 0 5\n"
+
+
 # -- Indexes --------
 
 
