@@ -296,7 +296,10 @@ def parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogConf
 
 
 def _timestamp_limits(config: Mapping[str, str]) -> LogConfig | None:
-    """The limits of timestamps. Kafka's default for the future does not count: rows of a test or a plan may lie there."""
+    """Return the limits of timestamps; None if no option gives one.
+
+    Kafka's default for the future does not count: rows of a test or a plan may lie there.
+    """
     given = {name: value for name, value in config.items() if name in _TIMESTAMP_LIMITS}
     return LogConfig.from_dict({_TIMESTAMP_LIMITS[1]: LONG_MAX, **given}) if given else None
 

@@ -40,7 +40,7 @@ def address_space_bytes() -> int | None:
 
 @contextlib.contextmanager
 def explained_memory_limit() -> Iterator[None]:
-    """A context manager for a task: where Spark limits its addresses, it reserves few, and says so if they do not suffice.
+    """Make a task reserve few addresses where Spark limits them, and say so if they do not suffice.
 
     Raises:
         OptionError: They do not.

@@ -86,7 +86,7 @@ class WritePlan:
         return self.topics.get(topic) or TopicPlan(self.options.partition_count, is_new=True)
 
     def settings(self, topics: Iterable[str] = (), without_rows: Iterable[str] = ()) -> JobSettings:
-        """The settings of the commit, given the topics of the rows, and those to restore without rows.
+        """Return the settings of the commit, given the topics of the rows, and those to restore without rows.
 
         The topic of the options is among them.
         """
@@ -117,7 +117,7 @@ class WritePlan:
         )
 
     def _restored_offsets(self, written: set[str]) -> dict[tuple[str, int], tuple[int, int]]:
-        """Of topics with rows, of the one that the options name, and of those that have no rows to write.
+        """Return the offsets of topics with rows, of the one that the options name, and of those without rows to write.
 
         Other topics are not created: the DataFrame may hold only some of the source's topics. Internal topics must
         be read, or named.

@@ -211,7 +211,7 @@ class RowRouter:
 
 
 def _texts_of(names: pa.Array) -> tuple[str, ...]:
-    """Names of topics, which Spark does not check: a string may hold any bytes."""
+    """Return the names of topics, which Spark does not check: a string may hold any bytes."""
     try:
         return tuple(names.to_pylist())
     except UnicodeDecodeError as error:

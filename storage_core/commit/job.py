@@ -160,7 +160,7 @@ def _lock(job: JobContext, wait_seconds: float) -> FileLock:
 
 
 def _commits(job: JobContext, clock: Clock) -> CommitsFile:
-    """The last commits, and the last one of the job's application; a file with many lines is shortened."""
+    """Read the last commits, and the last one of the job's application; shorten a file with many lines."""
     filesystem, root, settings = job.filesystem, job.root, job.settings
     commits = read_commits_file(filesystem, root, settings.txn_app_id)
     if len(commits.entries) < _MANY_COMMITS and not _is_one_too_many(commits, settings):

@@ -146,7 +146,7 @@ def prepare(
 def _counted(
     staged: Mapping[tuple[str, int], Sequence[StagedBatches]], reported: RowsDigest | None
 ) -> RowsDigest:
-    """What identifies the rows, which are as many as the tasks have reported."""
+    """Return what identifies the rows, after a check that they are as many as the tasks have reported."""
     count = sum(each.record_count for batches in staged.values() for each in batches)
     if reported is None:
         return RowsDigest(count, checksum=None)
@@ -161,7 +161,7 @@ def _counted(
 def _identified(
     job: JobContext, entry: CommitEntry, rows: RowsDigest, partitions: Iterable[JournalledPartition]
 ) -> CommitEntry:
-    """The entry of an application's job, with what tells later whether the job is repeated and its rows are there."""
+    """Return the entry of an application's job, with what tells later whether the job is repeated and its rows are there."""
     ranges = tuple(
         WrittenRange(each.topic, each.partition, each.log_end_before, each.log_end_after)
         for each in partitions

@@ -100,7 +100,7 @@ def _query(settings: JobSettings) -> str:
 
 
 def _lost(job: JobContext, entry: CommitEntry, directories: Sequence[PartitionDirectory]) -> str:
-    """What is left of the offsets that a job has written; empty if all are known to be."""
+    """Say what is left of the offsets that a job has written; empty if all are known to be."""
     by_partition = {directory.topic_partition: directory for directory in directories}
     is_known = is_known_since(job.filesystem, job.root, entry.truncations_bytes)
     left_count, texts = 0, []
@@ -122,7 +122,7 @@ def _lost(job: JobContext, entry: CommitEntry, directories: Sequence[PartitionDi
 def _bounds(
     job: JobContext, directory: PartitionDirectory, start: int, end: int, truncations_bytes: int | None
 ) -> tuple[int, int]:
-    """The part of a range of offsets that is neither below the log start nor was truncated since, if that is known."""
+    """Return the part of a range of offsets that is neither below the log start nor was truncated since, if that is known."""
     try:
         log = PartitionLog.load(job.filesystem, directory)
         first, last = max(start, log.log_start_offset), min(end, log.log_end_offset)

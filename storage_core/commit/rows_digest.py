@@ -35,7 +35,7 @@ class RowsDigest:
     checksum: int | None = 0
 
     def __add__(self, other: RowsDigest) -> RowsDigest:
-        """The digest of both together."""
+        """Return the digest of both together."""
         is_known = self.checksum is not None and other.checksum is not None
         total = (self.checksum or 0) + (other.checksum or 0)
         return RowsDigest(self.count + other.count, total % _MODULUS if is_known else None)
@@ -70,7 +70,7 @@ def _topic_crcs(rows: RoutedRows) -> list[int]:
 
 
 def _byte_strings(column: pa.Array) -> tuple[npt.NDArray[Any], int]:
-    """The values, empty in place of nulls, and the number of nulls."""
+    """Return the values, empty in place of nulls, and the number of nulls."""
     if kinds.is_dictionary(column.type):
         column = column.dictionary_decode()
     if kinds.is_string_view(column.type):
@@ -81,7 +81,7 @@ def _byte_strings(column: pa.Array) -> tuple[npt.NDArray[Any], int]:
 
 
 def _timestamp_sum(column: pa.Array) -> int:
-    """The sum of the timestamps that the rows have, which are never the time of the job."""
+    """Sum up the timestamps that the rows have, which are never the time of the job."""
     if kinds.is_null(column.type):
         return 0
     numbers = column.drop_null().view(pa.int64()).to_numpy()

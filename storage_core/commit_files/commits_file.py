@@ -149,7 +149,7 @@ class CommitEntry:
         }
 
     def with_ranges(self, ranges: tuple[WrittenRange, ...], truncations_bytes: int) -> CommitEntry:
-        """The same commit with the offsets that it has written, unless its line would become long."""
+        """Return the same commit with the offsets that it has written, unless its line would become long."""
         entry = replace(self, ranges=ranges, truncations_bytes=truncations_bytes)
         return entry if len(json_bytes(entry.json_values())) <= _LONGEST_WITH_OFFSETS_BYTES else self
 
@@ -195,7 +195,7 @@ class CommitsFile:
         return any(entry.job_id == job_id for entry in self.entries)
 
     def last_of(self, txn_app_id: str) -> CommitEntry | None:
-        """The commit to which an application gave the highest number; None without one.
+        """Return the commit to which an application gave the highest number; None without one.
 
         The file must have been read for this application, or be short.
         """
@@ -204,7 +204,7 @@ class CommitsFile:
         return max(entries, key=lambda each: each.txn_version or 0, default=None)
 
     def with_version(self, txn_app_id: str | None, txn_version: int | None) -> CommitEntry | None:
-        """The last commit to which an application gave a number, if it is known."""
+        """Return the last commit to which an application gave a number, if it is known."""
         wanted = txn_app_id, txn_version
         known = self.entries if self.older is None else (self.older, *self.entries)
         found = (each for each in reversed(known) if (each.txn_app_id, each.txn_version) == wanted)
@@ -268,7 +268,7 @@ def _read(file: OpenFile, start_bytes: int = 0) -> bytes:
 
 
 def _archive(file: OpenFile) -> tuple[int, int]:
-    """Where the lines of older applications begin and end; (0, 0) without them."""
+    """Return where the lines of older applications begin and end; (0, 0) without them."""
     found = _ARCHIVE.match(file.read_at(_LONGEST_ARCHIVE_LINE_BYTES, 0))
     if found is None or not _is_whole(found[0]):
         return 0, 0
@@ -279,7 +279,7 @@ def _archive(file: OpenFile) -> tuple[int, int]:
 
 
 def _archived(file: OpenFile, low_bytes: int, high_bytes: int, token: bytes) -> CommitEntry | None:
-    """The line of an application, by a binary search; the bounds are starts of lines."""
+    """Find the line of an application by a binary search; the bounds are starts of lines."""
     while low_bytes < high_bytes:
         middle_bytes = (low_bytes + high_bytes) // 2
         # The line that holds the byte in the middle begins within this window, unless it is the first one.
@@ -301,7 +301,7 @@ def _archived(file: OpenFile, low_bytes: int, high_bytes: int, token: bytes) -> 
 
 
 def _application(line: bytes) -> bytes | None:
-    """The name of the application of a whole line, as it is there; None without one.
+    """Return the name of the application of a whole line, as it is there; None without one.
 
     Keys are sorted, and a quotation mark in a name is escaped. Parsing all of many lines would take long.
     """
@@ -322,7 +322,7 @@ def _between(line: bytes, before: bytes, after: bytes) -> bytes | None:
 
 
 def _token(txn_app_id: str) -> bytes:
-    """The name of an application as it is in its line."""
+    """Return the name of an application as it is in its line."""
     return json_bytes({"": txn_app_id})[len(b'{"":') : -1]
 
 
@@ -448,7 +448,7 @@ def _with_crc(data: bytes) -> bytes:
 
 
 def _all_lines(data: bytes, path: str) -> tuple[list[bytes], list[bytes], int]:
-    """The lines of older applications, the last lines, and where these end."""
+    """Return the lines of older applications, the last lines, and where these end."""
     found = _ARCHIVE.match(data)
     if found is None or not _is_whole(found[0]):
         return [], *_whole_lines(data, path, 0)
@@ -460,7 +460,7 @@ def _all_lines(data: bytes, path: str) -> tuple[list[bytes], list[bytes], int]:
 
 
 def _whole_lines(data: bytes, path: str, start_bytes: int) -> tuple[list[bytes], int]:
-    """The lines up to the last complete one, and where that ends; ``data`` begins at a position in the file."""
+    """Return the lines up to the last complete one, and where that ends; ``data`` begins at a position in the file."""
     lines = _lines(data)
     are_whole = [_is_whole(line) for line in lines]
     while are_whole and not are_whole[-1]:

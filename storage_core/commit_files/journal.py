@@ -264,7 +264,7 @@ def parse_own_journal(data: bytes, path: str) -> CommitJournal:
 
 
 def _staged_names(journal: CommitJournal) -> Iterator[tuple[str, str | None]]:
-    """The staged files that a journal names, each with the job that its name names."""
+    """Return the staged files that a journal names, each with the job in its name."""
     for name in journal.manifests:
         yield name, job_of(name)
     for partition in journal.partitions:

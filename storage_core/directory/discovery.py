@@ -184,7 +184,7 @@ def _topic_id(filesystem: FileSystem, directory: PartitionDirectory) -> str | No
 
 
 def _newest_leader_epoch(filesystem: FileSystem, directory: PartitionDirectory, end_offset: int) -> int:
-    """The newest leader epoch that has a batch: an entry at or beyond the log end has none."""
+    """Return the newest leader epoch that has a batch: an entry at or beyond the log end has none."""
     try:
         entries = read_leader_epoch_checkpoint(
             filesystem, os.path.join(directory.path, LEADER_EPOCH_CHECKPOINT)
@@ -424,7 +424,7 @@ class _Search:
 
     @property
     def has_log_directory(self) -> bool:
-        """Whether a log directory was found, with or without partitions."""
+        """Return True if a log directory was found, with or without partitions."""
         return bool(self._log_directories)
 
     def result(self) -> list[PartitionDirectory]:

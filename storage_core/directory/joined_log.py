@@ -57,7 +57,7 @@ class JoinedLog(PartitionLog):
 
     @cached_property
     def high_watermark(self) -> int | None:
-        """The highest one of all copies."""
+        """Return the highest high watermark of all copies."""
         return max(
             (each.high_watermark for each in self._logs if each.high_watermark is not None), default=None
         )
@@ -99,7 +99,7 @@ class _JoinedSegments(Segments):
 
     @staticmethod
     def look_up(timestamp_ms: int, start_offset: int) -> Callable[[SegmentReader], TimestampOffset | None]:
-        """A search in a segment for the first record from an offset on that reaches a timestamp."""
+        """Return a search in a segment for the first record from an offset on that reaches a timestamp."""
         return lambda segment: segment.offset_for_timestamp(timestamp_ms, start_offset)
 
     def __getitem__(self, index: int) -> SegmentReader:  # type: ignore[override]
@@ -211,7 +211,7 @@ class _Join:
         self._added.append(scout)
 
     def result(self) -> list[Piece]:
-        """The pieces in order. What no copy has at the end of a segment may be damage there, which a read reports."""
+        """Return the pieces in order. What no copy has at the end of a segment may be damage there, which a read reports."""
         missing = [
             (before.end_offset, after.start_offset)
             for before, after in pairwise(self._pieces)
@@ -228,7 +228,7 @@ class _Join:
         self._pieces = sorted([*self._pieces, *pieces], key=lambda piece: piece[:2])
 
     def _limit_of(self, scout: PartitionLog) -> int:
-        """The offset from which on a copy contradicts those before it."""
+        """Find the offset from which on a copy contradicts those before it."""
         limit_offset = MAX_OFFSET + 1
         if self._is_compacted:
             return limit_offset
@@ -255,7 +255,7 @@ class _Join:
 
 
 def _is_compacted(log: PartitionLog) -> bool:
-    """Whether gaps in a log are no sign of lost records."""
+    """Return True if gaps in a log are no sign of lost records."""
     directory = log.directory
     return directory.topic in INTERNAL_TOPICS or directory.topic_partition in directory.root.cleaner_offsets
 
@@ -263,7 +263,7 @@ def _is_compacted(log: PartitionLog) -> bool:
 def _ranges_of(
     log: PartitionLog, others: Sequence[PartitionLog], *, is_compacted: bool
 ) -> Iterator[tuple[int, int]]:
-    """The ranges of offsets that a copy has, without what is missing at the end of its segments.
+    """Find the ranges of offsets that a copy has, without what is missing at the end of its segments.
 
     A segment's end is looked up only if another copy may have more: if it has a segment that begins in between, or a
     longer one in its place.
@@ -283,7 +283,7 @@ def _ranges_of(
 
 
 def _may_have_more(other: PartitionLog, log: PartitionLog, index: int) -> bool:
-    """Whether a copy may have records at the end of another one's segment that the other one lacks."""
+    """Return True if a copy may have records at the end of another one's segment that the other one lacks."""
     base_offset, next_base_offset = log.segments.base_offsets[index : index + 2]
     if not (other.log_start_offset < next_base_offset and base_offset < other.log_end_offset):
         return False
@@ -305,7 +305,7 @@ def _size_bytes(log: PartitionLog, index: int) -> int:
 
 
 def _end_of_segment(log: PartitionLog, index: int) -> int:
-    """The next offset after a segment's last batch, or after damage at its end."""
+    """Find the next offset after a segment's last batch, or after damage at its end."""
     next_base_offset = log.segments.base_offsets[index + 1]
     try:
         location = log.read_segment(index, lambda segment: segment.locate_offset(next_base_offset - 1))
@@ -319,7 +319,7 @@ def _end_of_segment(log: PartitionLog, index: int) -> int:
 
 
 def _uncovered(start_offset: int, end_offset: int, pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
-    """The parts of a range that no piece covers."""
+    """Find the parts of a range that no piece covers."""
     for piece in pieces:
         if start_offset < min(piece.start_offset, end_offset):
             yield start_offset, min(piece.start_offset, end_offset)
@@ -331,7 +331,7 @@ def _uncovered(start_offset: int, end_offset: int, pieces: Sequence[Piece]) -> I
 def _first_difference(
     first: PartitionLog, second: PartitionLog, start_offset: int, end_offset: int
 ) -> int | None:
-    """The lowest offset, of a range that both logs have, at which their batches were found to differ."""
+    """Find the lowest offset, of a range that both logs have, at which their batches were found to differ."""
     if start_offset >= end_offset:
         return None
     epochs = {
@@ -359,7 +359,7 @@ def _first_difference(
 
 
 def _epochs_of(log: PartitionLog) -> list[EpochEntry]:
-    """The leader epochs that have a batch."""
+    """Return the leader epochs that have a batch."""
     try:
         return [entry for entry in log.leader_epochs if entry.start_offset < log.log_end_offset]
     except SegmentLogError:
@@ -371,13 +371,13 @@ def _newest_epoch(log: PartitionLog) -> int:
 
 
 def _differ(first: PartitionLog, second: PartitionLog, offset: int) -> bool:
-    """Whether both logs have a batch with an offset, and these batches are not the same."""
+    """Return True if both logs have a batch with an offset, and these batches are not the same."""
     one, two = _batch_with(first, offset), _batch_with(second, offset)
     return one is not None and two is not None and one != two
 
 
 def _batch_with(log: PartitionLog, offset: int) -> tuple[int, int] | None:
-    """The last offset and the CRC of the batch that holds an offset; None if there is none."""
+    """Find the last offset and the CRC of the batch that holds an offset; None if there is none."""
     index = log.segment_index_for(offset)
     if index is None:
         return None
@@ -391,7 +391,7 @@ def _batch_with(log: PartitionLog, offset: int) -> tuple[int, int] | None:
 
 
 def _shown(ranges: Sequence[tuple[int, int]]) -> str:
-    """Ranges of offsets for a message, of many the first ones."""
+    """Write ranges of offsets for a message, of many only the first ones."""
     shown = [f"{start} to {end - 1}" for start, end in ranges[:_SHOWN_RANGES]]
     more = len(ranges) - _SHOWN_RANGES
     return ", ".join(shown) + (f" and {more} more ranges" if more > 0 else "")

@@ -189,11 +189,11 @@ class LogDirectoryFiles:
 
     @cached_property
     def vouching_high_watermarks(self) -> Mapping[tuple[str, int], int]:
-        """The high watermarks as far as they say how long the logs were; none if the checkpoint cannot be parsed."""
+        """Return the high watermarks for what they say of the lengths of logs; none if the checkpoint cannot be parsed."""
         return self.present_high_watermarks()
 
     def present_high_watermarks(self) -> Mapping[tuple[str, int], int]:
-        """The same as they are on disk now."""
+        """Return the high watermarks as they are on disk now; none if the checkpoint cannot be parsed."""
         return self._present_offsets(
             REPLICATION_OFFSET_CHECKPOINT, "no high watermark says how long a log was"
         )
@@ -212,7 +212,7 @@ class LogDirectoryFiles:
 
     @cached_property
     def cleaner_offsets(self) -> dict[tuple[str, int], int]:
-        """Up to where logs were compacted, per (topic, partition)."""
+        """Return up to where logs were compacted, per (topic, partition)."""
         return self._offsets_or_none(CLEANER_OFFSET_CHECKPOINT, "no log is known to be compacted")
 
     @cached_property
@@ -236,7 +236,7 @@ class LogDirectoryFiles:
         return read_visibility(self._filesystem, self.path)
 
     def without_checkpoints(self) -> LogDirectoryFiles:
-        """The same files, as if there were no checkpoint of log starts, recovery points and high watermarks."""
+        """Return the same files, as if there were no checkpoint of log starts, recovery points and high watermarks."""
         files = LogDirectoryFiles(self._filesystem, self.path)
         files.reported = self.reported
         files.visibility = self.visibility
@@ -245,7 +245,7 @@ class LogDirectoryFiles:
         return files
 
     def _offsets_or_none(self, file_name: str, consequence: str) -> dict[tuple[str, int], int]:
-        # A starting broker, too, ignores the first two if they are damaged.
+        # What the segments hold can be read without them.
         try:
             return read_offset_checkpoint(self._filesystem, os.path.join(self.path, file_name))
         except CorruptCheckpointError as error:
@@ -272,12 +272,12 @@ class PartitionDirectory:
     copies: tuple[PartitionDirectory, ...] = field(default=(), compare=False)
 
     def without_checkpoints(self) -> PartitionDirectory:
-        """The same directories, without the checkpoints of their roots."""
+        """Return the same directories, without the checkpoints of their roots."""
         roots = {each.root.path: each.root.without_checkpoints() for each in (self, *self.copies)}
         return self.anew(roots.__getitem__)
 
     def anew(self, root_of: Callable[[str], LogDirectoryFiles]) -> PartitionDirectory:
-        """The same directories, with the present files of their roots."""
+        """Return the same directories, with the present files of their roots."""
         copies = tuple(copy.anew(root_of) for copy in self.copies)
         return replace(self, root=root_of(self.root.path), copies=copies)
 

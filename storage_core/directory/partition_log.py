@@ -109,15 +109,15 @@ class Segments(Sequence[SegmentReader]):
         return self._keep(self._open_segment(base_offset, self.file_names, suffix))
 
     def next_base_offset(self, index: int) -> int | None:
-        """The base offset of the next segment in the same directory; None for the last one."""
+        """Return the base offset of the next segment in the same directory; None for the last one."""
         return self.base_offsets[index + 1] if index + 1 < len(self) else None
 
     def end_offset(self, index: int) -> int | None:
-        """The offset up to which a segment is read; None for the log end."""
+        """Return the offset up to which a segment is read; None for the log end."""
         return self.next_base_offset(index)
 
     def file_base_offset(self, index: int) -> int:
-        """The base offset in the name of a segment's file, which may be below the offset from which on it is read."""
+        """Return the base offset in the name of a segment's file, which may be below the offset from which on it is read."""
         return self.base_offsets[index]
 
     def reopen(self, index: int, suffix: str = "") -> SegmentReader:
@@ -273,7 +273,7 @@ class PartitionLog:
 
     @cached_property
     def topic_id(self) -> str | None:
-        """The topic's id; None if ``partition.metadata`` is missing or cannot be read. No row needs it."""
+        """Return the topic's id; None if ``partition.metadata`` is missing or cannot be read. No row needs it."""
         try:
             return read_partition_metadata(self._filesystem, os.path.join(self.path, PARTITION_METADATA))
         except (CorruptCheckpointError, LogDirectoryError) as error:
@@ -296,7 +296,7 @@ class PartitionLog:
 
     @cached_property
     def valid_end_offset(self) -> int:
-        """The next offset after the last whole, valid batch; raises what `log_end_offset` raises."""
+        """Return the next offset after the last whole, valid batch; raises what `log_end_offset` raises."""
         if not self.segments:
             return self.log_start_offset
         end = self.read_segment(len(self.segments) - 1, lambda segment: segment.end())
@@ -305,7 +305,7 @@ class PartitionLog:
 
     @cached_property
     def log_end_offset(self) -> int:
-        """The next offset after the last whole, valid batch, or after what is known to have followed it.
+        """Return the next offset after the last whole, valid batch, or after what is known to have followed it.
 
         Raises:
             CorruptRecordError: Damage in the last segment, followed by a valid batch.
@@ -352,12 +352,12 @@ class PartitionLog:
 
     @property
     def known_end_offset(self) -> int:
-        """The offset that the log reached, as far as checkpoints say; 0 if they do not say."""
+        """Return the offset that the log reached, as far as checkpoints say; 0 if they do not say."""
         vouchers = self._vouchers
         return vouchers.known_offset if vouchers is not None and vouchers.is_of_this_log else 0
 
     def _vouched_end(self, next_offset: int) -> VouchedEnd | None:
-        """The end that the log is known to have had, if it is after that of its valid batches."""
+        """Return the end that the log is known to have had, if it is after that of its valid batches."""
         vouchers = self._vouchers
         if vouchers is None:
             return None

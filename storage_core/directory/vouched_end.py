@@ -73,7 +73,7 @@ class Vouchers:
 
     @property
     def known_offset(self) -> int:
-        """The offset that the log reached, as far as the checkpoints say."""
+        """Return the offset that the log reached, as far as the checkpoints say."""
         return max(self.recovery_point, self.high_watermark)
 
     def is_end_after_crash(self, next_offset: int) -> bool:

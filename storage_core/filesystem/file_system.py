@@ -180,7 +180,7 @@ class FileSystem:
 
     @contextlib.contextmanager
     def replacing(self, path: str, *, like: Sequence[str] = ()) -> Iterator[WritableFile]:
-        """A context manager with a new file that gets the name ``path`` at the end, or is deleted after an error.
+        """Open a new file that gets the name ``path`` at the end of a ``with`` block, or is deleted after an error.
 
         Durable only if the caller flushes the file, and then with `flush_directory`.
         """

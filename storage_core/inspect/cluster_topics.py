@@ -101,7 +101,7 @@ def read_cluster_topics(
 
 
 def _files(filesystem: FileSystem, directory: str) -> tuple[int, list[str]]:
-    """The newest snapshot and the log files after it, and the offset after the snapshot."""
+    """Find the newest snapshot and the log files after it, and the offset after the snapshot."""
     names = [each.name for each in filesystem.list_directory(directory) if each.is_regular_file]
     bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
     bases = [base for base in bases if log_file_name(base) in names]

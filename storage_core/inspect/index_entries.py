@@ -148,7 +148,7 @@ class JudgedIndexes:
 
     @property
     def indexed_offset(self) -> int:
-        """The offset after the last one that an offset or time index knows, if the log contradicts it only in being shorter."""
+        """Return the offset after the last one that an index knows, if the log contradicts it only in being shorter."""
         return 1 + max(
             (
                 int(index.columns["offset"][-1])

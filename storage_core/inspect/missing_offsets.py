@@ -253,7 +253,7 @@ class OffsetAccount:
             )  # fmt: skip
 
     def _end_of_orphan(self, offset: int) -> int:
-        """The offset after the last one that an index without a log file knows; for a snapshot, its own."""
+        """Return the offset after the last one that an index without a log file knows; for a snapshot, its own."""
         name = offset_index_file_name(offset)
         if name not in self._names:
             return offset
@@ -282,7 +282,7 @@ def _from_to(offsets: list[int], start_offset: int, end_offset: int) -> list[int
 def _without(
     start_offset: int, end_offset: int, ranges: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """What is left of a range of offsets without others, ascending."""
+    """Find what is left of a range of offsets without others, ascending."""
     for start, end in ranges:
         if start >= end_offset:
             break

@@ -76,7 +76,7 @@ def _find_topics(
 
 
 def _voters(filesystem: FileSystem, directory: str, check: RootCheck) -> list[int]:
-    """The controllers that ``quorum-state`` names; a newer one names none."""
+    """Return the controllers that ``quorum-state`` names; a newer one names none."""
     path = os.path.join(directory, "quorum-state")
     try:
         data = filesystem.read_file(path, _MOST_STATE_BYTES)

@@ -236,7 +236,7 @@ class _PartitionCheck:
         return [f"its topic id is that of {owner}"]
 
     def _check_stray(self, path: str) -> None:
-        """A broker serves only what its cluster knows by its topic id."""
+        """Find out whether a broker sets the directory aside: it serves only what its cluster knows by its topic id."""
         topics, meta = self._root.topics, self._root.meta
         topic, partition = self._place.topic_partition
         if self._topic_id is None:
@@ -742,7 +742,7 @@ def _without_strays(offsets: list[int], bases: list[int]) -> list[int]:
 
 
 def with_topic_ids_compared(reports: Iterable[PartitionReport]) -> list[PartitionReport]:
-    """The reports, with findings where partitions of one topic in one log directory have different topic ids.
+    """Return the reports, with findings where partitions of one topic in one log directory have different topic ids.
 
     Where one of them has a finding already, the cluster has told which one is right.
     """

@@ -271,7 +271,7 @@ class Survey:
 
     @property
     def commits_path(self) -> str:
-        """The path of the file of commits, which is there or not."""
+        """Return the path of the file of commits, which is there or not."""
         return os.path.join(self.root.path, COMMITS_FILE)
 
     def marker_of(self, report: RecoveryReport) -> bytes | None:
@@ -306,7 +306,7 @@ class Survey:
         return tuple(self._with_topic_id(plan, ids) for plan in plans)
 
     def _with_topic_id(self, plan: PartitionPlan, ids: TopicIds) -> PartitionPlan:
-        """The plan with a topic id that was lost, and with why a broker would not serve the partition."""
+        """Return the plan with a topic id that was lost, and with why a broker would not serve the partition."""
         topic = plan.directory.topic
         if plan.topic_id is not None:
             problem = ids.contradiction(topic, plan.topic_id)
@@ -459,7 +459,7 @@ def _not_partitions(filesystem: FileSystem, root: str) -> Iterator[LeftOutFile]:
 
 
 def _not_found(filesystem: FileSystem, root: LogDirectoryFiles, known: set[str]) -> Iterator[LeftOutFile]:
-    """The partitions that checkpoints name, or that a directory is named after, and that have no log here."""
+    """Find the partitions that checkpoints name, or that a directory is named after, and that have no log here."""
     present: set[tuple[str, int]] = set()
     for entry in filesystem.list_directory(root.path):
         name = parse_partition_directory_name(entry.name)
@@ -560,7 +560,7 @@ def manifest_bytes(report: RecoveryReport) -> bytes:
 
 
 def _left_out_earlier(filesystem: FileSystem, root: str) -> dict[tuple[str, int], tuple[LeftOut, ...]]:
-    """What a recovery in place has left out that was interrupted, by partition.
+    """Read what an interrupted recovery in place has left out, by partition.
 
     Raises:
         LogDirectoryError: Its notes are damaged.

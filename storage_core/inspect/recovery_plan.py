@@ -331,7 +331,7 @@ class _Planner:
         )
 
     def _missing(self, log_start_offset: int) -> tuple[tuple[LeftOut, ...], tuple[LeftOut, ...]]:
-        """The offsets that are not there, and those that a compaction accounts for.
+        """Find the offsets that are not there, and those that a compaction accounts for.
 
         What is missing after a damaged end is added to what is said of that.
         """
@@ -685,7 +685,7 @@ def damaged_swaps(
         return ()
 
     def judged(base_offset: int, suffix: str) -> tuple[bool, int]:
-        """Whether a segment is valid, and where it ends."""
+        """Find out whether a segment is valid, and where it ends."""
         segment = SegmentReader(
             filesystem, path, base_offset, suffix=suffix, max_batch_bytes=max_batch_bytes, skip_damage=True
         )

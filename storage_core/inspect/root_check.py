@@ -137,7 +137,7 @@ class RootCheck:
                 )
 
     def _check_directories(self, root: LogRoot, entries: list[DirectoryEntry]) -> None:
-        """Directories that hold no log: a broker begins an empty one in them, or does not start."""
+        """Check directories that hold no log: a broker begins an empty one in them, or does not start."""
         known = {place.path for place in root.places}
         for entry in entries:
             path = os.path.join(root.path, entry.name)

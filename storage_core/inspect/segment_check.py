@@ -709,7 +709,7 @@ class _DeepReader:
 
     @property
     def wrong_max_timestamps(self) -> WrongMaxTimestamps | None:
-        """The batches seen so far whose header has another max timestamp than their records."""
+        """Return the batches seen so far whose header has another max timestamp than their records."""
         return self._rows.wrong_max_timestamps
 
     def malformed(self, window: BatchWindow) -> list[DamagedRange]:

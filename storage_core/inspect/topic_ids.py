@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING
 
 from storage_core.checkpoint import PARTITION_METADATA, read_partition_metadata
 from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, parse_partition_directory_name
-from storage_core.errors import (
-    CorruptCheckpointError,
-    LogDirectoryError,
-)
+from storage_core.errors import CorruptCheckpointError, LogDirectoryError
 from storage_core.inspect.cluster_topics import read_cluster_topics
 
 if TYPE_CHECKING:

@@ -118,7 +118,7 @@ def check_directory(
 
 
 def _lacking_at_end(segment: SegmentReader, vouchers: Vouchers) -> str | None:
-    """What was on disk, and the last segment lacks; None if nothing is known to be missing."""
+    """Return what was on disk and the last segment lacks; None if nothing is known to be missing."""
     end = segment.end()
     known_end = vouchers.flushed_end_after(end.next_offset, *segment.tail_after(end))
     if known_end is None:

@@ -207,7 +207,7 @@ def _read_slices(cursor: VarintCursor, limits: _Int64Array) -> Slices:
 def _read_headers(
     cursor: VarintCursor, section: RecordSection, rows: _Int64Array, limits: _Int64Array, *, decode: bool
 ) -> RecordHeaders | None:
-    """The headers of all records, of which each batch has a number of ``rows``; without ``decode``, only counts are checked."""
+    """Read the headers of all records; ``rows`` counts those of each batch. Without ``decode``, only check counts."""
     positions = cursor.positions
     buffer = section.buffer
     has_none = positions + 1 == limits

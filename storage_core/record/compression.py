@@ -217,7 +217,7 @@ def _unsigned_varint(block: memoryview) -> int:
 
 
 def _lz4_first_frame(payload: memoryview) -> memoryview:
-    """The first frame, without the checksum of its content: Kafka never compares it, and reads nothing after the frame."""
+    """Return the first frame without the checksum of its content: Kafka ignores that, and what follows the frame."""
     end = _lz4_end_mark(payload) + _UINT32_LITTLE_ENDIAN.size
     if not payload[_LZ4_DESCRIPTOR_START] & _LZ4_FLAG_CONTENT_CHECKSUM:
         return payload[:end]

@@ -284,7 +284,7 @@ class SectionMaker:
     def _uncompressed(
         self, window: BatchWindow, indexes: npt.NDArray[np.int64], header_bytes: int
     ) -> Iterator[RecordSection]:
-        """Records that are not compressed, and begin ``header_bytes`` after the start of their batch."""
+        """Yield sections of records that are not compressed and begin ``header_bytes`` after the start of their batch."""
         for group in _by_rows(window, indexes):
             starts = window.starts[group]
             ends = starts + LOG_OVERHEAD_BYTES + window.headers["batch_length"][group]
@@ -346,7 +346,7 @@ class SectionMaker:
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64],
     ) -> RecordSection:
-        """Some batches of a window, whose records are in a buffer."""
+        """Return the section of some batches of a window, whose records are in a buffer."""
         positions = window.starts[indexes] + window.position_bytes
         headers = window.headers.take(indexes)
         return RecordSection(buffer, starts, ends, headers, positions, window.path, self._max_batch_bytes)

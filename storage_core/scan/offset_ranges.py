@@ -138,7 +138,7 @@ def _share(size: int, total: int, partitions: int) -> int:
 
 
 def locate_spans(wanted: PartitionRange) -> Iterator[LogSpan]:
-    """The spans that hold a range, at most one per segment, and one without bytes for what the log's end has lost.
+    """Find the spans that hold a range, at most one per segment, and one without bytes for what the log's end has lost.
 
     Only the first and the last segment are opened; of the others, the file's size is enough.
 
@@ -176,7 +176,7 @@ def locate_spans(wanted: PartitionRange) -> Iterator[LogSpan]:
 
 
 def _missing_span(wanted: PartitionRange, start_offset: int) -> LogSpan:
-    """A span without bytes at the end of the last segment: the task reports that records are missing there."""
+    """Return a span without bytes at the end of the last segment: the task reports that records are missing there."""
     log = wanted.log
     segment = log.segments[-1]
     size_bytes = segment.size_bytes

@@ -74,7 +74,7 @@ class SegmentOrder:
 
 
 def _has_holes(window: BatchWindow) -> bool:
-    """Whether offsets are missing within or between the batches of a window; of older formats that is not known."""
+    """Return True if offsets are missing within or between the batches of a window; of older formats that is not known."""
     headers = window.headers
     base_offsets = headers["base_offset"].astype(np.int64)
     next_offsets = base_offsets + headers["last_offset_delta"] + 1

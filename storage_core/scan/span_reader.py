@@ -119,7 +119,7 @@ class _OffsetRanges:
 
 
 def missing_range(span: LogSpan) -> DamagedRange:
-    """The offsets of a span without bytes: records that are missing at the end of a log."""
+    """Return the offsets of a span without bytes: records that are missing at the end of a log."""
     return DamagedRange(
         os.path.join(span.directory, span.file_name),
         span.position_bytes,

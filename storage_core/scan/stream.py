@@ -233,7 +233,7 @@ class LogStream:
         return ends | {key: start[key] for key in absent}
 
     def _end_after(self, key: TopicPartition, start: int, end: int) -> int | None:
-        """Where a partition ends for a reader that has read up to ``start``; None if the log ends before that."""
+        """Return where a partition ends for a reader that has read up to ``start``; None if the log ends before that."""
         tailed = self._tail.partitions[key]
         if tailed.rewound_to is not None:
             if tailed.rewound_to < start:

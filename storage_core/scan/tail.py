@@ -211,7 +211,7 @@ class LogTail:
         return load_log(self._filesystem, directory, self.options_of(key), is_followed=True)
 
     def _root_files(self, path: str) -> LogDirectoryFiles:
-        """The present files of a log directory, with the commits that were visible at the last look."""
+        """Return the present files of a log directory, with the commits that were visible at the last look."""
         root = LogDirectoryFiles(self._filesystem, path)
         root.visibility = self._watch.visibility_of(path)
         root.reported = self.reported_of(path)

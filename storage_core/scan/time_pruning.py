@@ -161,7 +161,7 @@ _LARGEST_MS: Final = (2**63 - 1) // 1000
 
 
 def start_offset_by_time(log: PartitionLog, timestamp_ms: int, start_offset: int, end_offset: int) -> int:
-    """An offset such that all batches from ``start_offset`` to it have earlier timestamps by their headers.
+    """Find an offset such that all batches from ``start_offset`` to it have earlier timestamps by their headers.
 
     Returns:
         ``end_offset`` if all batches of the range have; ``start_offset`` if a look-up does not pay.
@@ -175,7 +175,7 @@ def start_offset_by_time(log: PartitionLog, timestamp_ms: int, start_offset: int
 def proven_start_offset(
     log: PartitionLog, timestamp_ms: int, start_offset: int, end_offset: int, options: ReadOptions
 ) -> int:
-    """An offset such that all records from ``start_offset`` to it have earlier timestamps, whatever headers claim.
+    """Find an offset such that all records from ``start_offset`` to it have earlier timestamps, whatever headers claim.
 
     Returns:
         ``end_offset`` if all records of the range have; ``start_offset`` if nothing proves more, or a look-up does not pay.
@@ -245,7 +245,7 @@ class _StartSearch:
         return end_offset
 
     def offset_after_proof(self, log: PartitionLog, *, is_committed: bool) -> int:
-        """The offset after the last record that was passed and is in fact earlier; 0 if none of the last batches has one."""
+        """Find the offset after the last record that was passed and is earlier; 0 if none of the last batches has one."""
         for base_offset, batch in reversed(self._passed):
             index = log.segment_index_for(base_offset)
             if (
@@ -383,7 +383,7 @@ def _is_aborted(log: PartitionLog, batch: BatchHeader) -> bool:
 
 
 def _tells_timestamps(header: BatchHeader) -> bool:
-    """Whether the header's timestamp is that of each record: with LogAppendTime, and of a message alone."""
+    """Return True if the header's timestamp is that of each record: with LogAppendTime, and of a message alone."""
     if header.magic < MAGIC_V2:
         return not header.is_wrapper
     return header.is_control or header.record_count == 0 or bool(header.attributes & LOG_APPEND_TIME_FLAG)
@@ -392,7 +392,7 @@ def _tells_timestamps(header: BatchHeader) -> bool:
 def _timestamps_of(
     segment: SegmentReader, batch: BatchHeader
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The offset and the timestamp of each record of a batch, whose CRC is checked."""
+    """Read the offset and the timestamp of each record of a batch, whose CRC is checked."""
     return batch_timestamps(
         segment.read_batch(batch), batch, path=segment.log_path, limit_bytes=segment.max_batch_bytes
     )
@@ -538,7 +538,7 @@ def report_bytes_beyond(ranges: Iterable[PartitionRange], condition: Predicate, 
 
 
 def _sizes_before(wanted: PartitionRange, bounds: Bounds) -> list[int]:
-    """By segment, how many bytes are read before the first batch that reaches the lower bound."""
+    """Count, by segment, the bytes that are read before the first batch that reaches the lower bound."""
     if bounds.timestamp_start_ms is None:
         return []
     log, start_offset = wanted.log, wanted.start_offset
@@ -552,7 +552,7 @@ def _sizes_before(wanted: PartitionRange, bounds: Bounds) -> list[int]:
 
 
 def _sizes_beyond(wanted: PartitionRange, bounds: Bounds) -> list[int]:
-    """By segment, how many bytes are read after the first batch that reaches the upper bound."""
+    """Count, by segment, the bytes that are read after the first batch that reaches the upper bound."""
     if bounds.timestamp_end_ms is None:
         return []
     log, end_offset = wanted.log, wanted.end_offset
