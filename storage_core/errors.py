@@ -156,7 +156,8 @@ def visible(text: str) -> str:
 
 
 def _range(unit: str, start: int, end: int | None) -> str:
-    if end is None or end == start + 1:
+    # Records that are missing at the end of a file have no bytes.
+    if end is None or end <= start + 1:
         return f"{unit} {start}"
     return f"{unit}s {start} to {end - 1}"
 

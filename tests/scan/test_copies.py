@@ -282,7 +282,8 @@ class TestUnion:
         with pytest.raises(CorruptRecordError) as raised:
             offsets_of(tmp_path)
         assert (raised.value.offset, raised.value.last_offset) == (190, 199)
-        assert str(newer) in str(raised.value)
+        size_bytes = (newer / f"{80:020d}.log").stat().st_size
+        assert f"{newer}/{80:020d}.log, byte {size_bytes}, offsets 190 to 199]" in str(raised.value)
 
 
 class TestContradictions:
