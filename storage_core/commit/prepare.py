@@ -54,6 +54,7 @@ from storage_core.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
+    log_file_name,
     snapshot_file_name,
 )
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
@@ -351,6 +352,7 @@ def require_space(filesystem: FileSystem, root: str, partitions: Sequence[Journa
     appends = [operation for operation in operations if isinstance(operation, AppendOperation)]
     needed_bytes = len(partitions) * _SMALL_FILES_BYTES
     needed_bytes += sum(staged.size_bytes for operation in appends for staged in operation.ranges)
+    needed_bytes += sum(_copied_bytes(filesystem, root, partition) for partition in partitions)
     free_bytes = filesystem.free_bytes(root)
     if free_bytes < needed_bytes:
         raise StorageError(
@@ -371,6 +373,17 @@ def require_space(filesystem: FileSystem, root: str, partitions: Sequence[Journa
             "some files on this file system and write again.",
             path=root,
         )
+
+
+def _copied_bytes(filesystem: FileSystem, root: str, partition: JournalledPartition) -> int:
+    """The size of log files that are appended to and have another name, that of a backup: a copy takes their place."""
+    directory = f"{root}/{partition.topic}-{partition.partition}"
+    found = (
+        filesystem.status(f"{directory}/{log_file_name(operation.segment_base_offset)}")
+        for operation in partition.operations
+        if isinstance(operation, AppendOperation) and operation.size_before_bytes
+    )
+    return sum(status.size_bytes for status in found if status is not None and status.link_count > 1)
 
 
 def _require_file(filesystem: FileSystem, path: str) -> None:

@@ -233,6 +233,21 @@ def test_a_backup_by_hard_links_is_not_changed(tmp_path, settings):
         assert [len(contents(filesystem, root)["orders", number]) for number in (0, 1)] == [9, 180]
 
 
+def test_space_for_the_copy_of_a_linked_segment_is_needed_before_anything_is_done(tmp_path, monkeypatch):
+    """Otherwise the job would be in doubt until there is space."""
+    filesystem, root = FileSystem(), str(tmp_path / "logs")
+    commit(filesystem, root, JOBS[1], rows_of(("orders", 0, 3), size=1000), new_partitions={"orders": 1})
+    size_bytes = (tmp_path / "logs" / "orders-0" / f"{TAIL}.log").stat().st_size
+    monkeypatch.setattr(filesystem, "free_bytes", lambda path: 24 * 1024 + size_bytes)
+    commit(filesystem, root, JOBS[2], rows_of(("orders", 0, 1)))
+    shutil.copytree(root, tmp_path / "backup", copy_function=os.link)
+    job = staged_job(filesystem, root, JOBS[3], rows_of(("orders", 0, 1)))
+    with pytest.raises(StorageError, match="free space"):
+        job.commit()
+    assert not (tmp_path / "logs" / ".segmentlog-journal").exists()
+    assert job.job.abort()
+
+
 def backup_of(tmp_path):
     paths = (tmp_path / "backup").rglob("*")
     return {path: path.read_bytes() for path in paths if path.is_file()}
