@@ -31,6 +31,7 @@ from storage_core.errors import (
     CorruptSnapshotError,
     LogDirectoryError,
 )
+from storage_core.filesystem.file_system import TEMPORARY_FILE
 from storage_core.scan.isolation import open_transactions
 from storage_core.segment.batch_walk import BatchWalk
 from storage_core.segment.file_names import (
@@ -177,7 +178,8 @@ def read_partition_state(
         tuple(
             f"{base_offset:020d}{suffix}"
             for suffix in names.suffixes
-            if suffix.endswith(DELETED_SUFFIX)
+            # Or the copy of a linked file that a kill has left.
+            if suffix.endswith(DELETED_SUFFIX) or TEMPORARY_FILE.fullmatch(suffix)
             for base_offset in names.base_offsets(suffix)
         ),
     )

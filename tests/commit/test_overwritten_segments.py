@@ -80,6 +80,19 @@ def test_an_append_deletes_what_is_due():
     assert len(contents(filesystem, ROOT)["t", 0]) == 61
 
 
+def test_an_append_deletes_the_copy_that_a_kill_has_left():
+    """A linked segment is copied under another name before it is changed."""
+    filesystem = filled(SimulatedFileSystem())
+    for foreign in ("", ".bak"):
+        path = f"{ROOT}/t-0/{0:020d}.log.0123456789abcdef{foreign}.tmp"
+        with filesystem.open_for_writing(path, create=True) as file:
+            file.write_at([b"copy"], 0)
+        filesystem.set_modified_ms(path, NOW_MS - DELAY_MS)
+    commit(filesystem, ROOT, JOBS[0], rows_of(("t", 0, 1)))
+    assert names_in(filesystem, ".tmp") == [f"{0:020d}.log.0123456789abcdef.bak.tmp"]
+    assert len(contents(filesystem, ROOT)["t", 0]) == 61
+
+
 def test_an_aborted_or_refused_job_frees_nothing():
     filesystem = filled(SimulatedFileSystem())
     before = names_in(filesystem, "")
