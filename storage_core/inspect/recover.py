@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 from dataclasses import dataclass, replace
@@ -32,9 +33,14 @@ from storage_core.checkpoint import (
     write_clean_shutdown_file,
     write_offset_checkpoint,
 )
-from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
+from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX, read_small_file
 from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE, TruncationsFile
-from storage_core.commit_files.commits_file import COMMITS_FILE, OWN_PREFIX
+from storage_core.commit_files.commits_file import (
+    COMMITS_FILE,
+    LARGEST_COMMITS_BYTES,
+    OWN_PREFIX,
+    parse_commits_file,
+)
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.discovery import OTHER_DIRECTORIES
 from storage_core.directory.log_directory_files import (
@@ -80,6 +86,7 @@ if TYPE_CHECKING:
     from storage_core.scan.options import ReadOptions
 
 
+_log = logging.getLogger(__name__)
 MANIFEST_FILE: Final = f"{OWN_PREFIX}recovery.json"
 """What was left out, in the root of a recovered directory, or of the copies that were put aside."""
 IN_PROGRESS_FILE: Final = f"{OWN_PREFIX}recovery-in-progress.json"
@@ -222,6 +229,7 @@ def recover(  # noqa: PLR0913  (one for each flag)
     if manifest is not None:
         manifest = os.path.abspath(path_of(manifest))
         _require_new_file(filesystem, manifest, found.root.path)
+    warn_of_damaged_commits(filesystem, found)
     plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
     report = report_of(found, plans, policy, None if is_dry_run else target)
     if target is not None and not is_dry_run:
@@ -392,6 +400,23 @@ def survey(filesystem: FileSystem, options: ReadOptions, *, is_in_place: bool = 
         read_clean_shutdown_file(filesystem, root.path),
         has_topic_selection(options) or is_partition,
     )
+
+
+def warn_of_damaged_commits(filesystem: FileSystem, found: Survey) -> None:
+    """Warn of a damaged list of commits, which is kept: without it, jobs would write rows again that are here."""
+    path = found.commits_path
+    try:
+        data = read_small_file(filesystem, path, LARGEST_COMMITS_BYTES) or b""
+        whole_bytes = parse_commits_file(data, path).size_bytes
+    except CorruptCheckpointError as error:
+        _log.warning("The list of commits is damaged, and is not mended: %s", error)
+        return
+    if whole_bytes < len(data):
+        _log.warning(
+            "%s: the %d bytes from %d on are no whole line, and are not mended: if a job has written them, it does not "
+            "count as committed, and would write its rows again.",
+            *(path, len(data) - whole_bytes, whole_bytes),
+        )
 
 
 def _require_no_links(filesystem: FileSystem, root: str) -> None:

@@ -40,6 +40,7 @@ from storage_core.inspect.recover import (
     manifest_bytes,
     report_of,
     survey,
+    warn_of_damaged_commits,
     with_ends,
     write_manifest,
 )
@@ -120,6 +121,7 @@ def recover_in_place(
             raise LogDirectoryError(
                 f"Expected the log directory {root}, found another one.", path=found.root.path
             )
+        warn_of_damaged_commits(filesystem, found)
         if policy == "tail":
             found.require_nothing_discarded(filesystem, options.max_decompressed_batch_bytes)
         for directory in found.directories:

@@ -11,6 +11,7 @@ import struct
 import crc32c
 import pytest
 
+from storage_core.commit_files.commits_file import CommitEntry, commit_line
 from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.inspect import recover_in_place as in_place
@@ -23,6 +24,7 @@ from tests.inspect.recovering import EXAMPLES, PARTITION_DIRECTORY, TOPIC, flip,
 FIRST = "00000000000000000000.log"
 SECOND = "00000000000000001787.log"
 LAST = "00000000000000007209.log"
+COMMIT = CommitEntry(1, "0" * 32, 0, "app", 1)
 
 
 @pytest.fixture
@@ -414,6 +416,23 @@ def test_commits_are_kept_only_if_their_rows_are(source, partition, tmp_path, is
     assert (root / ".segmentlog-commits").exists() != is_damaged
     names = {os.path.basename(each.path) for each in report.left_out_files}
     assert (".segmentlog-commits" in names) == is_damaged
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+@pytest.mark.parametrize(
+    ("data", "word"), [(b"x\n" + commit_line(COMMIT), "damaged"), (commit_line(COMMIT)[:-9], "no whole line")]
+)
+def test_a_damaged_list_of_commits_is_kept_with_a_warning(source, tmp_path, caplog, is_in_place, data, word):
+    """Without it, jobs would write rows again that are here."""
+    (source / ".segmentlog-commits").write_bytes(data)
+    if is_in_place:
+        run_in_place(source, tmp_path / "aside", "salvage")
+    else:
+        run(source, tmp_path / "target", "salvage")
+    root = source if is_in_place else tmp_path / "target"
+    assert (root / ".segmentlog-commits").read_bytes() == data
+    (warning,) = [each.getMessage() for each in caplog.records if ".segmentlog-commits" in each.getMessage()]
+    assert word in warning
 
 
 def test_the_truncations_before_a_commit_are_kept_with_it(source, tmp_path):
