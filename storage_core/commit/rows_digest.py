@@ -1,7 +1,7 @@
 """What identifies the rows of a job: how many they are, and a checksum that no order of rows or tasks changes.
 
 A batch that Spark repeats may come in other tasks, and its rows in another order and with other commit times. So each
-row counts by itself: the CRC-32C of its key and value, and its timestamp if it has one.
+row counts by itself: the CRC-32C of its topic, key and value, and its timestamp if it has one.
 """
 
 from __future__ import annotations

@@ -199,16 +199,18 @@ class CommitsFile:
 
         The file must have been read for this application, or be short.
         """
-        known = self.entries if self.older is None else (self.older, *self.entries)
-        entries = [each for each in known if each.txn_app_id == txn_app_id]
+        entries = [each for each in self._known if each.txn_app_id == txn_app_id]
         return max(entries, key=lambda each: each.txn_version or 0, default=None)
 
     def with_version(self, txn_app_id: str | None, txn_version: int | None) -> CommitEntry | None:
         """Return the last commit to which an application gave a number, if it is known."""
         wanted = txn_app_id, txn_version
-        known = self.entries if self.older is None else (self.older, *self.entries)
-        found = (each for each in reversed(known) if (each.txn_app_id, each.txn_version) == wanted)
+        found = (each for each in reversed(self._known) if (each.txn_app_id, each.txn_version) == wanted)
         return next(found, None)
+
+    @property
+    def _known(self) -> tuple[CommitEntry, ...]:
+        return self.entries if self.older is None else (self.older, *self.entries)
 
 
 def read_commits_file(filesystem: FileSystem, root: str, txn_app_id: str | None = None) -> CommitsFile:

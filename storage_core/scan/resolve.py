@@ -322,7 +322,7 @@ def resolved_each(resolve: Callable[[_Item], _Result], partitions: Collection[_I
     if len(missing) == 1:
         raise first
     raise TimestampNotFoundError(
-        f"{first.args[0]} It is the first of {len(missing)} such partitions; {len(partitions)} are read.",
+        f"{first.args[0]} It is the first of {len(missing)} such partitions, of {len(partitions)} in all.",
         path=first.path,
     )
 
@@ -332,7 +332,7 @@ def resolve_partition(
 ) -> PartitionRange:
     """Find where a partition starts and stops, as `resolve` does; raises as it does.
 
-    The log's notices are logged at a level: to who looks again and again, they are no news.
+    The log's notices are logged at ``level``: a caller that looks again and again has logged them before.
     """
     log = load_log(filesystem, directory, options)
     for notice in log.notices:
