@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from conformance.case_under_test import INTERNAL_TOPICS
 from conformance.expected import ROW_SCHEMA
+from conformance.rules import READ_COMMITTED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,13 +47,12 @@ def restored_rows(case: CaseUnderTest, isolation_level: str) -> pa.Table:
 
 
 def restored_partitions(case: CaseUnderTest, isolation_level: str) -> list[ExpectedPartition]:
-    """All partitions of the topics that are restored: those with rows, and those whose records are all deleted.
+    """All partitions of the topics that are restored: those with rows, and those without any committed record.
 
-    If a topic has offsets but no rows, a write cannot know whether it was part of the read.
+    If a topic has offsets and committed records, but no rows, a write cannot know whether it was part of the read.
     """
     topics = set(restored_rows(case, isolation_level)["topic"].to_pylist())
-    for topic in {partition.topic for partition in case.partitions}:
-        partitions = [partition for partition in case.partitions if partition.topic == topic]
-        if all(each.log_start_offset == each.end_offset for each in partitions):
-            topics |= {topic for each in partitions if each.end_offset > 0}
+    committed = set(restored_rows(case, READ_COMMITTED)["topic"].to_pylist())
+    ended = {partition.topic for partition in case.partitions if partition.end_offset > 0}
+    topics |= ended - committed - INTERNAL_TOPICS
     return [partition for partition in case.partitions if partition.topic in topics]
