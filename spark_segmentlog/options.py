@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from storage_core.checkpoint.partition_files import is_topic_id
-from storage_core.commit.job_context import DEFAULT_TXN_RETENTION_MS
-from storage_core.config import CONFIG_KEYS, INT_MAX, INTERNAL_KEYS, LONG_MAX
+from storage_core.config import CONFIG_KEYS, DEFAULT_TXN_RETENTION_MS, INT_MAX, INTERNAL_KEYS, LONG_MAX
 from storage_core.errors import OptionError
 from storage_core.log_config import LogConfig
 from storage_core.option_table import (

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ConfigValue: TypeAlias = bool | int | float | str
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+# How long a log directory remembers the jobs of an application, as Delta does.
+DEFAULT_TXN_RETENTION_MS = 30 * 24 * 60 * 60 * 1000
 
 
 class ConfigKind(Enum):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from storage_core.commit_files.stage_names import require_job_id
 from storage_core.commit_replay.replay import DEFAULT_THREADS
+from storage_core.config import DEFAULT_TXN_RETENTION_MS
 from storage_core.errors import OptionError
 from storage_core.log_config import LogConfig
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
 
 
-DEFAULT_TXN_RETENTION_MS: Final = 30 * 24 * 60 * 60 * 1000
 # The commits file limits the length of a line.
 _MAX_APP_ID_LENGTH: Final = 1000
 

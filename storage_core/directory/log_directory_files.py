@@ -173,6 +173,11 @@ class LogDirectoryFiles:
     def _marker(self) -> FileStatus | None:
         return clean_shutdown_status(self._filesystem, self.path)
 
+    @property
+    def is_brokers(self) -> bool:
+        """Return True if a broker has used the log directory: it leaves ``meta.properties`` there."""
+        return self._filesystem.status(os.path.join(self.path, META_PROPERTIES)) is not None
+
     @cached_property
     def meta_properties(self) -> MetaProperties | None:
         """Which broker of which cluster owns this root; None without ``meta.properties``."""

@@ -387,7 +387,7 @@ def test_journals_are_not_parsed_twice(commit, monkeypatch):
         if step == "no marker":
             break
     parsed = []
-    parse = visibility.parse_commit_journal
-    monkeypatch.setattr(visibility, "parse_commit_journal", lambda *args: parsed.append(1) or parse(*args))
+    parse = visibility.parse_own_journal
+    monkeypatch.setattr(visibility, "parse_own_journal", lambda *args: parsed.append(1) or parse(*args))
     assert read(commit.root) == commit.before
     assert len(parsed) == 1

@@ -37,17 +37,23 @@ TAILS = {
 BAD = ("wrong CRC", "garbage")
 
 
+def mark_brokers(log_root):
+    (log_root.path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n", encoding="utf-8")
+
+
 @pytest.fixture
 def make(log_root):
     """Writes events-0: offsets 0 to 5 whole, and in place of the batch of 6 to 9 another tail."""
 
-    def make(tail, *, is_clean=False, recovery_point=None, high_watermark=None):
+    def make(tail, *, is_clean=False, recovery_point=None, high_watermark=None, is_brokers=True):
         log = log_root.partition("events").data(3).data(3)
         whole_bytes = len(log.segments[-1].data)
         log.data(4)
         data = log.segments[-1].data
         log.segments[-1].data = data[:whole_bytes] + TAILS[tail](bytes(data[whole_bytes:]))
         log.write()
+        if is_brokers:
+            mark_brokers(log_root)
         for name, offset in ((RECOVERY_POINT, recovery_point), (HIGH_WATERMARK, high_watermark)):
             log_root.checkpoint(name, {} if offset is None else {("events", 0): offset})
         if is_clean:
@@ -198,7 +204,14 @@ class TestFiles:
         )  # fmt: skip
         log.write()
         log_root.checkpoint(HIGH_WATERMARK, {("events", 0): END})
+        mark_brokers(log_root)
         assert read(log_root.path) == ([0, 1, 2, 6, 7], [(3, 6), (8, 10)])
+
+    @pytest.mark.parametrize("tail", BAD)
+    def test_a_power_cut_may_leave_any_bytes_in_logs_of_our_own(self, make, tail, caplog):
+        path = make(tail, recovery_point=3, high_watermark=END, is_brokers=False)
+        assert read_table(str(path)).num_rows == WHOLE
+        assert "events-0 ends at offset 6, and the checkpoints say that it reached 10" in caplog.text
 
     @pytest.mark.parametrize("name", [f"{END:020d}.snapshot", f"{END:020d}.index"])
     def test_names_of_later_files_are_warned_of_after_a_clean_stop(self, make, log_root, name, caplog):
