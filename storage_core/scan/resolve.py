@@ -15,7 +15,6 @@ from storage_core.directory import PartitionDirectory, PartitionLog, find_partit
 from storage_core.directory.discovery import directories_that_match, is_glob
 from storage_core.directory.joined_log import join_copies
 from storage_core.errors import (
-    CorruptRecordError,
     LogDirectoryError,
     OffsetOutOfRangeError,
     OptionError,
@@ -74,27 +73,21 @@ def limit_offset(log: PartitionLog, options: ReadOptions) -> int:
     if options.isolation_level == "read_committed":
         stable_offset = last_stable_offset(log, end_offset)
         if stable_offset < end_offset:
-            _report_undecided(log, options, stable_offset)
+            _warn_of_undecided(log, stable_offset)
         end_offset = stable_offset
     return end_offset
 
 
-def _report_undecided(log: PartitionLog, options: ReadOptions, stable_offset: int) -> None:
-    """Report that a transaction is open where the end of the log is lost: its marker may have been there."""
+def _warn_of_undecided(log: PartitionLog, stable_offset: int) -> None:
+    """Warn that a transaction is open where the end of the log is lost: its marker may have been there."""
     lost_from = log.valid_end_offset
-    if not stable_offset <= lost_from < log.log_end_offset:
-        return
-    error = CorruptRecordError(
-        f"Expected the marker of the transaction that is open at offset {stable_offset}, found the end of the log damaged "
-        "or missing, where it may have been: committed records from there on are not read. Read them with "
-        "isolationLevel=read_uncommitted.",
-        path=log.path,
-        offset=lost_from,
-        last_offset=log.log_end_offset - 1,
-    )
-    if options.mode == "FAILFAST":
-        raise error
-    _log.warning("%s", error)
+    if stable_offset <= lost_from < log.log_end_offset:
+        _log.warning(
+            "%s-%d: the end of the log is damaged or missing from offset %d on, and the marker of the transaction that is open "
+            "at offset %d may have been there: committed records from there on are not read. Read them with "
+            "isolationLevel=read_uncommitted.",
+            *(log.topic, log.partition, lost_from, stable_offset),
+        )
 
 
 class _PartitionResolver:
