@@ -6,6 +6,8 @@ import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from storage_core.checkpoint import read_offset_checkpoint
+from storage_core.filesystem import FileSystem
 from tests.interop.clients import READ_UNCOMMITTED, Row
 from tests.interop.committed import Committed, committed_rows
 from tests.interop.expectation import Gap, Remains, remains_of, rows_in
@@ -90,6 +92,15 @@ class Copy:
             for gap in self.remains.damage
             if gap.is_certain and (not start_offset or gap.end_offset > start_offset)
         ]
+
+    @property
+    def vouched_tail(self) -> Gap | None:
+        """What follows the last whole entry, if a checkpoint says that the log went on: it may be damage, not a torn append."""
+        tail = self.remains.tail
+        names = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
+        paths = [str(self.directory / name) for name in names]
+        known = [read_offset_checkpoint(FileSystem(), path).get(tuple(self.place), 0) for path in paths]
+        return tail if tail is not None and max(known) > tail.start_offset else None
 
     def damaged_bytes(self, ranges: Iterable[tuple[int, int, int]]) -> dict[int, bytes]:
         """The bytes in these ranges, concatenated, by segment."""

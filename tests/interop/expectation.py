@@ -57,11 +57,13 @@ class Remains:
         found: The entries that a read must return, in order.
         misplaced: Whole entries that are out of order.
         damage: The bytes between the entries that a read must return.
+        tail: The bytes after the last of them, if they are no damage by themselves.
     """
 
     found: tuple[Found, ...]
     misplaced: tuple[Found, ...]
     damage: tuple[Gap, ...]
+    tail: Gap | None
 
     @property
     def is_refused_by_a_broker(self) -> bool:
@@ -106,7 +108,8 @@ def remains_of(original: Log, damaged: Log) -> Remains:
     for each in doubtful:
         (right if _keeps_order(each, right, damaged) else misplaced).append(each)
     found = sorted(right, key=_place)
-    return Remains(tuple(found), tuple(misplaced), _damage(entries, found, misplaced, damaged))
+    damage = _damage(entries, found, misplaced, damaged)
+    return Remains(tuple(found), tuple(misplaced), damage, _tail(found, damage, damaged))
 
 
 def rows_in(found: Iterable[Found], rows: Sequence[Row], log_start_offset: int) -> list[Row]:
@@ -156,6 +159,16 @@ def _keeps_order(doubtful: Found, right: Iterable[Found], damaged: Log) -> bool:
         else doubtful.last_offset < other.base_offset
         for other in right
     )
+
+
+def _tail(found: Sequence[Found], damage: Iterable[Gap], damaged: Log) -> Gap | None:
+    segment = max(damaged)
+    position, next_offset, end = 0, segment, len(damaged[segment])
+    for each in found:
+        if each.segment == segment:
+            position, next_offset = each.end, each.last_offset + 1
+    is_damage = any((gap.segment, gap.start) == (segment, position) for gap in damage)
+    return None if position == end or is_damage else Gap(segment, position, end, next_offset, next_offset)
 
 
 def _damage(
