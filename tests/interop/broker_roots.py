@@ -132,7 +132,7 @@ def _write(node: Node, servers: str) -> None:
             for partition in range(_TOPICS[topic]):
                 for _ in range(4):
                     producer.produce(topic, b"%d" % number * 50, partition=partition)
-        assert producer.flush(60) == 0
+        assert producer.flush(300) == 0
 
 
 @dataclass(frozen=True, slots=True)

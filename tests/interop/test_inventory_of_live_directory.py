@@ -60,7 +60,7 @@ def test_it_is_complete_and_calls_nothing_damaged(broker: KafkaBroker, topic: st
             rows = read_table(broker.log_directory, view="segments", subscribe=topic).to_pylist()
             assert not any(row["isDamaged"] for row in rows)
     # What is queued would be sent meanwhile.
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
     assert ends == sorted(ends)
     assert not deliveries.errors
     (row,) = read_table(broker.log_directory, view="partitions", subscribe=topic).to_pylist()

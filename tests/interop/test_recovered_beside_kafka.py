@@ -259,8 +259,10 @@ def test_enough_was_recovered(recovered: Recovered) -> None:
     kept = [topic for topic in recovered.partitions if topic.startswith("tail")]
     assert 10 < len(kept) < len(DAMAGED_LOGS)
     assert recovered.start.skipped_recovery
-    (stray,) = recovered.start.unusual()
-    assert f"/{ID_IS_FOREIGN}-0" in stray
+    unusual = recovered.start.unusual()
+    # A broker may need a second way to rename the directory.
+    assert unusual
+    assert all(f"/{ID_IS_FOREIGN}-0" in line for line in unusual), unusual
 
 
 @pytest.mark.parametrize("topic", TOPICS)
