@@ -129,7 +129,7 @@ def _types(options: ReadOptions) -> dict[str, DataType]:
 
 def _types_of_view(name: str) -> dict[str, DataType]:
     # A read of records needs none of this.
-    from storage_core.inspect import find_view  # noqa: PLC0415
+    from storage_core.views import find_view  # noqa: PLC0415
 
     return {column.name: spark_type(column.type) for column in find_view(name).columns}
 

@@ -15,7 +15,6 @@ from storage_core.lazy_imports import lazy_imports
 from storage_core.log_config import LogConfig
 
 if TYPE_CHECKING:
-    from storage_core.inspect import read_table
     from storage_core.log import (
         AppendInfo,
         CleanerConfig,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         parse_read_options,
         plan_scan,
     )
+    from storage_core.views import read_table
 
 __all__ = [
     "AppendInfo",
@@ -63,5 +63,5 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy_imports(
-    __name__, "storage_core.scan", "storage_core.inspect", "storage_core.record", "storage_core.log"
+    __name__, "storage_core.scan", "storage_core.views", "storage_core.record", "storage_core.log"
 )

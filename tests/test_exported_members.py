@@ -121,7 +121,7 @@ EXPORTED = {
         "partition_rows",
         "to_positive",
     ],
-    "storage_core.inspect": [
+    "storage_core.views": [
         "VIEW_NAMES",
         "View",
         "ViewTask",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from storage_core.inspect import VIEW_NAMES, View, find_view
+from storage_core.views import VIEW_NAMES, View, find_view
 from tests.marked_text import write_between_markers
 
 

@@ -75,8 +75,8 @@ def _measure(root: Path, rounds: int) -> dict[str, Series]:
 
 
 def _verify(root: Path, *, is_deep: bool) -> int:
+    from storage_core.check.verify import plan_verification, verify
     from storage_core.filesystem import FileSystem
-    from storage_core.inspect.verify import plan_verification, verify
     from storage_core.scan.options import options_of
 
     filesystem = FileSystem()

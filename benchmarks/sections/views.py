@@ -141,7 +141,7 @@ def _measure(root: Path, rounds: int) -> dict[str, Series]:
 
 
 def _columns(view: str) -> list[str]:
-    from storage_core.inspect import find_view
+    from storage_core.views import find_view
 
     return list(find_view(view).schema.names)
 
@@ -149,8 +149,8 @@ def _columns(view: str) -> list[str]:
 def _read(root: Path, view: str, columns: list[str], **options: object) -> int:
     """Read a view to its end. Returns 1: what all contenders handle is one log."""
     from storage_core.filesystem import FileSystem
-    from storage_core.inspect import plan_view, read_view_task, view_schema
     from storage_core.scan.options import options_of
+    from storage_core.views import plan_view, read_view_task, view_schema
 
     filesystem = FileSystem()
     parsed = options_of([str(root)], {"view": view, "columns": columns, **options})

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from storage_core.directory import PartitionDirectory
     from storage_core.directory.visibility import CommitWatch
+    from storage_core.dump.record_text import RecordText
     from storage_core.filesystem import FileSystem
-    from storage_core.inspect.record_text import RecordText
     from storage_core.scan.options import ReadOptions
     from storage_core.scan.plan import ScanPlan
     from storage_core.scan.spans import ScanTask
@@ -130,14 +130,14 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
 
 
 def _default_template(delimiter: str, key_delimiter: str | None) -> str:
-    from storage_core.inspect.record_text import literal_text  # noqa: PLC0415
+    from storage_core.dump.record_text import literal_text  # noqa: PLC0415
 
     keys = "" if key_delimiter is None else f"%k{literal_text(key_delimiter)}"
     return f"{keys}%s{literal_text(delimiter)}"
 
 
 def _record_text(template: str, *, is_json: bool, is_null_shown: bool, is_for_terminal: bool) -> RecordText:
-    from storage_core.inspect.record_text import JsonLines, delimited_text  # noqa: PLC0415
+    from storage_core.dump.record_text import JsonLines, delimited_text  # noqa: PLC0415
 
     if is_json:
         return JsonLines(is_for_terminal)
@@ -212,8 +212,8 @@ def _tasks_in_turn(filesystem: FileSystem, options: ReadOptions) -> Iterator[Sca
 def _followed(
     options: ReadOptions, text: RecordText, last: int | None, poll_interval_s: float
 ) -> Iterator[pa.RecordBatch]:
+    from storage_core.dump.follow import LogFollower  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.inspect.follow import LogFollower  # noqa: PLC0415
 
     follower = LogFollower(FileSystem(), options, _schema(text), last=last)
     while True:

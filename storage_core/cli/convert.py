@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from storage_core.cli.output import Output
-    from storage_core.inspect.convert import Conversion, ConvertedFile
+    from storage_core.dump.convert import Conversion, ConvertedFile
 
 
 @click.command(
@@ -55,8 +55,8 @@ def command(
     read but the topic, which the path tells. All files appear at the end, and OUT/_SUCCESS last; a conversion that fails
     leaves none.
     """
+    from storage_core.dump.convert import ConvertSettings, convert  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.inspect.convert import ConvertSettings, convert  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
     from storage_core.scan.plan import plan_scan  # noqa: PLC0415
 

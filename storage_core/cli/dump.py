@@ -11,16 +11,16 @@ import click
 
 from storage_core.cli.flags import RECORD_FLAGS, TOPIC_FLAGS, flag_of, read_flags
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, USAGE, printable
+from storage_core.dump import DumpOptions, LogDump, RecordFormat
+from storage_core.dump.dump_log import DEFAULT_MAX_MESSAGE_BYTES, SUFFIXES
+from storage_core.dump.log_text import MAX_INT32, LogText, open_log
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
-from storage_core.inspect.dump import DumpOptions, LogDump, RecordFormat
-from storage_core.inspect.dump.dump_log import DEFAULT_MAX_MESSAGE_BYTES, SUFFIXES
-from storage_core.inspect.dump.log_text import MAX_INT32, LogText, open_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from storage_core.inspect.dump.record_json import BytesFormat
+    from storage_core.dump.record_json import BytesFormat
 
 
 _DECODERS: Final = {
@@ -204,8 +204,8 @@ def _is_directory(filesystem: FileSystem, path: str) -> bool:
 
 def _files_in(filesystem: FileSystem, directories: list[str], options: dict[str, object]) -> Iterator[str]:
     """The files of the partitions that are asked for, by name."""
-    from storage_core.inspect.roots import find_roots, require_listed, selected_places  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.views.roots import find_roots, require_listed, selected_places  # noqa: PLC0415
 
     parsed = options_of(directories, options)
     roots = find_roots(filesystem, parsed.paths, follow_symlinks=parsed.follow_symlinks)
@@ -274,7 +274,7 @@ class _JsonLines:
         *,
         is_for_terminal: bool,
     ) -> None:
-        from storage_core.inspect.internal_records import MESSAGE_DECODERS  # noqa: PLC0415
+        from storage_core.internal_records.internal_records import MESSAGE_DECODERS  # noqa: PLC0415
 
         self._filesystem = filesystem
         self._bytes_format: BytesFormat = bytes_format
@@ -295,7 +295,7 @@ class _JsonLines:
 
     def _write_file(self, path: str) -> bool:
         from storage_core.directory import parse_partition_directory_name  # noqa: PLC0415
-        from storage_core.inspect.dump.record_json import RecordObjects  # noqa: PLC0415
+        from storage_core.dump.record_json import RecordObjects  # noqa: PLC0415
 
         name = parse_partition_directory_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
         records = RecordObjects(
@@ -317,7 +317,7 @@ class _JsonLines:
 
     def write_records(self, directories: list[str], options: dict[str, object]) -> None:
         """Print the records that a read gives."""
-        from storage_core.inspect.dump.record_json import READ_COLUMNS, json_line, read_objects  # noqa: PLC0415
+        from storage_core.dump.record_json import READ_COLUMNS, json_line, read_objects  # noqa: PLC0415
         from storage_core.scan.options import options_of  # noqa: PLC0415
         from storage_core.scan.plan import plan_scan  # noqa: PLC0415
         from storage_core.scan.read import read_task  # noqa: PLC0415

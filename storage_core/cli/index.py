@@ -19,7 +19,7 @@ from storage_core.cli.output import DAMAGE, USAGE, Output, new_table, printable,
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from storage_core.inspect.index_check import IndexReport, PartitionIndexes
+    from storage_core.check.index_check import IndexReport, PartitionIndexes
 
 _FLAGS = (*TOPIC_FLAGS, "maxDecompressedBatchBytes", "followSymlinks")
 
@@ -39,8 +39,8 @@ def check(paths: tuple[str, ...], options: dict[str, object], output: Output, qu
 
     The logs are read once, with every checksum. Exit status 1 if anything is wrong.
     """
+    from storage_core.check.index_check import check_indexes, log_bytes  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.inspect.index_check import check_indexes, log_bytes  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
 
     filesystem, parsed = FileSystem(), options_of(paths, options)
@@ -88,9 +88,9 @@ def rebuild(
     """
     if in_place == (target is not None):
         raise click.UsageError("Give either --in-place or --to OTHER.")
+    from storage_core.check.index_check import log_bytes, rebuild_indexes  # noqa: PLC0415
     from storage_core.errors import LogDirectoryLockedError  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.inspect.index_check import log_bytes, rebuild_indexes  # noqa: PLC0415
     from storage_core.log_config import LogConfig  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
 

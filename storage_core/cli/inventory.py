@@ -16,8 +16,8 @@ from storage_core.cli.flags import (
     zone_of,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
-from storage_core.inspect.json_values import key_of, timestamp_text
-from storage_core.inspect.quantities import size_text
+from storage_core.report.quantities import size_text
+from storage_core.views.json_values import key_of, timestamp_text
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from storage_core.inspect.inventory import Finding, Inventory, RootSummary, TopicSummary
-    from storage_core.inspect.partitions import FileTally, PartitionSummary
+    from storage_core.views.inventory import Finding, Inventory, RootSummary, TopicSummary
+    from storage_core.views.partitions import FileTally, PartitionSummary
 
 
 _MOST_KINDS: Final = 8
@@ -76,8 +76,8 @@ def command(
     shutdown, strays and foreign files are named, and end with 0.
     """
     from storage_core.filesystem import FileSystem  # noqa: PLC0415  (heavy)
-    from storage_core.inspect.inventory import inventory  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.views.inventory import inventory  # noqa: PLC0415
 
     parsed, zone = options_of(paths, options), zone_of(options)
     with progress("Reading headers" if exact else "Listing", None, quiet) as advance:
@@ -96,9 +96,9 @@ def _print_lines(output: Output, found: Inventory, *, by_partition: bool) -> Non
     """Print a line for each topic or partition, with what a line can hold."""
     import pyarrow as pa  # noqa: PLC0415
 
-    from storage_core.inspect.inventory import TopicSummary  # noqa: PLC0415
-    from storage_core.inspect.partitions import PartitionSummary  # noqa: PLC0415
-    from storage_core.inspect.views import Column, batches_of_rows  # noqa: PLC0415
+    from storage_core.views.inventory import TopicSummary  # noqa: PLC0415
+    from storage_core.views.partitions import PartitionSummary  # noqa: PLC0415
+    from storage_core.views.view import Column, batches_of_rows  # noqa: PLC0415
 
     hints = get_type_hints(PartitionSummary if by_partition else TopicSummary)
     hints.pop("files", None)
@@ -114,7 +114,7 @@ def _arrow_type(name: str, hint: Any) -> pa.DataType:
     """The type of a column for a field of a dataclass."""
     import pyarrow as pa  # noqa: PLC0415
 
-    from storage_core.inspect.views import TIMESTAMP  # noqa: PLC0415
+    from storage_core.views.view import TIMESTAMP  # noqa: PLC0415
 
     if name.endswith("timestamp_ms"):
         return TIMESTAMP

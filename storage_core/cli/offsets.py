@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from storage_core.inspect.group_offsets import GroupOffsetsTask
+    from storage_core.views.group_offsets import GroupOffsetsTask
 
 
 # What fits a terminal; the other formats have all columns.
@@ -33,7 +33,7 @@ _IN_A_PLAN: Final = (
     "note",
 )
 _SHARE: Final = "share"
-# Notes of `storage_core.inspect.group_offsets` after which a plan deserves a look.
+# Notes of `storage_core.views.group_offsets` after which a plan deserves a look.
 _ODD: Final = ("log not found", "beyond log end", "below log start")
 _FLAG_TEXTS: Final = {
     "asOf": "Show the offsets as they were at this time: epoch milliseconds, ISO-8601, or relative (-10 minutes).",
@@ -106,10 +106,10 @@ class _Look:
         self, paths: Sequence[str], groups: tuple[str, ...], options: dict[str, object], *, is_quiet: bool
     ) -> None:
         from storage_core.filesystem import FileSystem  # noqa: PLC0415
-        from storage_core.inspect.group_offsets import GROUP_OFFSETS_VIEW, plan_group_offsets  # noqa: PLC0415
-        from storage_core.inspect.roots import has_topic_selection  # noqa: PLC0415
-        from storage_core.inspect.views import check_condition  # noqa: PLC0415
         from storage_core.scan.options import options_of  # noqa: PLC0415
+        from storage_core.views.group_offsets import GROUP_OFFSETS_VIEW, plan_group_offsets  # noqa: PLC0415
+        from storage_core.views.roots import has_topic_selection  # noqa: PLC0415
+        from storage_core.views.view import check_condition  # noqa: PLC0415
 
         parsed = options_of(paths, {**options, "view": "group_offsets"})
         check_condition(GROUP_OFFSETS_VIEW, parsed.where)
@@ -140,8 +140,8 @@ class _Look:
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.compute as pc  # noqa: PLC0415
 
-        from storage_core.inspect.group_offsets import OFFSETS_TOPIC  # noqa: PLC0415
-        from storage_core.inspect.views import ViewTask, read_view_task  # noqa: PLC0415
+        from storage_core.views.group_offsets import OFFSETS_TOPIC  # noqa: PLC0415
+        from storage_core.views.view import ViewTask, read_view_task  # noqa: PLC0415
 
         groups = pa.array(self.groups, pa.string())
         with progress("Group offsets", sum(map(_size_bytes, self._parts)), self._is_quiet) as advance:
@@ -155,7 +155,7 @@ class _Look:
 
     def notes(self) -> Iterator[str]:
         """What is to say of groups of which nothing was found."""
-        from storage_core.inspect.group_offsets import OFFSETS_TOPIC, offsets_partition  # noqa: PLC0415
+        from storage_core.views.group_offsets import OFFSETS_TOPIC, offsets_partition  # noqa: PLC0415
 
         present = {each.part.partition for each in self._parts if each.part.topic == OFFSETS_TOPIC}
         count = self._partition_count(present)
@@ -172,7 +172,7 @@ class _Look:
 
     def _partition_count(self, present: set[int]) -> int | None:
         """Return how many partitions put each group that was met where it is; None if that cannot be told."""
-        from storage_core.inspect.group_offsets import (  # noqa: PLC0415
+        from storage_core.views.group_offsets import (  # noqa: PLC0415
             DEFAULT_PARTITION_COUNT,
             offsets_partition,
         )

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from storage_core.inspect.recover import RecoveryReport
-    from storage_core.inspect.recovery_plan import LeftOut, Policy
+    from storage_core.recover.recover import RecoveryReport
+    from storage_core.recover.recovery_plan import LeftOut, Policy
 
 _MOST_SHOWN = 100
 
@@ -81,11 +81,11 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     out, missing, damaged, or would not be served; 2 refused; 3 input or output.
     """
     _check_usage(target, in_place, aside, manifest, dry_run)
+    from storage_core.check.index_check import log_bytes  # noqa: PLC0415
     from storage_core.errors import LogDirectoryLockedError, RecoveryWouldDiscard  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.inspect.index_check import log_bytes  # noqa: PLC0415
-    from storage_core.inspect.recover import recover  # noqa: PLC0415
-    from storage_core.inspect.recover_in_place import recover_in_place  # noqa: PLC0415
+    from storage_core.recover.recover import recover  # noqa: PLC0415
+    from storage_core.recover.recover_in_place import recover_in_place  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
 
     filesystem, parsed = FileSystem(), options_of([path], options)

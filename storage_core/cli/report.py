@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from storage_core.filesystem import FileSystem
-    from storage_core.inspect.report import Report
+    from storage_core.report.report import Report
     from storage_core.scan.options import ReadOptions
 
 
@@ -54,8 +54,8 @@ def command(
     Exit status: 1 if there is damage, 3 if something could not be read; the page is written all the same.
     """
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.inspect.report import make_report  # noqa: PLC0415
-    from storage_core.inspect.report_page import page_of  # noqa: PLC0415
+    from storage_core.report.report import make_report  # noqa: PLC0415
+    from storage_core.report.report_page import page_of  # noqa: PLC0415
     from storage_core.scan.option_values import path_of  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
     from storage_core.scan.resolve import split_paths  # noqa: PLC0415
@@ -82,8 +82,8 @@ def command(
 
 def _bytes_to_read(filesystem: FileSystem, options: ReadOptions) -> int | None:
     """For a progress that somebody sees; what cannot be read is a finding later on."""
+    from storage_core.check.verify import plan_verification  # noqa: PLC0415
     from storage_core.errors import SegmentLogError  # noqa: PLC0415
-    from storage_core.inspect.verify import plan_verification  # noqa: PLC0415
 
     if not sys.stderr.isatty():
         return None
@@ -96,8 +96,8 @@ def _bytes_to_read(filesystem: FileSystem, options: ReadOptions) -> int | None:
 def _check_target(filesystem: FileSystem, options: ReadOptions, target: str) -> None:
     """Refuse a file that would be in what is examined, before that takes hours."""
     from storage_core.errors import OptionError  # noqa: PLC0415
-    from storage_core.inspect.roots import find_roots, require_outside  # noqa: PLC0415
     from storage_core.scan.resolve import split_paths  # noqa: PLC0415
+    from storage_core.views.roots import find_roots, require_outside  # noqa: PLC0415
 
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
     sources = [*split_paths(filesystem, options.paths), *(root.path for root in roots if root.is_whole)]

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from storage_core.inspect.transactions import TransactionsTask
     from storage_core.scan.options import ReadOptions
+    from storage_core.views.transactions import TransactionsTask
 
 _OPEN: Final = "open"
-# As in storage_core.inspect.transactions, which imports pyarrow: the help shows it.
+# As in storage_core.views.transactions, which imports pyarrow: the help shows it.
 _BOOTSTRAP_SERVER: Final = "localhost:9092"
 _MOST_COMMANDS: Final = 100
 _FLAG_TEXTS: Final = {
@@ -112,9 +112,9 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     of a running broker, one that is open may also be at work. Offsets that are committed in transactions
     (sendOffsetsToTransaction) are in __consumer_offsets, which is looked at, too.
     """
-    from storage_core.inspect.transactions import ABORTED, COMMITTED, OPEN  # noqa: PLC0415
     from storage_core.scan.option_values import parse_interval_ms, parse_timestamp_ms  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.views.transactions import ABORTED, COMMITTED, OPEN  # noqa: PLC0415
 
     chosen = {OPEN: is_open, COMMITTED: is_committed, ABORTED: is_aborted}
     states = frozenset(state for state, is_chosen in chosen.items() if is_chosen or are_all)
@@ -180,8 +180,8 @@ class _Query:
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """All transactions that meet the condition, or no closed one if none is asked for."""
         from storage_core.filesystem import FileSystem  # noqa: PLC0415
-        from storage_core.inspect.transactions import TRANSACTIONS_VIEW, plan_transactions  # noqa: PLC0415
-        from storage_core.inspect.views import ViewTask, check_condition, read_view_task  # noqa: PLC0415
+        from storage_core.views.transactions import TRANSACTIONS_VIEW, plan_transactions  # noqa: PLC0415
+        from storage_core.views.view import ViewTask, check_condition, read_view_task  # noqa: PLC0415
 
         filesystem, condition = FileSystem(), self.options.where
         check_condition(TRANSACTIONS_VIEW, condition)
@@ -230,7 +230,7 @@ def _size_bytes(part: TransactionsTask) -> int:
 
 
 def _print(output: Output, query: _Query, zone: dt.tzinfo) -> None:
-    from storage_core.inspect.transactions import TRANSACTIONS_VIEW  # noqa: PLC0415
+    from storage_core.views.transactions import TRANSACTIONS_VIEW  # noqa: PLC0415
 
     if output.format != "table":
         output.write_batches(TRANSACTIONS_VIEW.schema, query.batches())

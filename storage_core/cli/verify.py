@@ -17,7 +17,7 @@ from storage_core.cli.flags import (
     read_flags,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
-from storage_core.inspect.json_values import json_value
+from storage_core.views.json_values import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from storage_core.inspect.findings import Finding, PartitionReport
-    from storage_core.inspect.verify import VerifyReport
+    from storage_core.check.findings import Finding, PartitionReport
+    from storage_core.check.verify import VerifyReport
 
 
 _STYLES: Final = {
@@ -79,8 +79,8 @@ def command(
     suspect     it may be damage, or have a reason that the directory does not tell, as a gap in the offsets
     unclean     a crash leaves this behind, and a broker repairs it without loss of flushed records
     """  # noqa: D301  (click's mark of a paragraph that is not folded)
+    from storage_core.check.verify import plan_verification, verify  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.inspect.verify import plan_verification, verify  # noqa: PLC0415
     from storage_core.scan.options import options_of  # noqa: PLC0415
 
     filesystem = FileSystem()

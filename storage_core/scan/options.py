@@ -49,7 +49,7 @@ _Parsed = TypeVar("_Parsed")
 _Word = TypeVar("_Word", bound=str)
 _RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 RECORDS = "records"
-"""The view that is a read of the records; `storage_core.inspect` makes the others."""
+"""The view that is a read of the records; `storage_core.views` makes the others."""
 # By view, the columns that conditions know as `offset` and `timestamp`, in lower case.
 VIEWS: Final[dict[str, dict[str, str]]] = {
     RECORDS: {},

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from storage_core.dump import dump_log
 from storage_core.errors import UnreadableError
 from storage_core.filesystem import FileSystem
-from storage_core.inspect.dump import dump_log
-from tests.inspect.dumped import CONTENT, dumped
+from tests.dump.dumped import CONTENT, dumped
 from tests.record.encoding import CONTROL, TRANSACTIONAL, ZSTD, Batch, Record, compress, sized, varint
 
 ROOT = Path(__file__).parent.parent.parent

@@ -10,8 +10,8 @@ import pytest
 from conformance.archives import unpack_case
 
 from storage_core import LogDirectory
-from tests.inspect.coordinators import Coordinator
 from tests.log.logs import NOW_MS, Clock, append
+from tests.views.coordinators import Coordinator
 
 _HOSTILE = 'a,"b"\x1b[31m'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conformance.archives import unpack_case
 
-from tests.inspect.hostile_directory import make_hostile_directory
+from tests.check.hostile_directory import make_hostile_directory
 from tests.log.logs import append, open_directory
 
 

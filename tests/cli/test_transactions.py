@@ -9,7 +9,7 @@ import pytest
 from conformance.archives import unpack_case
 
 from storage_core.cli.transactions import duration
-from storage_core.inspect.transactions import abort_command
+from storage_core.views.transactions import abort_command
 from tests.record.encoding import TRANSACTIONAL, Batch, Record
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from storage_core import FileSystem, LogDirectory
+from storage_core.check.index_check import rebuild_indexes
+from storage_core.dump.convert import convert
 from storage_core.errors import LogDirectoryError, OptionError, StorageError
 from storage_core.filesystem.values import ExistsError
-from storage_core.inspect.convert import convert
-from storage_core.inspect.index_check import rebuild_indexes
 from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from tests.commit.jobs import JOBS, ROOT, commit, contents, rows_of

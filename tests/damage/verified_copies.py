@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from storage_core.check.verify import plan_verification, verify
 from storage_core.filesystem import FileSystem
-from storage_core.inspect.verify import plan_verification, verify
 from storage_core.scan.options import options_of
 from tests.damage.base_log import BaseLog, write_files
 from tests.damage.broker_logs import broker_logs
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from storage_core.inspect.verify import VerifyReport
+    from storage_core.check.verify import VerifyReport
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 # How often a copy loses the marker of a clean shutdown, or gets one.

@@ -7,7 +7,7 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
-from storage_core.inspect.internal_records import MESSAGE_DECODERS
+from storage_core.internal_records.internal_records import MESSAGE_DECODERS
 from tests.interop.jars import java_command, kafka_jars
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conformance.archives import case_names, unpack_case
-from tests.inspect.dumped import (
+from tests.dump.dumped import (
     DIGESTS,
     INDEX_FLAGS,
     LOG_FLAGS,

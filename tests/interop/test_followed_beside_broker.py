@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from storage_core.dump.follow import LogFollower
 from storage_core.filesystem import FileSystem
-from storage_core.inspect.follow import LogFollower
 from storage_core.scan.options import options_of
 from storage_core.scan.spans import project, record_schema
 from tests.interop.broker import KafkaBroker

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import LogDirectory
-from storage_core.inspect.record_schemas import (
+from storage_core.internal_records.record_schemas import (
     CLUSTER_METADATA,
     CONSUMER_PROTOCOL,
     GROUP_COORDINATOR,
@@ -22,7 +22,7 @@ from storage_core.inspect.record_schemas import (
     SHARE_COORDINATOR,
     TRANSACTION_COORDINATOR,
 )
-from tests.inspect.message_bytes import (
+from tests.internal_records.message_bytes import (
     coordinator_key,
     framed_bytes,
     message_bytes,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from storage_core.inspect.message_schema import Message
+    from storage_core.internal_records.message_schema import Message
 
 _OF_EACH = 12
 

@@ -11,7 +11,7 @@ import pytest
 
 from storage_core import read_table
 from storage_core.filesystem import FileSystem
-from storage_core.inspect.inventory import inventory
+from storage_core.views.inventory import inventory
 from tests.interop.clients import Deliveries, create_topic, end_offset, new_producer
 from tests.interop.workload import BASE_TIMESTAMP_MS, BackgroundProducer, Sendable
 

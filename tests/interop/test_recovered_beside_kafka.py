@@ -17,7 +17,7 @@ import storage_core
 from storage_core import LogDirectory
 from storage_core.errors import RecoveryWouldDiscard
 from storage_core.filesystem import FileSystem
-from storage_core.inspect.recover import recover
+from storage_core.recover.recover import recover
 from storage_core.scan.options import options_of
 from tests.conformance.archives import fingerprint
 from tests.interop.broker import KafkaBroker
@@ -47,7 +47,7 @@ from tests.interop.produced import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from storage_core.inspect.recover import RecoveredPartition, RecoveryReport
+    from storage_core.recover.recover import RecoveredPartition, RecoveryReport
 
 
 POLICIES = ("broker", "tail", "salvage")

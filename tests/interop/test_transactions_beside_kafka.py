@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.archives import case_names, unpack_case
 
-from storage_core.inspect import read_table
+from storage_core.views import read_table
 from tests.interop.broker import KafkaBroker
 from tests.interop.clients import READ_COMMITTED, consume_partitions, create_topic, new_producer
 from tests.interop.dump_log_segments import dumped_batches

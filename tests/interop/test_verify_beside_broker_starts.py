@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from storage_core.check.verify import plan_verification, verify
 from storage_core.errors import LogDirectoryError
 from storage_core.filesystem import FileSystem
-from storage_core.inspect.verify import plan_verification, verify
 from storage_core.scan.options import options_of
 from tests.damage.campaign import fast_folder
 from tests.interop.broken_nodes import WAYS
@@ -28,7 +28,7 @@ from tests.interop.broker_roots import BrokerStarts, Node, Started, make_nodes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from storage_core.inspect.verify import VerifyReport
+    from storage_core.check.verify import VerifyReport
 
 FIRST = int(os.environ.get("SEGMENTLOG_STARTS_FIRST", "0"))
 # Of each way to break a node, in each layout.

@@ -7,8 +7,8 @@ import datetime as dt
 import pytest
 
 from storage_core import read_table
+from storage_core.dump.convert import convert
 from storage_core.filesystem import FileSystem
-from storage_core.inspect.convert import convert
 from storage_core.scan.options import options_of
 from storage_core.scan.plan import plan_scan
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from spark_segmentlog.schema import spark_type
 from storage_core import read_table
-from storage_core.inspect import VIEW_NAMES, find_view
+from storage_core.views import VIEW_NAMES, find_view
 from tests.conformance.archives import unpack_case
 
 pytestmark = pytest.mark.spark

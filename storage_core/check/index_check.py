@@ -1,0 +1,511 @@
+"""Checking the index files of a log directory against its logs, and building them again.
+
+A broker looks at an index only when it needs it, and believes it. What is wrong with one shows as a slow or an empty
+fetch, a wrong offset for a timestamp, or records of an aborted transaction. Rebuilt indexes are those that a broker's
+recovery of the segment would write, byte for byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from storage_core.commit_files.journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL
+from storage_core.directory import PartitionLog, find_partitions
+from storage_core.directory.log_directory_files import LOCK_FILE
+from storage_core.errors import LogDirectoryError
+from storage_core.log.producer_state_manager import ProducerStateManager
+from storage_core.log_config import LogConfig
+from storage_core.scan.option_values import path_of
+from storage_core.scan.resolve import split_paths
+from storage_core.scan.topic_selection import select_partitions
+from storage_core.segment import AbortedTransaction, Resynchroniser, SegmentReader
+from storage_core.segment.file_names import (
+    LOG_SUFFIX,
+    log_file_name,
+    log_paths_beside,
+    offset_index_file_name,
+    time_index_file_name,
+    transaction_index_file_name,
+)
+from storage_core.segment.segment_indexes import SegmentIndexes
+from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
+from storage_core.segment.segment_recovery import scan_segment
+from storage_core.views.index_entries import (
+    MISSING,
+    OFFSET,
+    TIME,
+    TRANSACTION,
+    JudgedIndex,
+    JudgedIndexes,
+    judge_indexes,
+    producer_batches,
+)
+from storage_core.views.roots import has_topic_selection, require_outside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from storage_core.directory import PartitionDirectory
+    from storage_core.filesystem import FileSystem
+    from storage_core.record.batch_window import BatchWindow
+    from storage_core.scan.options import ReadOptions
+
+
+Fault = Literal["missing", "corrupt", "contradicted", "incomplete"]
+"""No file; a structure that no broker writes; entries that the log contradicts; entries that are not there."""
+REBUILT_SUFFIX: Final = ".rebuilt"
+"""A rebuilt index that has not replaced the old one yet. Brokers ignore such files."""
+# An entry is due with each append after `index.interval.bytes`. Followers of brokers before 4.0 append up to
+# `replica.fetch.max.bytes` at once, and after a start twice as much passes without an entry.
+_LONGEST_GAP_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFinding:
+    """What is wrong with one index file.
+
+    Attributes:
+        file: Name of the index file.
+        kind: ``offset``, ``time`` or ``transaction``.
+        fault: The kind of fault.
+        entries: How many entries are wrong or absent; 0 if the whole file is.
+        detail: What exactly.
+    """
+
+    file: str
+    kind: str
+    fault: Fault
+    entries: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCheck:
+    """The indexes of one segment, and what is wrong with them.
+
+    Attributes:
+        base_offset: The segment's base offset.
+        suffix: The suffix of its file names, for the output of an interrupted compaction.
+        judged: Its indexes, judged by its log.
+        findings: What is wrong.
+        aborted: The transactions that are aborted in it, as a broker's recovery would index them.
+    """
+
+    base_offset: int
+    suffix: str
+    judged: JudgedIndexes
+    findings: tuple[IndexFinding, ...]
+    aborted: tuple[AbortedTransaction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionIndexes:
+    """The index files of one partition.
+
+    Attributes:
+        segments: The number of segments.
+        findings: What is wrong, in the order of the segments.
+        rebuilt: The segments whose indexes were, or would be, rebuilt: names of their log files.
+        not_rebuilt: Those that cannot be, and why.
+    """
+
+    topic: str
+    partition: int
+    path: str
+    segments: int
+    findings: tuple[IndexFinding, ...]
+    rebuilt: tuple[str, ...] = ()
+    not_rebuilt: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReport:
+    """The index files of log directories."""
+
+    partitions: tuple[PartitionIndexes, ...]
+
+    @property
+    def finding_count(self) -> int:
+        """The number of findings."""
+        return sum(len(each.findings) for each in self.partitions)
+
+
+def check_segments(
+    filesystem: FileSystem,
+    path: str,
+    segments: Mapping[int, str],
+    *,
+    is_clean: bool,
+    producers: ProducerStateManager | None = None,
+    max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+    observe: Callable[[int, BatchWindow], object] | None = None,
+    advance: Callable[[int], object] | None = None,
+) -> Iterator[SegmentCheck]:
+    """Check the indexes of a log, segment by segment. All of the log is read, once.
+
+    Args:
+        filesystem: Where to read.
+        path: The partition's directory.
+        segments: The suffix of each segment's file names, usually none, by its base offset, ascending.
+        is_clean: Whether the log was closed cleanly, so that the last time index is complete too.
+        producers: Follows the producers of the log; it writes nothing.
+        max_batch_bytes: The largest batch that is read.
+        observe: Receives the valid batches window by window, with the segment's base offset.
+        advance: Receives the size of each log file that was read.
+    """
+    state = producers or new_producers(filesystem, path)
+    aborted: list[AbortedTransaction] = []
+    ends = (*tuple(segments)[1:], None)
+    for (base_offset, suffix), end_offset in zip(segments.items(), ends, strict=False):
+
+        def take(window: BatchWindow, base_offset: int = base_offset) -> None:
+            aborted.extend(state.update(producer_batches(window)))
+            if observe is not None:
+                observe(base_offset, window)
+
+        segment = SegmentReader(
+            filesystem,
+            path,
+            base_offset,
+            suffix=suffix,
+            max_batch_bytes=max_batch_bytes,
+            end_offset=end_offset,
+            skip_damage=True,
+        )
+        try:
+            judged = judge_indexes(filesystem, segment, take)
+        except FileNotFoundError:
+            # A live broker deletes old segments.
+            continue
+        found = tuple(_findings(judged, aborted, is_complete=is_clean or end_offset is not None))
+        yield SegmentCheck(base_offset, suffix, judged, found, tuple(aborted))
+        aborted.clear()
+        if advance is not None:
+            advance(judged.size_bytes)
+
+
+def new_producers(filesystem: FileSystem, path: str) -> ProducerStateManager:
+    """The producers of a log from its beginning, without regard to the snapshots in its directory."""
+    expiration_ms = LogConfig().producer_id_expiration_ms
+    return ProducerStateManager(filesystem, path, expiration_ms=expiration_ms, file_names=())
+
+
+def _check_log(
+    filesystem: FileSystem, log: PartitionLog, max_batch_bytes: int, advance: Callable[[int], object] | None
+) -> Iterator[SegmentCheck]:
+    return check_segments(
+        filesystem,
+        log.path,
+        {segment.base_offset: segment.suffix for segment in log.segments},
+        is_clean=log.is_clean,
+        max_batch_bytes=max_batch_bytes,
+        advance=advance,
+    )
+
+
+def _findings(
+    judged: JudgedIndexes, aborted: Sequence[AbortedTransaction], *, is_complete: bool
+) -> Iterator[IndexFinding]:
+    offsets, times, transactions = judged.indexes
+    for index in judged.indexes:
+        yield from _faults_of_file(index)
+    if not any(_is_unusable(index) for index in (offsets, times)):
+        yield from _missing_offset_entries(offsets, judged)
+        if is_complete:
+            yield from _missing_last_time(times, judged)
+    if not _is_unusable(transactions):
+        yield from _missing_transactions(transactions, aborted)
+
+
+def _is_unusable(index: JudgedIndex) -> bool:
+    return index.problem is not None and not (index.kind == TRANSACTION and index.problem == MISSING)
+
+
+def _faults_of_file(index: JudgedIndex) -> Iterator[IndexFinding]:
+    name = os.path.basename(index.path)
+    if _is_unusable(index):
+        fault: Fault = "missing" if index.problem == MISSING else "corrupt"
+        yield IndexFinding(name, index.kind, fault, 0, f"{index.problem}")
+    wrong = index.wrong_numbers
+    if len(wrong):
+        first = int(wrong[0])
+        detail = f"entry {first}: {index.problem_of(first)}"
+        yield IndexFinding(name, index.kind, "contradicted", len(wrong), detail)
+
+
+def _missing_offset_entries(index: JudgedIndex, judged: JudgedIndexes) -> Iterator[IndexFinding]:
+    places = np.concatenate([[0], np.sort(index.columns["position"]), [judged.end.position_bytes]])
+    gaps = np.diff(places)
+    number = int(gaps.argmax())
+    if gaps[number] > _LONGEST_GAP_BYTES and not judged.damage:
+        detail = f"no entry for the {int(gaps[number])} bytes of the log from byte {int(places[number])} on"
+        yield IndexFinding(os.path.basename(index.path), OFFSET, "incomplete", 0, detail)
+
+
+def _missing_last_time(index: JudgedIndex, judged: JudgedIndexes) -> Iterator[IndexFinding]:
+    largest_ms = judged.largest_timestamp.timestamp_ms
+    last_ms = int(index.columns["timestampMs"][-1]) if len(index) else -1
+    if last_ms < largest_ms:
+        detail = f"no entry for the segment's largest timestamp, {largest_ms} ms"
+        yield IndexFinding(os.path.basename(index.path), TIME, "incomplete", 1, detail)
+
+
+def _missing_transactions(
+    index: JudgedIndex, aborted: Sequence[AbortedTransaction]
+) -> Iterator[IndexFinding]:
+    known = set(index.columns["lastOffset"].tolist())
+    absent = [each for each in aborted if each.last_offset not in known]
+    if absent:
+        first = absent[0]
+        detail = f"no entry for the transaction of producer {first.producer_id} that is aborted at offset {first.last_offset}"
+        yield IndexFinding(os.path.basename(index.path), TRANSACTION, "incomplete", len(absent), detail)
+
+
+def partitions_of(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
+    """The partitions below the paths: all, internal ones too, unless the options choose topics."""
+    found = find_partitions(
+        filesystem,
+        split_paths(filesystem, options.paths),
+        follow_symlinks=options.follow_symlinks,
+        must_be_log_directory=True,
+    )
+    return list(select_partitions(found, options)) if has_topic_selection(options) else found
+
+
+def log_bytes(filesystem: FileSystem, options: ReadOptions) -> int:
+    """The size of all log files that a check reads."""
+    paths = (
+        os.path.join(directory.path, entry.name)
+        for directory in partitions_of(filesystem, options)
+        for entry in filesystem.walk_directory(directory.path)
+        if entry.is_regular_file and entry.name.endswith(LOG_SUFFIX)
+    )
+    return sum(status.size_bytes for path in paths if (status := filesystem.status(path)) is not None)
+
+
+def check_indexes(
+    filesystem: FileSystem, options: ReadOptions, advance: Callable[[int], object] | None = None
+) -> IndexReport:
+    """Check the index files of the partitions that the options choose. Nothing is written.
+
+    Raises:
+        SegmentLogError: A directory or a log file cannot be read.
+    """
+    return IndexReport(
+        tuple(_checked(filesystem, each, options, advance) for each in partitions_of(filesystem, options))
+    )
+
+
+def _checked(
+    filesystem: FileSystem,
+    directory: PartitionDirectory,
+    options: ReadOptions,
+    advance: Callable[[int], object] | None,
+) -> PartitionIndexes:
+    log = PartitionLog.load(filesystem, directory, skip_damage=True)
+    checks = _check_log(filesystem, log, options.max_decompressed_batch_bytes, advance)
+    findings = tuple(finding for check in checks for finding in check.findings)
+    return PartitionIndexes(log.topic, log.partition, log.path, len(log.segments), findings)
+
+
+def rebuild_indexes(
+    filesystem: FileSystem,
+    options: ReadOptions,
+    *,
+    target: str | None = None,
+    is_all: bool = False,
+    config: LogConfig | None = None,
+    advance: Callable[[int], object] | None = None,
+) -> IndexReport:
+    """Build the indexes again that are wrong.
+
+    In place, each file is written beside the old one, flushed, and renamed over it, under the log directory's lock. So
+    a crash leaves the old or the new file.
+
+    Args:
+        filesystem: Where to read and write.
+        options: The paths, and which partitions.
+        target: A directory for the new files, in a folder for each partition; None to replace those of the logs.
+        is_all: Whether indexes in which nothing is wrong are built again, too.
+        config: Sizes and intervals of the indexes; Kafka's defaults if None.
+        advance: Receives the size of each log file that was read.
+
+    Raises:
+        LogDirectoryLockedError: A broker or another process has the log directory open.
+        LogDirectoryError: The target is not empty, or a commit was interrupted.
+        StorageError: The file system reported an error.
+    """
+    if target is not None:
+        target = path_of(target)
+    directories = partitions_of(filesystem, options)
+    rebuild = _Rebuild(
+        filesystem, target, is_all, config or LogConfig(), options.max_decompressed_batch_bytes
+    )
+    if target is not None:
+        require_empty(filesystem, target)
+        require_outside(filesystem, os.path.abspath(target), {each.root.path for each in directories})
+        return IndexReport(tuple(rebuild.partition(each, advance) for each in directories))
+    roots = sorted({each.root.path for each in directories})
+    for root in roots:
+        require_no_commit(filesystem, root)
+    with contextlib.ExitStack() as locked:
+        for root in roots:
+            locked.callback(filesystem.lock(os.path.join(root, LOCK_FILE)).release)
+        return IndexReport(tuple(rebuild.partition(each, advance) for each in directories))
+
+
+def require_empty(filesystem: FileSystem, path: str) -> None:
+    """Check that a directory does not exist, or is empty.
+
+    Raises:
+        LogDirectoryError: There is something in it.
+    """
+    status = filesystem.status(path, follow_symlinks=True)
+    if status is not None and (not status.is_directory or filesystem.list_directory(path)):
+        raise LogDirectoryError(
+            "Expected no such directory, or an empty one, found something in it. Choose another one.",
+            path=path,
+        )
+
+
+def require_no_commit(filesystem: FileSystem, root: str) -> None:
+    """Check that no job's commit was interrupted in a log directory.
+
+    Raises:
+        LogDirectoryError: One was: only a writer that completes it knows what belongs to the logs.
+    """
+    for name in (COMMIT_JOURNAL, COMMIT_IN_PROGRESS):
+        if filesystem.status(os.path.join(root, name)) is not None:
+            raise LogDirectoryError(
+                f"Expected no interrupted commit, found {name}. Run the job again, or open the directory once with "
+                "LogDirectory.open, which completes it.",
+                path=root,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rebuild:
+    filesystem: FileSystem
+    target: str | None
+    is_all: bool
+    config: LogConfig
+    max_batch_bytes: int
+
+    def partition(
+        self, directory: PartitionDirectory, advance: Callable[[int], object] | None
+    ) -> PartitionIndexes:
+        log = PartitionLog.load(self.filesystem, directory, skip_damage=True)
+        findings: list[IndexFinding] = []
+        rebuilt: list[str] = []
+        failures: list[str] = []
+        has_damage = False
+        for check in _check_log(self.filesystem, log, self.max_batch_bytes, advance):
+            findings.extend(check.findings)
+            is_after_damage = has_damage
+            judged = check.judged
+            has_damage |= bool(judged.damage) or judged.end.position_bytes < judged.size_bytes
+            if not (check.findings or self.is_all):
+                continue
+            name = log_file_name(check.base_offset) + check.suffix
+            problem = self._problem(log.path, check)
+            if problem is None and is_after_damage and (check.aborted or len(check.judged.indexes[2])):
+                problem = "an earlier segment is damaged, so where its transactions begin is not known. Recover the log first."
+            if problem is None:
+                self._write(log.path, check)
+                rebuilt.append(name)
+            else:
+                failures.append(f"{name}: {problem}")
+        return PartitionIndexes(
+            log.topic,
+            log.partition,
+            log.path,
+            len(log.segments),
+            tuple(findings),
+            tuple(rebuilt),
+            tuple(failures),
+        )
+
+    def _problem(self, path: str, check: SegmentCheck) -> str | None:
+        if check.suffix:
+            return "a compaction was interrupted, and a broker completes it when it starts"
+        judged = check.judged
+        if judged.damage:
+            return f"{judged.damage[0].reason} Recover the log first."
+        if judged.end.position_bytes == judged.size_bytes:
+            return None
+        with self.filesystem.open(os.path.join(path, log_file_name(check.base_offset))) as log_file:
+            rest = Resynchroniser(log_file, check.base_offset, judged.size_bytes, None, self.max_batch_bytes)
+            if rest.is_blank(judged.end.position_bytes):
+                return None
+        return f"the log ends at byte {judged.end.position_bytes} with a torn batch. Recover the log first."
+
+    def _write(self, path: str, check: SegmentCheck) -> None:
+        filesystem, base_offset = self.filesystem, check.base_offset
+        directory, suffix = path, REBUILT_SUFFIX
+        if self.target is not None:
+            directory, suffix = os.path.join(self.target, os.path.basename(path)), ""
+            if filesystem.status(os.path.join(directory, offset_index_file_name(base_offset))) is not None:
+                raise LogDirectoryError(
+                    "Expected no index here yet, found that of a topic whose name differs only in case: this file system "
+                    "ignores case. Write the indexes of the topics to different directories.",
+                    path=directory,
+                )
+            make_directories(
+                filesystem, directory, like=(path, os.path.join(path, log_file_name(base_offset)))
+            )
+        with filesystem.open(os.path.join(path, log_file_name(base_offset))) as log_file:
+            scan = scan_segment(
+                log_file,
+                base_offset,
+                check.judged.end.position_bytes,
+                self.config.index_interval_bytes,
+                max_batch_bytes=self.max_batch_bytes,
+            )
+        names = [
+            name_of(base_offset)
+            for name_of in (transaction_index_file_name, time_index_file_name, offset_index_file_name)
+        ]
+        for name in names:
+            # Of a rebuild that was interrupted.
+            filesystem.delete(os.path.join(directory, name + REBUILT_SUFFIX))
+        indexes = SegmentIndexes(filesystem, directory, base_offset, suffix, self.config.segment_index_bytes)
+        try:
+            indexes.rebuild(scan.entries, check.aborted)
+            indexes.trim(scan.largest_timestamp)
+            indexes.flush()
+        finally:
+            indexes.close()
+        filesystem.flush_directory(directory)
+        if self.target is None:
+            self._replace(path, names, has_aborted=bool(check.aborted))
+
+    def _replace(self, path: str, names: Sequence[str], *, has_aborted: bool) -> None:
+        """Rename the new files over the old ones, the transaction index first: readers trust it beside an offset index."""
+        for name in names:
+            old = os.path.join(path, name)
+            if name == names[0] and not has_aborted:
+                if self.filesystem.status(old) is None:
+                    continue
+                # As a recovery leaves it: empty, but there.
+                rebuilt = old + REBUILT_SUFFIX
+                with self.filesystem.open_for_writing(
+                    rebuilt, create=True, like=log_paths_beside(old)
+                ) as file:
+                    file.flush()
+            self.filesystem.rename(old + REBUILT_SUFFIX, old)
+            self.filesystem.flush_directory(path)
+
+
+def make_directories(filesystem: FileSystem, path: str, *, like: Sequence[str] = ()) -> None:
+    """Make a directory and those above it that do not exist, durably; as private as the directories ``like``."""
+    if filesystem.status(path, follow_symlinks=True) is None:
+        parent = os.path.dirname(path)
+        make_directories(filesystem, parent, like=like)
+        filesystem.make_directory(path)
+        filesystem.make_as_private(path, like)
+        filesystem.flush_directory(parent)

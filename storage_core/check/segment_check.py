@@ -1,0 +1,781 @@
+"""Checking one segment: all that its files say about themselves, in one pass over its log.
+
+The result is plain data that travels to another process. What several segments say together, and what a broker would do
+about it, is judged in `storage_core.check.partition_check`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import numpy as np
+
+from storage_core.check.broker_start import BrokerScan, scan_as_broker
+from storage_core.errors import CorruptError, LogDirectoryError, UnreadableError
+from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
+from storage_core.record import WantedFields
+from storage_core.record.batch_header import (
+    CODEC_MASK,
+    CONTROL_FLAG,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
+    MAX_OFFSET,
+    NO_TIMESTAMP_MS,
+)
+from storage_core.record.record_batches import SEQUENCES
+from storage_core.record.section import SectionMaker
+from storage_core.scan.read import RecordReader
+from storage_core.scan.rows import DamageReporter
+from storage_core.scan.spans import LogSpan, ReadSettings, record_schema
+from storage_core.segment import DamagedRange, Resynchroniser
+from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
+from storage_core.segment.damage import BatchProbe, reason_at
+from storage_core.segment.file_names import transaction_index_file_name
+from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
+from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
+from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
+from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
+from storage_core.segment.transaction_index import ENTRY_SIZE_BYTES as TRANSACTION_ENTRY_BYTES
+from storage_core.segment.transaction_index import (
+    MAX_TRANSACTION_INDEX_SIZE_BYTES,
+    decode_transaction_entries,
+)
+from storage_core.views.index_entries import (
+    BEYOND_LOG,
+    MISSING,
+    OFFSET,
+    TIME,
+    TRANSACTION,
+    JudgedIndexes,
+    judge_indexes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.record.batch_window import BatchWindow
+    from storage_core.record.section import RecordColumns, RecordSection
+    from storage_core.scan.rows import BatchBuilder
+    from storage_core.segment import SegmentReader
+    from storage_core.views.segments import SegmentFile
+
+
+MOST_REPORTED: Final = 100
+"""Of one kind of finding, this many are described for each segment; the rest is counted."""
+_ALL_FIELDS: Final = WantedFields(timestamp=True, key=True, value=True, headers=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """A segment to check.
+
+    Attributes:
+        is_deep: Whether each record is decoded.
+    """
+
+    file: SegmentFile
+    is_deep: bool = False
+    max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
+
+
+class Gap(NamedTuple):
+    """Offsets that no batch holds, before the batch at a position; None at the segment's end."""
+
+    start_offset: int
+    end_offset: int
+    position_bytes: int | None
+
+
+class EpochRun(NamedTuple):
+    """Neighbouring batches of one leader epoch."""
+
+    epoch: int
+    first_offset: int
+    last_offset: int
+    position_bytes: int
+
+
+class Sequence(NamedTuple):
+    """A place in a producer's sequence numbers: those of one batch, or of all batches in a segment."""
+
+    producer_id: int
+    first_epoch: int
+    first_sequence: int
+    first_offset: int
+    last_epoch: int
+    last_sequence: int
+    last_offset: int
+
+
+class SequenceBreak(NamedTuple):
+    """A batch whose producer epoch or sequence number does not follow the producer's last one."""
+
+    producer_id: int
+    expected_epoch: int
+    expected_sequence: int
+    epoch: int
+    sequence: int
+    offset: int
+
+
+class WrongMaxTimestamps(NamedTuple):
+    """Batches whose header has another max timestamp than the largest one of their records.
+
+    Attributes:
+        batch_count: How many there are. The other fields describe the first one.
+    """
+
+    batch_count: int
+    start_bytes: int
+    end_bytes: int
+    start_offset: int
+    end_offset: int
+    claimed_ms: int
+    found_ms: int
+
+
+class AbortedEntry(NamedTuple):
+    """An entry of a transaction index, as it is in the file."""
+
+    version: int
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class Aborted(NamedTuple):
+    """A transaction that is aborted in a segment, and where its entry in the transaction index says that it begins."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    indexed_offset: int | None
+
+
+class FirstMarker(NamedTuple):
+    """A producer's first marker in a segment: it may end a transaction of an earlier one.
+
+    ``first_offset`` is that of the transaction's data in this segment; None if it has none.
+    """
+
+    producer_id: int
+    offset: int
+    is_abort: bool
+    first_offset: int | None
+    indexed_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFault:
+    """Neighbouring entries of an index file that the log contradicts, or the file itself if there are no entries.
+
+    Attributes:
+        is_stale: Whether the file only has less than the log, or more: as after a crash.
+    """
+
+    kind: str
+    path: str
+    start_bytes: int | None
+    end_bytes: int | None
+    reason: str
+    is_stale: bool
+    start_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Bytes after the last valid batch, with no valid batch after them.
+
+    Attributes:
+        is_torn: Whether they are the beginning of a batch whose end is missing, or only zeros.
+        is_blank: Whether they are only zeros.
+    """
+
+    start_bytes: int
+    end_bytes: int
+    reason: str
+    is_torn: bool
+    is_blank: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What was found out about one segment.
+
+    Attributes:
+        end_bytes: Where its last valid batch ends.
+        next_offset: The offset after that batch; the base offset if there is none.
+        gap_count: How many gaps there are; at most `MOST_REPORTED` are described.
+        epochs: The leader epochs of its batches, in their order.
+        index_faults: What the log contradicts in its index files.
+        wrong_aborts: Transactions that are aborted, and of which the transaction index does not say so.
+        first_markers: Of each producer that has a marker.
+        open_transactions: By producer, the first offset of what is open at the segment's end.
+        ended: By producer with a marker, the offset of the last one.
+        refused_entry: The first entry of the transaction index that a broker objects to.
+        scan: How a broker reads the log file.
+        malformed: Batches whose records contradict a right checksum, and markers that cannot be read.
+        has_holes: Whether a batch has fewer records than offsets, which only a compaction makes.
+        wrong_max_timestamps: None if each header agrees with its records, or if these were not decoded.
+    """
+
+    task: SegmentTask
+    size_bytes: int
+    end_bytes: int
+    next_offset: int
+    batch_count: int
+    record_count: int
+    has_holes: bool
+    damage: tuple[DamagedRange, ...]
+    malformed: tuple[DamagedRange, ...]
+    tail: Tail | None
+    gaps: tuple[Gap, ...]
+    gap_count: int
+    epochs: tuple[EpochRun, ...]
+    index_faults: tuple[IndexFault, ...]
+    producers: tuple[Sequence, ...]
+    breaks: tuple[SequenceBreak, ...]
+    wrong_aborts: tuple[Aborted, ...]
+    first_markers: tuple[FirstMarker, ...]
+    open_transactions: tuple[tuple[int, int], ...]
+    ended: tuple[tuple[int, int], ...]
+    refused_entry: AbortedEntry | None
+    scan: BrokerScan
+    wrong_max_timestamps: WrongMaxTimestamps | None
+
+    @property
+    def base_offset(self) -> int:
+        """The number in its file names."""
+        return self.task.file.base_offset
+
+    @property
+    def log_path(self) -> str:
+        """Path of its log file."""
+        return self.task.file.path
+
+
+def check_segment(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts:
+    """Check one segment. All of its log is read.
+
+    Raises:
+        SegmentLogError: A file cannot be read.
+        FileNotFoundError: The log file is gone.
+    """
+    file = task.file
+    segment = file.reader(filesystem, skip_damage=True, max_batch_bytes=task.max_batch_bytes)
+    # Before the log: a running broker appends to the log first.
+    aborted = _aborted(
+        filesystem, f"{file.directory}/{transaction_index_file_name(file.base_offset)}{file.suffix}"
+    )
+    observer = _Observer(task, aborted)
+    judged = judge_indexes(filesystem, segment, see=observer.see)
+    with segment.open_log() as log_file:
+        tail = _tail(log_file, segment, judged)
+        proven_bytes = min((each.start_bytes for each in judged.damage), default=judged.end.position_bytes)
+        does_overflow = judged.end.next_offset - 1 - file.base_offset > LARGEST_RELATIVE_OFFSET
+        if judged.damage or tail is not None or does_overflow:
+            scan = scan_as_broker(log_file, file.base_offset, proven_bytes)
+        else:
+            scan = BrokerScan(judged.end.position_bytes, judged.end.next_offset)
+    return observer.facts(judged, tail, scan)
+
+
+def _aborted(filesystem: FileSystem, path: str) -> list[AbortedEntry]:
+    """The whole entries of a transaction index, as a broker reads them; none if there is no such file."""
+    try:
+        data = filesystem.read_file(path, MAX_TRANSACTION_INDEX_SIZE_BYTES)
+    except UnreadableError:
+        raise
+    except LogDirectoryError:
+        # Too large, or no file: the index itself is a finding.
+        data = None
+    if data is None:
+        return []
+    table = decode_transaction_entries(data[: len(data) // TRANSACTION_ENTRY_BYTES * TRANSACTION_ENTRY_BYTES])
+    columns = (table[name].tolist() for name in AbortedEntry._fields)
+    return list(map(AbortedEntry, *columns))
+
+
+def _tail(log_file: OpenFile, segment: SegmentReader, judged: JudgedIndexes) -> Tail | None:
+    """What follows the last valid batch of the last segment: damage is only reported where a batch follows."""
+    start_bytes = judged.end.position_bytes
+    if judged.damage:
+        start_bytes = max(start_bytes, judged.damage[-1].end_bytes)
+    if start_bytes >= judged.size_bytes:
+        return None
+    resynchroniser = Resynchroniser(
+        log_file, segment.base_offset, judged.size_bytes, segment.end_offset, MAX_ENCODABLE_BATCH_BYTES
+    )
+    probe = BatchProbe(log_file, judged.size_bytes)
+    error = reason_at(
+        probe, resynchroniser.limits, start_bytes, judged.end.next_offset, segment.max_batch_bytes
+    )
+    kind = resynchroniser.tail_kind(start_bytes)
+    reason = "Expected a record batch, found other bytes." if error is None else str(error.args[0])
+    return Tail(start_bytes, judged.size_bytes, reason, is_torn=kind != "bad", is_blank=kind == "blank")
+
+
+def has_holes(window: BatchWindow) -> bool:
+    """Return True if a batch has fewer records than offsets, which only a compaction makes."""
+    headers = window.headers
+    is_holed = (headers["magic"] == MAGIC_V2) & (headers["record_count"] <= headers["last_offset_delta"])
+    return bool(is_holed.any())
+
+
+class Gaps(NamedTuple):
+    """Offsets that no batch holds: the first ones, those after the last ones, and where the next batches begin."""
+
+    start_offsets: npt.NDArray[np.int64]
+    end_offsets: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+
+
+def gaps_in(window: BatchWindow, next_offset: int) -> Gaps:
+    """Find the gaps before the batches of a window, of which the first one should begin at an offset."""
+    base_offsets = window.headers["base_offset"].astype(np.int64)
+    last_offsets = base_offsets + window.headers["last_offset_delta"]
+    lowest_offsets = np.append(min(next_offset, MAX_OFFSET), last_offsets[:-1] + 1)
+    # A wrapper's first offset is known only after it is decoded.
+    is_gap = (base_offsets > lowest_offsets) & (
+        (window.headers["magic"] == MAGIC_V2) | ((window.headers["attributes"] & CODEC_MASK) == 0)
+    )
+    return Gaps(lowest_offsets[is_gap], base_offsets[is_gap], window.position_bytes + window.starts[is_gap])
+
+
+class _Observer:
+    """Sees the valid batches and the damage of a segment's log in order."""
+
+    def __init__(self, task: SegmentTask, aborted: list[AbortedEntry]) -> None:
+        self._task = task
+        self._batch_count = self._record_count = 0
+        self._has_holes = False
+        self._next_offset = task.file.base_offset
+        self._gaps: list[Gap] = []
+        self._gap_count = 0
+        self._epochs: list[EpochRun] = []
+        self._producers = _Producers()
+        self._transactions = _Transactions(task.file.base_offset, aborted)
+        self._malformed: list[DamagedRange] = []
+        self._deep = _DeepReader(task) if task.is_deep else None
+
+    def see(self, item: BatchWindow | DamagedRange) -> None:
+        if isinstance(item, DamagedRange):
+            self._next_offset = max(self._next_offset, item.end_offset)
+            self._producers.forget()
+            self._transactions.forget()
+            return
+        headers = item.headers
+        base_offsets = headers["base_offset"].astype(np.int64)
+        last_offsets = base_offsets + headers["last_offset_delta"]
+        self._batch_count += len(headers)
+        self._record_count += int(headers["record_count"].sum(dtype=np.int64))
+        self._has_holes = self._has_holes or has_holes(item)
+        self._find_gaps(item)
+        self._find_epochs(item, base_offsets, last_offsets)
+        if (headers["producer_id"] >= 0).any():
+            self._breaks_of(headers, base_offsets, last_offsets)
+            self._follow_transactions(item)
+        if self._deep is not None:
+            self._malformed += self._deep.malformed(item)
+        self._next_offset = int(last_offsets[-1]) + 1
+
+    def _find_gaps(self, window: BatchWindow) -> None:
+        starts, ends, positions = gaps_in(window, self._next_offset)
+        self._gap_count += len(starts)
+        most = max(0, MOST_REPORTED - len(self._gaps))
+        gaps = zip(starts[:most].tolist(), ends[:most].tolist(), positions[:most].tolist(), strict=True)
+        self._gaps += [Gap(*gap) for gap in gaps]
+
+    def _find_epochs(
+        self, window: BatchWindow, base_offsets: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64]
+    ) -> None:
+        epochs = window.headers["leader_epoch"].astype(np.int64)
+        epochs[window.headers["magic"] != MAGIC_V2] = -1
+        firsts = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
+        lasts = np.append(firsts[1:] - 1, len(epochs) - 1)
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+            epoch = int(epochs[first])
+            if epoch < 0:
+                continue
+            if self._epochs and self._epochs[-1].epoch == epoch:
+                self._epochs[-1] = self._epochs[-1]._replace(last_offset=int(last_offsets[last]))
+            else:
+                position_bytes = window.position_bytes + int(window.starts[first])
+                self._epochs.append(
+                    EpochRun(epoch, int(base_offsets[first]), int(last_offsets[last]), position_bytes)
+                )
+
+    def _breaks_of(
+        self,
+        headers: npt.NDArray[Any],
+        base_offsets: npt.NDArray[np.int64],
+        last_offsets: npt.NDArray[np.int64],
+    ) -> None:
+        is_data = (headers["producer_id"] >= 0) & ((headers["attributes"] & CONTROL_FLAG) == 0)
+        rows = np.flatnonzero(is_data & (headers["base_sequence"] >= 0))
+        if len(rows):
+            self._producers.take(headers[rows], base_offsets[rows], last_offsets[rows])
+
+    def _follow_transactions(self, window: BatchWindow) -> None:
+        try:
+            batches = ProducerBatches.of_window(window).batches
+        except CorruptError as error:
+            self._malformed.append(_damage_of(window.path, error))
+            self._transactions.forget()
+            return
+        for batch in batches:
+            self._transactions.take(batch)
+
+    def facts(
+        self,
+        judged: JudgedIndexes,
+        tail: Tail | None,
+        scan: BrokerScan,
+    ) -> SegmentFacts:
+        gaps = self._gaps
+        end_offset = self._task.file.end_offset
+        # Damage at the end covers what is missing there.
+        if end_offset is not None and self._next_offset < end_offset:
+            gaps = [*gaps, Gap(self._next_offset, end_offset, None)]
+            self._gap_count += 1
+        transactions = self._transactions
+        return SegmentFacts(
+            self._task,
+            judged.size_bytes,
+            judged.end.position_bytes,
+            judged.end.next_offset,
+            self._batch_count,
+            self._record_count,
+            self._has_holes,
+            judged.damage,
+            tuple(self._malformed),
+            tail,
+            tuple(gaps),
+            self._gap_count,
+            tuple(self._epochs),
+            tuple(_index_faults(judged)),
+            self._producers.known(),
+            tuple(self._producers.breaks),
+            tuple(transactions.wrong),
+            tuple(transactions.first_markers.values()),
+            tuple(transactions.open.items()),
+            tuple(transactions.ended.items()),
+            transactions.refused_entry,
+            scan,
+            None if self._deep is None else self._deep.wrong_max_timestamps,
+        )
+
+
+class _Transactions:
+    """The transactions of a segment, and whether its transaction index has those that are aborted."""
+
+    def __init__(self, base_offset: int, aborted: list[AbortedEntry]) -> None:
+        self.open: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
+        self.first_markers: dict[int, FirstMarker] = {}
+        self.wrong: list[Aborted] = []
+        self.refused_entry = next(
+            (entry for entry in aborted if entry.version >> 8 > 0 or entry.last_offset < base_offset), None
+        )
+        self._indexed = {entry.last_offset: entry.first_offset for entry in aborted}
+
+    def forget(self) -> None:
+        """Damage may have held markers, and data."""
+        self.open.clear()
+
+    def take(self, batch: ProducerBatch) -> None:
+        """Follow a batch of a producer."""
+        producer_id, offset = batch.producer_id, batch.base_offset
+        if batch.marker is None:
+            if batch.is_transactional:
+                self.open.setdefault(producer_id, offset)
+            return
+        is_abort = batch.marker.is_abort
+        indexed_offset = self._indexed.get(offset) if is_abort else None
+        first_offset = self.open.pop(producer_id, None)
+        if producer_id not in self.ended:
+            # Whether it is wrong is known when the segments before are.
+            self.first_markers[producer_id] = FirstMarker(
+                producer_id, offset, is_abort, first_offset, indexed_offset
+            )
+        elif is_abort and first_offset is not None:
+            aborted = Aborted(producer_id, first_offset, offset, indexed_offset)
+            if is_wrong(aborted) and len(self.wrong) < MOST_REPORTED:
+                self.wrong.append(aborted)
+        self.ended[producer_id] = offset
+
+
+def is_wrong(aborted: Aborted) -> bool:
+    """Whether the transaction index omits a transaction, or its beginning. A compaction may have removed that."""
+    return aborted.indexed_offset is None or aborted.indexed_offset > aborted.first_offset
+
+
+class _Producers:
+    """The sequence numbers of each producer in a segment."""
+
+    def __init__(self) -> None:
+        self.breaks: list[SequenceBreak] = []
+        self._known: dict[int, Sequence] = {}
+        # Damage may have held any of their batches.
+        self._are_doubtful: set[int] = set()
+
+    def known(self) -> tuple[Sequence, ...]:
+        return tuple(self._known.values())
+
+    def forget(self) -> None:
+        self._are_doubtful.update(self._known)
+
+    def take(
+        self,
+        headers: npt.NDArray[Any],
+        base_offsets: npt.NDArray[np.int64],
+        last_offsets: npt.NDArray[np.int64],
+    ) -> None:
+        producer_ids = headers["producer_id"].astype(np.int64)
+        order = np.argsort(producer_ids, kind="stable")
+        producer_ids = producer_ids[order]
+        epochs = headers["producer_epoch"][order].astype(np.int64)
+        firsts = headers["base_sequence"][order].astype(np.int64)
+        lasts = (firsts + headers["last_offset_delta"][order]) % SEQUENCES
+        base_offsets, last_offsets = base_offsets[order], last_offsets[order]
+        is_same = producer_ids[1:] == producer_ids[:-1]
+        is_broken = is_same & _does_not_follow(epochs[:-1], lasts[:-1], epochs[1:], firsts[1:])
+        for row in np.flatnonzero(is_broken).tolist():
+            self._report(
+                int(producer_ids[row]), int(epochs[row]), int(lasts[row]),
+                int(epochs[row + 1]), int(firsts[row + 1]), int(base_offsets[row + 1]),
+            )  # fmt: skip
+        begins = np.flatnonzero(np.append(True, ~is_same))
+        ends = np.append(begins[1:] - 1, len(producer_ids) - 1)
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            self._join(
+                Sequence(
+                    int(producer_ids[begin]), int(epochs[begin]), int(firsts[begin]), int(base_offsets[begin]),
+                    int(epochs[end]), int(lasts[end]), int(last_offsets[end]),
+                )
+            )  # fmt: skip
+
+    def _join(self, found: Sequence) -> None:
+        producer_id = found.producer_id
+        before = self._known.get(producer_id)
+        if before is None:
+            self._known[producer_id] = found
+            return
+        if producer_id in self._are_doubtful:
+            self._are_doubtful.discard(producer_id)
+        else:
+            broken = break_between(before, found)
+            if broken is not None and len(self.breaks) < MOST_REPORTED:
+                self.breaks.append(broken)
+        self._known[producer_id] = before._replace(
+            last_epoch=found.last_epoch, last_sequence=found.last_sequence, last_offset=found.last_offset
+        )
+
+    def _report(
+        self, producer_id: int, last_epoch: int, last_sequence: int, epoch: int, sequence: int, offset: int
+    ) -> None:
+        if len(self.breaks) < MOST_REPORTED:
+            self.breaks.append(_break(producer_id, last_epoch, last_sequence, epoch, sequence, offset))
+
+
+def break_between(before: Sequence, after: Sequence) -> SequenceBreak | None:
+    """What is wrong where a producer's batches continue; None if nothing is."""
+    is_broken = _does_not_follow(
+        np.array([before.last_epoch]),
+        np.array([before.last_sequence]),
+        np.array([after.first_epoch]),
+        np.array([after.first_sequence]),
+    )
+    if not is_broken[0]:
+        return None
+    return _break(
+        before.producer_id,
+        before.last_epoch,
+        before.last_sequence,
+        after.first_epoch,
+        after.first_sequence,
+        after.first_offset,
+    )
+
+
+def _does_not_follow(
+    last_epochs: npt.NDArray[np.int64],
+    last_sequences: npt.NDArray[np.int64],
+    epochs: npt.NDArray[np.int64],
+    sequences: npt.NDArray[np.int64],
+) -> npt.NDArray[np.bool_]:
+    is_new = epochs > last_epochs
+    is_wrong: npt.NDArray[np.bool_] = (epochs < last_epochs) | (
+        sequences != np.where(is_new, 0, (last_sequences + 1) % SEQUENCES)
+    )
+    return is_wrong
+
+
+def _break(
+    producer_id: int, last_epoch: int, last_sequence: int, epoch: int, sequence: int, offset: int
+) -> SequenceBreak:
+    expected = 0 if epoch > last_epoch else (last_sequence + 1) % SEQUENCES
+    return SequenceBreak(producer_id, max(last_epoch, epoch), expected, epoch, sequence, offset)
+
+
+def _damage_of(path: str, error: CorruptError) -> DamagedRange:
+    start_bytes = error.position_bytes or 0
+    start_offset = error.offset or 0
+    return DamagedRange(
+        path,
+        start_bytes,
+        start_bytes if error.end_position_bytes is None else error.end_position_bytes,
+        start_offset,
+        start_offset if error.last_offset is None else error.last_offset + 1,
+        str(error.args[0]),
+        type(error),
+    )
+
+
+class _NoRows:
+    """Makes no rows of decoded records, and compares their timestamps with the headers."""
+
+    def __init__(self) -> None:
+        self.wrong_max_timestamps: WrongMaxTimestamps | None = None
+
+    def batches(
+        self, section: RecordSection, columns: RecordColumns, span: LogSpan
+    ) -> Iterator[pa.RecordBatch]:
+        del span
+        headers, timestamps_ms = section.headers, columns.timestamps_ms
+        # Of old formats, a wrapper's timestamp is not checked by brokers, either.
+        if timestamps_ms is not None and headers["magic"][0] == MAGIC_V2:
+            first_rows = np.cumsum(columns.row_counts) - columns.row_counts
+            largest_ms = np.maximum(np.maximum.reduceat(timestamps_ms, first_rows), NO_TIMESTAMP_MS)
+            wrong = np.flatnonzero(headers["max_timestamp_ms"] != largest_ms)
+            if len(wrong):
+                self._add(section, wrong, largest_ms)
+        return iter(())
+
+    def _add(
+        self, section: RecordSection, wrong: npt.NDArray[np.int64], largest_ms: npt.NDArray[np.int64]
+    ) -> None:
+        known = self.wrong_max_timestamps
+        if known is not None:
+            self.wrong_max_timestamps = known._replace(batch_count=known.batch_count + len(wrong))
+            return
+        header, start_bytes = section.headers[wrong[0]], int(section.positions[wrong[0]])
+        base_offset = int(header["base_offset"])
+        self.wrong_max_timestamps = WrongMaxTimestamps(
+            len(wrong),
+            start_bytes,
+            start_bytes + LOG_OVERHEAD_BYTES + int(header["batch_length"]),
+            base_offset,
+            base_offset + int(header["last_offset_delta"]) + 1,
+            int(header["max_timestamp_ms"]),
+            int(largest_ms[wrong[0]]),
+        )
+
+
+class _Collected(DamageReporter):
+    """Keeps the damage that decoding finds."""
+
+    def __init__(self) -> None:
+        super().__init__(record_schema(), ReadSettings(DEFAULT_MAX_BATCH_BYTES, mode="PERMISSIVE"))
+        self.found: list[DamagedRange] = []
+
+    def report(self, damage: DamagedRange, span: LogSpan) -> Iterator[pa.RecordBatch]:
+        del span
+        self.found.append(damage)
+        return iter(())
+
+
+class _DeepReader:
+    """Decodes every record of a segment, and keeps none."""
+
+    def __init__(self, task: SegmentTask) -> None:
+        file = task.file
+        self._damage = _Collected()
+        self._rows = _NoRows()
+        self._records = RecordReader(
+            SectionMaker(task.max_batch_bytes, _ALL_FIELDS),
+            _ALL_FIELDS,
+            cast("BatchBuilder", self._rows),
+            self._damage,
+        )
+        self._span = LogSpan(
+            file.topic, file.partition, file.directory, file.base_offset, file.file_name, file.base_offset, 0, 0, 0, 0
+        )  # fmt: skip
+
+    @property
+    def wrong_max_timestamps(self) -> WrongMaxTimestamps | None:
+        """Return the batches seen so far whose header has another max timestamp than their records."""
+        return self._rows.wrong_max_timestamps
+
+    def malformed(self, window: BatchWindow) -> list[DamagedRange]:
+        """The batches of a window with a right checksum whose records cannot be decoded."""
+        headers = window.headers
+        has_records = (headers["record_count"] != 0) & ((headers["attributes"] & CONTROL_FLAG) == 0)
+        # To the end; there are no rows.
+        list(self._records.batches(window, np.flatnonzero(has_records), self._span))
+        found, self._damage.found = self._damage.found, []
+        return found
+
+
+_STALE: Final = (BEYOND_LOG, MISSING)
+_ENTRY_BYTES: Final = {
+    OFFSET: OFFSET_ENTRY_BYTES,
+    TIME: TIME_ENTRY_BYTES,
+    TRANSACTION: TRANSACTION_ENTRY_BYTES,
+}
+
+
+def _index_faults(judged: JudgedIndexes) -> Iterator[IndexFault]:
+    for index in judged.indexes:
+        if index.problem is not None and not (index.kind == TRANSACTION and index.problem in _STALE):
+            problem = index.problem.rstrip(".")
+            # A text of its own, if it is a sentence already.
+            reason = (
+                problem
+                if problem[0].isupper()
+                else f"Expected an index that can be read, found that {problem}"
+            )
+            yield IndexFault(index.kind, index.path, None, None, f"{reason}.", index.problem in _STALE)
+        entry_bytes = _ENTRY_BYTES[index.kind]
+        numbers = index.wrong_numbers
+        borders = np.flatnonzero(np.diff(index.codes[numbers])) + 1
+        for run in np.split(numbers, borders)[:MOST_REPORTED]:
+            if len(run):
+                reason = index.problem_of(int(run[0])) or ""
+                yield IndexFault(
+                    index.kind,
+                    index.path,
+                    int(run[0]) * entry_bytes,
+                    int(run[-1] + 1) * entry_bytes,
+                    f"Expected entries that the log confirms, found {len(run)} of which the first is wrong: {reason}.",
+                    reason in _STALE,
+                    int(index.columns["offset"][run[0]]),
+                )
+    yield from _missing_largest_timestamp(judged)
+
+
+def _missing_largest_timestamp(judged: JudgedIndexes) -> Iterator[IndexFault]:
+    """The last entry of a closed segment's time index has its largest timestamp: look-ups by time rely on it."""
+    times = judged.indexes[1]
+    largest_ms = judged.largest_timestamp.timestamp_ms
+    if (
+        largest_ms == NO_TIMESTAMP_MS
+        or judged.damage
+        or times.problem is not None
+        or len(times.wrong_numbers)
+    ):
+        return
+    found_ms = int(times.columns["timestampMs"][-1]) if len(times) else NO_TIMESTAMP_MS
+    if found_ms < largest_ms:
+        size_bytes = TIME_ENTRY_BYTES * len(times)
+        yield IndexFault(
+            TIME, times.path, size_bytes, size_bytes,
+            f"Expected the largest timestamp {largest_ms} as last entry, found {found_ms}: entries are missing.",
+            True,
+            judged.largest_timestamp.offset,
+        )  # fmt: skip

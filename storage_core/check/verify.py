@@ -1,0 +1,342 @@
+"""Verifying log directories: every file compared with every other, and what a broker would do about what is wrong.
+
+segments, each in one pass, by several processes → partitions → log directories
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from itertools import zip_longest
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+
+from storage_core.check.broker_start import BrokerStart
+from storage_core.check.findings import (
+    SEVERITIES,
+    Finding,
+    PartitionReport,
+    RootReport,
+    Verdict,
+    verdict_of,
+)
+from storage_core.check.node_check import compare_roots
+from storage_core.check.partition_check import PlannedPartition, check_partition, with_topic_ids_compared
+from storage_core.check.root_check import RootCheck
+from storage_core.check.segment_check import SegmentFacts, SegmentTask, check_segment
+from storage_core.directory.segment_listing import FileNames, SegmentListing, list_segments
+from storage_core.errors import DataLossError, LogDirectoryError
+from storage_core.filesystem import FileSystem
+from storage_core.filesystem.values import MissingError
+from storage_core.segment import SegmentReader
+from storage_core.segment.file_names import SWAP_SUFFIX
+from storage_core.views.roots import (
+    LIVE,
+    LogRoot,
+    PartitionPlace,
+    find_roots,
+    selected_places,
+)
+from storage_core.views.segments import SegmentFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from storage_core.scan.options import ReadOptions
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was found out about log directories.
+
+    Attributes:
+        verdict: The worst severity of all findings; ``sound`` if there are none but notes.
+        counts: How many findings there are of each severity.
+        is_deep: Whether each record was decoded.
+    """
+
+    verdict: Verdict
+    counts: Mapping[str, int]
+    is_deep: bool
+    roots: tuple[RootReport, ...]
+    partitions: tuple[PartitionReport, ...]
+
+    @property
+    def findings(self) -> Iterator[Finding]:
+        """All findings."""
+        for root in self.roots:
+            yield from root.findings
+        for partition in self.partitions:
+            yield from partition.findings
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be verified.
+
+    Attributes:
+        unreadable: By directory, why a partition cannot be listed; it has no tasks.
+        size_bytes: Of all log files.
+    """
+
+    roots: tuple[LogRoot, ...]
+    partitions: tuple[PlannedPartition, ...]
+    root_checks: Mapping[str, RootCheck]
+    unreadable: Mapping[str, LogDirectoryError]
+    is_deep: bool
+    size_bytes: int
+
+
+def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: bool = False) -> Plan:
+    """Find the partitions to verify, of each the directories of all replicas.
+
+    Raises:
+        OptionError: A topic that is named does not exist.
+        LogDirectoryError: A path is no log directory.
+    """
+    roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
+    # Before the segments are listed: a running broker's checkpoints then say nothing of later ones.
+    root_checks = {root.path: RootCheck(filesystem, root) for root in roots if root.problem is None}
+    compare_roots(filesystem, roots, root_checks)
+    named = {place.path for root in roots if not root.is_whole for place in root.places}
+    partitions: list[PlannedPartition] = []
+    unreadable: dict[str, LogDirectoryError] = {}
+    size_bytes = 0
+    for place in selected_places(filesystem, roots, options):
+        if place.state != LIVE and place.path not in named:
+            continue
+        try:
+            planned = _planned(filesystem, place, is_deep, options.max_decompressed_batch_bytes)
+            size_bytes += sum(_size_bytes(filesystem, task) for task in planned.tasks)
+        except MissingError:
+            # A broker has deleted it meanwhile.
+            continue
+        except LogDirectoryError as error:
+            unreadable[place.path] = error
+            planned = PlannedPartition(place, (), SegmentListing((), FileNames()), ())
+        partitions.append(planned)
+    return Plan(roots, tuple(partitions), root_checks, unreadable, is_deep, size_bytes)
+
+
+def _size_bytes(filesystem: FileSystem, task: SegmentTask) -> int:
+    status = filesystem.status(task.file.path)
+    return 0 if status is None else status.size_bytes
+
+
+def _planned(
+    filesystem: FileSystem, place: PartitionPlace, is_deep: bool, max_batch_bytes: int
+) -> PlannedPartition:
+    path = place.path
+    # Before the segments are listed: what a compaction is about to replace is named too.
+    names = tuple(sorted(each.name for each in filesystem.list_directory(path) if each.is_regular_file))
+
+    def swap_end_offset(base_offset: int) -> int:
+        reader = SegmentReader(filesystem, path, base_offset, None, suffix=SWAP_SUFFIX, skip_damage=True)
+        return reader.end().next_offset
+
+    listing = list_segments(filesystem, path, is_clean=True, swap_end_offset=swap_end_offset)
+    bases = listing.base_offsets
+    tasks = tuple(
+        SegmentTask(
+            SegmentFile(
+                place.topic,
+                place.partition,
+                path,
+                base_offset,
+                SWAP_SUFFIX if base_offset in listing.swapped else "",
+                end_offset,
+            ),
+            is_deep,
+            max_batch_bytes,
+        )
+        for base_offset, end_offset in zip_longest(bases, bases[1:])
+    )
+    return PlannedPartition(place, names, listing, tasks)
+
+
+def verify(
+    filesystem: FileSystem,
+    plan: Plan,
+    *,
+    jobs: int = 1,
+    advance: Callable[[int], object] = lambda _: None,
+) -> VerifyReport:
+    """Verify what was planned. What cannot be read is a finding.
+
+    Args:
+        filesystem: Where to read; other processes have their own.
+        plan: What to verify.
+        jobs: How many processes share the segments.
+        advance: Called with the number of bytes that were read since its last call.
+    """
+    tasks = [task for partition in plan.partitions for task in partition.tasks]
+    with _Checks(filesystem, tasks, jobs, plan.size_bytes) as checks:
+        root_checks = plan.root_checks
+        reports = []
+        for partition in plan.partitions:
+            root_check = root_checks[partition.place.root]
+            facts: list[SegmentFacts | None] = []
+            refused = plan.unreadable.get(partition.place.path)
+            for task in partition.tasks:
+                found = checks.next()
+                if isinstance(found, LogDirectoryError):
+                    refused = refused or found
+                else:
+                    facts.append(found)
+                advance(
+                    found.size_bytes if isinstance(found, SegmentFacts) else _size_bytes(filesystem, task)
+                )
+            try:
+                if refused is not None:
+                    raise refused
+                partition, facts = _again_if_replaced(filesystem, partition, facts)  # noqa: PLW2901  (listed again)
+                report = check_partition(filesystem, root_check, partition, facts)
+                if filesystem.status(partition.place.path) is not None:
+                    # Not deleted meanwhile.
+                    reports.append(report)
+            except LogDirectoryError as error:
+                reports.append(_unreadable_partition(partition.place, error, is_clean=root_check.is_clean))
+    reports = with_topic_ids_compared(reports)
+    if not reports:
+        for root_check in root_checks.values():
+            root_check.add(_nothing_verified(root_check.path))
+    roots = tuple(
+        root_checks[root.path].report() if root.problem is None else _unreadable_root(root)
+        for root in plan.roots
+    )
+    findings = [
+        *(each for root in roots for each in root.findings),
+        *(each for partition in reports for each in partition.findings),
+    ]
+    counts = Counter(each.severity for each in findings)
+    return VerifyReport(
+        verdict_of(findings),
+        {severity: counts[severity] for severity in SEVERITIES},
+        plan.is_deep,
+        roots,
+        tuple(reports),
+    )
+
+
+def _nothing_verified(path: str) -> Finding:
+    return Finding(
+        "suspect", "file", path, "Expected a partition to verify, found none: nothing was looked at."
+    )
+
+
+def _unreadable_root(root: LogRoot) -> RootReport:
+    return RootReport(root.path, False, (Finding("unreadable", "file", root.path, root.problem or ""),))
+
+
+def _unreadable_partition(
+    place: PartitionPlace, error: LogDirectoryError, *, is_clean: bool
+) -> PartitionReport:
+    """A partition of which nothing is known, because a file of it cannot be read."""
+    finding = Finding("unreadable", "file", error.path or place.path, str(error.args[0]))
+    nothing = (0,) * 6
+    return PartitionReport(
+        place.topic,
+        place.partition,
+        place.path,
+        "unreadable",
+        None,
+        is_clean,
+        *nothing,
+        BrokerStart(),
+        (finding,),
+    )
+
+
+# How often a partition that a running broker changes is verified anew.
+_ATTEMPTS: Final = 3
+
+
+def _again_if_replaced(
+    filesystem: FileSystem, partition: PlannedPartition, facts: list[SegmentFacts | None]
+) -> tuple[PlannedPartition, list[SegmentFacts | None]]:
+    """Verify a partition of which a file was removed or replaced since the listing once more."""
+    for _ in range(_ATTEMPTS):
+        if None not in facts:
+            break
+        first = partition.tasks[0]
+        try:
+            listed = _planned(filesystem, partition.place, first.is_deep, first.max_batch_bytes)
+        except FileNotFoundError:
+            # The whole partition is gone.
+            break
+        if not listed.tasks:
+            break
+        partition, facts = listed, []
+        for task in listed.tasks:
+            found = _check(filesystem, task)
+            if isinstance(found, LogDirectoryError):
+                raise found
+            facts.append(found)
+    return partition, facts
+
+
+# A process takes half a second to start. Decoding takes longer than checksums, above all of compressed records.
+_MIN_BYTES_PER_PROCESS: Final = 512 << 20
+_MIN_DEEP_BYTES_PER_PROCESS: Final = 64 << 20
+
+
+_Checked: TypeAlias = "SegmentFacts | LogDirectoryError | None"
+
+
+class _Checks:
+    """The facts of each segment in order, by this process or by others."""
+
+    def __init__(self, filesystem: FileSystem, tasks: list[SegmentTask], jobs: int, size_bytes: int) -> None:
+        self._filesystem = filesystem
+        self._tasks = iter(tasks)
+        is_deep = any(task.is_deep for task in tasks[:1])
+        share_bytes = _MIN_DEEP_BYTES_PER_PROCESS if is_deep else _MIN_BYTES_PER_PROCESS
+        self._jobs = min(jobs, len(tasks), max(1, size_bytes // share_bytes))
+        self._facts: Iterator[_Checked] = map(self._check, self._tasks)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        if self._jobs > 1:
+            self._pool = ProcessPoolExecutor(
+                self._jobs,
+                # A fork would copy the locks of other threads, such as those of Arrow.
+                mp_context=get_context("spawn"),
+                # Ctrl-C reaches all of them: this process alone says so.
+                initializer=signal.signal,
+                initargs=(signal.SIGINT, signal.SIG_IGN),
+            )
+            self._facts = self._pool.map(_check_elsewhere, self._tasks)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def next(self) -> _Checked:
+        """Of the next segment; why it cannot be read; or None if its file is gone, or another one now."""
+        try:
+            return next(self._facts)
+        except BrokenProcessPool as error:
+            raise ChildProcessError(
+                "Expected a process that checks segments to go on, found it ended from outside. Verify again, with --jobs 1 "
+                "if memory is short."
+            ) from error
+
+    def _check(self, task: SegmentTask) -> _Checked:
+        return _check(self._filesystem, task)
+
+
+def _check(filesystem: FileSystem, task: SegmentTask) -> _Checked:
+    try:
+        return check_segment(filesystem, task)
+    except (FileNotFoundError, DataLossError):
+        return None
+    except LogDirectoryError as error:
+        return error
+
+
+def _check_elsewhere(task: SegmentTask) -> _Checked:
+    return _check(FileSystem(), task)

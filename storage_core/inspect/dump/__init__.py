@@ -1,7 +1,0 @@
-"""What ``kafka-dump-log.sh`` 4.1 prints of files, byte for byte, and the same records as JSON."""
-
-from __future__ import annotations
-
-from storage_core.inspect.dump.dump_log import DumpOptions, DumpReport, LogDump, RecordFormat
-
-__all__ = ["DumpOptions", "DumpReport", "LogDump", "RecordFormat"]

@@ -1,0 +1,3 @@
+"""The state of a log directory as one HTML page."""
+
+__all__: list[str] = []

@@ -1,0 +1,340 @@
+"""The view ``batches``: a row for each record batch, made of its header alone where that is enough.
+
+The tasks are those of a read, so bounds, topics and conditions rule out segments and parts of them as they do there.
+A batch is in the view if it holds an offset of the range that is asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage_core.errors import CorruptError, UnsupportedFormatError
+from storage_core.record import ControlType, batch_crc_matches, batch_timestamps, control_type
+from storage_core.record.batch_header import (
+    CODEC_MASK,
+    CODEC_NAMES,
+    CONTROL_FLAG,
+    DELETE_HORIZON_FLAG,
+    HEADER_SIZE_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    MAGIC_V2,
+    TRANSACTIONAL_FLAG,
+    wrapper_rows,
+)
+from storage_core.record.section import batch_section
+from storage_core.scan import plan_scan
+from storage_core.views.span_headers import HeaderRun, header_runs
+from storage_core.views.view import (
+    PARTITION_COLUMNS,
+    TIMESTAMP,
+    Column,
+    View,
+    timestamps,
+    tolerating_damage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from storage_core.filesystem import FileSystem
+    from storage_core.scan import LogSpan, ReadOptions, ScanTask
+
+
+_COLUMNS: Final = (
+    *PARTITION_COLUMNS,
+    Column("segment", pa.string(), "Name of the log file."),
+    Column("position", pa.int64(), "Where the batch begins in the log file."),
+    Column("sizeBytes", pa.int64(), "Size of the batch, header included."),
+    Column("baseOffset", pa.int64(), "Offset of the first record that the batch was written with."),
+    Column("lastOffset", pa.int64(), "Offset of the last record that the batch was written with."),
+    Column("recordCount", pa.int32(), "How many records it holds now; cleaning removes some."),
+    Column(
+        "leaderEpoch", pa.int32(), "Epoch of the leader that appended it; -1 if unknown, as before format v2."
+    ),
+    Column("magic", pa.int32(), "Version of the format: 0, 1 or 2."),
+    Column("crc", pa.int64(), "The CRC that the header states, without a sign."),
+    Column("crcValid", pa.bool_(), "Whether it is the CRC of the batch's bytes. Reads all of them."),
+    Column("attributes", pa.int32(), "All attribute bits."),
+    Column("compression", pa.string(), "The codec: none, gzip, snappy, lz4, zstd; null if unknown."),
+    Column(
+        "timestampType",
+        pa.string(),
+        "CreateTime or LogAppendTime; null in format v0, which has no timestamps.",
+    ),
+    Column("isTransactional", pa.bool_(), "Whether it belongs to a transaction."),
+    Column("isControl", pa.bool_(), "Whether it holds a marker instead of data."),
+    Column(
+        "controlType",
+        pa.string(),
+        "What the marker of a control batch says: commit, abort, leaderChange or another.",
+    ),
+    Column("hasDeleteHorizon", pa.bool_(), "Whether the cleaner has set a delete horizon."),
+    Column("deleteHorizon", TIMESTAMP, "From when on the cleaner removes its tombstones and markers."),
+    Column(
+        "baseTimestamp",
+        TIMESTAMP,
+        "Timestamp that those of the records are relative to; null with a delete horizon.",
+    ),
+    Column("maxTimestamp", TIMESTAMP, "The largest timestamp of its records."),
+    Column(
+        "baseTimestampMs", pa.int64(), "The base timestamp field as it is: any value, or the delete horizon."
+    ),
+    Column("maxTimestampMs", pa.int64(), "The max timestamp field as it is: any value, or -1."),
+    Column("producerId", pa.int64(), "The producer; -1 without one."),
+    Column("producerEpoch", pa.int32(), "Its epoch; -1 without one."),
+    Column("baseSequence", pa.int32(), "Sequence number of the first record; -1 without one."),
+    Column("lastSequence", pa.int32(), "Sequence number of the last record; -1 without one."),
+    Column(
+        "uncompressedSizeBytes",
+        pa.int64(),
+        "Size of its records after decompression. Only if the column is chosen.",
+    ),
+)
+_SCHEMA: Final = pa.schema([(column.name, column.type) for column in _COLUMNS])
+# Columns for which whole batches are read.
+_NEED_RECORDS: Final = frozenset({"crcValid", "uncompressedSizeBytes"})
+_UNDECODABLE: Final = (CorruptError, UnsupportedFormatError)
+_TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
+# Sequences wrap from 2^31 - 1 to 0.
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+
+
+def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[ScanTask]:
+    # Pieces of so many offsets would cut batches in two.
+    whole = dataclasses.replace(
+        tolerating_damage(options), min_partitions=None, max_records_per_partition=None
+    )
+    return plan_scan(filesystem, whole).tasks
+
+
+def _read(filesystem: FileSystem, task: ScanTask, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
+    with_records = not wanted.isdisjoint(_NEED_RECORDS)
+    for span in task.spans:
+        limit_bytes = task.settings.max_batch_bytes
+        for run in header_runs(filesystem, span, task.settings, with_records=with_records):
+            unwrapped = _with_unwrapped(run, span, limit_bytes)
+            if len(unwrapped):
+                yield _Rows(unwrapped, span, limit_bytes).batch(wanted)
+
+
+class _Rows:
+    """The rows of a run of batches, column by column."""
+
+    def __init__(self, run: HeaderRun, span: LogSpan, limit_bytes: int) -> None:
+        self._span = span
+        self._limit_bytes = limit_bytes
+        self._run = run
+        self._attributes = self._run.headers["attributes"].astype(np.int32)
+
+    def batch(self, wanted: frozenset[str]) -> pa.RecordBatch:
+        """The wanted columns."""
+        fields = [field for field in _SCHEMA if field.name in wanted]
+        arrays = [self._column(field) for field in fields]
+        if not fields:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(self._run), pa.struct([])))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _column(self, field: pa.Field) -> pa.Array:
+        stated = _STATED.get(field.name)
+        if stated is not None:
+            return pa.array(self._run.headers[stated].astype(field.type.to_pandas_dtype()), field.type)
+        array = _DERIVED[field.name](self)
+        return array if isinstance(array, pa.Array) else pa.array(array, field.type)
+
+    def topic(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._span.topic, pa.string()), len(self._run))
+
+    def partition(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._span.partition, pa.int32()), len(self._run))
+
+    def segment(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._span.file_name, pa.string()), len(self._run))
+
+    def positions(self) -> npt.NDArray[np.int64]:
+        return self._run.positions
+
+    def sizes_bytes(self) -> npt.NDArray[np.int64]:
+        return self._run.sizes_bytes
+
+    def last_offsets(self) -> npt.NDArray[np.int64]:
+        return self._run.last_offsets
+
+    def attributes(self) -> npt.NDArray[np.int32]:
+        return self._attributes
+
+    def crcs_are_right(self) -> npt.NDArray[np.bool_]:
+        return self._run.crcs_are_right()
+
+    def compression(self) -> pa.Array:
+        codecs = self._attributes & CODEC_MASK
+        return pa.array(CODEC_NAMES).take(pa.array(codecs, pa.int32(), mask=codecs >= len(CODEC_NAMES)))
+
+    def timestamp_type(self) -> pa.Array:
+        types = self._flags(LOG_APPEND_TIME_FLAG).astype(np.int32)
+        return pa.array(_TIMESTAMP_TYPES).take(pa.array(types, mask=self._run.headers["magic"] == 0))
+
+    def is_transactional(self) -> npt.NDArray[np.bool_]:
+        return self._flags(TRANSACTIONAL_FLAG)
+
+    def is_control(self) -> npt.NDArray[np.bool_]:
+        return self._flags(CONTROL_FLAG)
+
+    def control_types(self) -> pa.Array:
+        types: list[str | None] = [None] * len(self._run)
+        for index in np.flatnonzero(self.is_control()).tolist():
+            kind = control_type_of(self._run, index, self._limit_bytes)
+            types[index] = None if kind is None else _CONTROL_TYPES[kind]
+        return pa.array(types, pa.string())
+
+    def has_delete_horizon(self) -> npt.NDArray[np.bool_]:
+        return self._flags(DELETE_HORIZON_FLAG)
+
+    def delete_horizon(self) -> pa.Array:
+        return timestamps(self._run.headers["base_timestamp_ms"], is_null=~self.has_delete_horizon())
+
+    def base_timestamp(self) -> pa.Array:
+        return timestamps(self._run.headers["base_timestamp_ms"], is_null=self.has_delete_horizon())
+
+    def max_timestamp(self) -> pa.Array:
+        return timestamps(self._run.headers["max_timestamp_ms"])
+
+    def last_sequences(self) -> npt.NDArray[np.int32]:
+        return last_sequences(self._run.headers)
+
+    def uncompressed_sizes_bytes(self) -> pa.Array:
+        """The records' bytes: what follows the header in format v2, whole messages before."""
+        headers, run = self._run.headers, self._run
+        sizes = run.sizes_bytes - np.where(headers["magic"] == MAGIC_V2, HEADER_SIZE_BYTES, 0)
+        is_unknown = np.zeros(len(run), np.bool_)
+        for index in np.flatnonzero(self._attributes & CODEC_MASK).tolist():
+            size_bytes = _uncompressed_size_bytes(run, index, self._limit_bytes)
+            is_unknown[index] = size_bytes is None
+            sizes[index] = size_bytes or 0
+        return pa.array(sizes, mask=is_unknown)
+
+    def _flags(self, flag: int) -> npt.NDArray[np.bool_]:
+        flags: npt.NDArray[np.bool_] = (self._attributes & flag) != 0
+        return flags
+
+
+# Columns that are fields of the header.
+_STATED: Final = {
+    "baseOffset": "base_offset",
+    "recordCount": "record_count",
+    "leaderEpoch": "leader_epoch",
+    "magic": "magic",
+    "crc": "crc",
+    "baseTimestampMs": "base_timestamp_ms",
+    "maxTimestampMs": "max_timestamp_ms",
+    "producerId": "producer_id",
+    "producerEpoch": "producer_epoch",
+    "baseSequence": "base_sequence",
+}
+_DERIVED: Final[dict[str, Callable[[_Rows], Any]]] = {
+    "topic": _Rows.topic,
+    "partition": _Rows.partition,
+    "segment": _Rows.segment,
+    "position": _Rows.positions,
+    "sizeBytes": _Rows.sizes_bytes,
+    "lastOffset": _Rows.last_offsets,
+    "crcValid": _Rows.crcs_are_right,
+    "attributes": _Rows.attributes,
+    "compression": _Rows.compression,
+    "timestampType": _Rows.timestamp_type,
+    "isTransactional": _Rows.is_transactional,
+    "isControl": _Rows.is_control,
+    "controlType": _Rows.control_types,
+    "hasDeleteHorizon": _Rows.has_delete_horizon,
+    "deleteHorizon": _Rows.delete_horizon,
+    "baseTimestamp": _Rows.base_timestamp,
+    "maxTimestamp": _Rows.max_timestamp,
+    "lastSequence": _Rows.last_sequences,
+    "uncompressedSizeBytes": _Rows.uncompressed_sizes_bytes,
+}
+
+
+def last_sequences(headers: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """The sequence number of each batch's last record; -1 without one."""
+    first = headers["base_sequence"].astype(np.int64)
+    wrapped = (first + headers["last_offset_delta"]) & _SEQUENCE_MASK
+    return np.where(first < 0, -1, wrapped).astype(np.int32)
+
+
+def control_type_of(run: HeaderRun, index: int, limit_bytes: int) -> ControlType | None:
+    """The type of a control batch; None if compaction emptied it, or it is damaged."""
+    batch = run.batch(index, limit_bytes)
+    if batch is None or not batch_crc_matches(batch):
+        return None
+    try:
+        return control_type(batch, run.header(index), path=run.opened.path)
+    except _UNDECODABLE:
+        return None
+
+
+def _uncompressed_size_bytes(run: HeaderRun, index: int, limit_bytes: int) -> int | None:
+    """The size of a compressed batch's records; None if they cannot be decompressed within the limit."""
+    batch = run.batch(index, limit_bytes)
+    if batch is None:
+        return None
+    try:
+        section = batch_section(batch, run.header(index), path=run.opened.path, limit_bytes=limit_bytes)
+    except _UNDECODABLE:
+        return None
+    return int(section.ends[0])
+
+
+def _with_unwrapped(run: HeaderRun, span: LogSpan, limit_bytes: int) -> HeaderRun:
+    """The same batches; those of wrappers with the first offset and the number of the messages inside.
+
+    A wrapper's header states neither, so it is decoded. One that cannot be keeps the lower bound and a count of 1; one
+    that turns out to begin beyond the span is left out.
+    """
+    wrappers = np.flatnonzero(wrapper_rows(run.headers)).tolist()
+    if not wrappers:
+        return run
+    headers = run.headers.copy()
+    for index in wrappers:
+        batch = run.batch(index, limit_bytes)
+        if batch is None or not batch_crc_matches(batch):
+            continue
+        header = run.header(index)
+        if header.position_bytes == span.position_bytes:
+            # Its first messages may be below the offsets that are asked for.
+            header = header.with_lower_base(span.base_offset)
+        try:
+            offsets, _ = batch_timestamps(batch, header, path=run.opened.path, limit_bytes=limit_bytes)
+        except _UNDECODABLE:
+            continue
+        row = headers[index : index + 1]
+        row["base_offset"], row["last_offset_delta"] = offsets[0], header.last_offset - int(offsets[0])
+        row["record_count"] = len(offsets)
+    unwrapped = dataclasses.replace(run, headers=headers)
+    return unwrapped.part(0, int(np.count_nonzero(unwrapped.base_offsets < span.end_offset)))
+
+
+_CONTROL_TYPES: Final = {
+    ControlType.ABORT: "abort",
+    ControlType.COMMIT: "commit",
+    ControlType.LEADER_CHANGE: "leaderChange",
+    ControlType.SNAPSHOT_HEADER: "snapshotHeader",
+    ControlType.SNAPSHOT_FOOTER: "snapshotFooter",
+    ControlType.KRAFT_VERSION: "kraftVersion",
+    ControlType.KRAFT_VOTERS: "kraftVoters",
+    ControlType.UNKNOWN: "unknown",
+}
+
+BATCHES_VIEW: Final = View(
+    name="batches",
+    doc="A record batch that is in the log, or whose boundaries are if its CRC does not match.",
+    columns=_COLUMNS,
+    plan=_plan,
+    read=_read,
+    offset_column="baseOffset",
+    timestamp_column="maxTimestamp",
+)

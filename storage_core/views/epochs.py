@@ -1,0 +1,172 @@
+"""The view ``epochs``: leader epochs by ``leader-epoch-checkpoint``, beside what the batches in the log say (KIP-101).
+
+A follower truncates to the offsets of this checkpoint, so where it disagrees with the log, records may be lost or differ
+between replicas. An epoch may begin below its first batch: it begins at the election, and cleaning removes batches.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage_core.errors import CorruptCheckpointError
+from storage_core.views.span_headers import PartitionSpans
+from storage_core.views.view import (
+    PARTITION_COLUMNS,
+    Column,
+    View,
+    batches_of_rows,
+    resolved_ranges,
+    tolerating_damage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from storage_core.checkpoint import EpochEntry
+    from storage_core.directory import PartitionLog
+    from storage_core.filesystem import FileSystem
+    from storage_core.scan import ReadOptions
+    from storage_core.views.span_headers import HeaderRun
+
+_log = logging.getLogger(__name__)
+_COLUMNS: Final = (
+    *PARTITION_COLUMNS,
+    Column("leaderEpoch", pa.int32(), "The epoch of a leader."),
+    Column(
+        "startOffset", pa.int64(), "Where it begins by the checkpoint; by the log if the checkpoint lacks it."
+    ),
+    Column("endOffset", pa.int64(), "Where the next epoch begins, or the log ends."),
+    Column("firstBatchOffset", pa.int64(), "Base offset of its first batch in the log; null without one."),
+    Column("lastBatchOffset", pa.int64(), "Last offset of its last batch in the log; null without one."),
+    Column("batchCount", pa.int64(), "How many batches in the log have this epoch."),
+    Column("source", pa.string(), "Who knows the epoch: checkpoint, log, or both."),
+    Column(
+        "agrees", pa.bool_(), "Whether its batches are where the checkpoint says; null without a checkpoint."
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _EpochsTask:
+    """A partition.
+
+    Attributes:
+        entries: Those of the checkpoint, by epoch; None if it is missing or cannot be read.
+        log_end_offset: Where the log ends, whatever range is asked for.
+    """
+
+    part: PartitionSpans
+    entries: tuple[EpochEntry, ...] | None
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _EpochInLog:
+    """What the batches of an epoch say."""
+
+    first_batch_offset: int
+    last_batch_offset: int
+    batch_count: int
+
+    def followed_by(self, later: _EpochInLog) -> _EpochInLog:
+        """The same with batches further on in the log."""
+        return _EpochInLog(
+            self.first_batch_offset, later.last_batch_offset, self.batch_count + later.batch_count
+        )
+
+
+def _plan(filesystem: FileSystem, options: ReadOptions) -> list[_EpochsTask]:
+    tolerant = tolerating_damage(options)
+    return [
+        _EpochsTask(PartitionSpans.of(wanted, tolerant), _checkpointed(wanted.log), wanted.log.log_end_offset)
+        for wanted in resolved_ranges(filesystem, options)
+    ]
+
+
+def _checkpointed(log: PartitionLog) -> tuple[EpochEntry, ...] | None:
+    try:
+        return log.leader_epochs or None
+    except CorruptCheckpointError as error:
+        _log.warning("Only the log says which leader epochs there are: %s", error)
+        return None
+
+
+def _read(
+    filesystem: FileSystem,
+    task: _EpochsTask,
+    _wanted: frozenset[str],
+) -> Iterator[pa.RecordBatch]:
+    in_log: dict[int, _EpochInLog] = {}
+    for run in task.part.runs(filesystem):
+        for epoch, found in _epochs_of(run):
+            known = in_log.get(epoch)
+            in_log[epoch] = found if known is None else known.followed_by(found)
+    return batches_of_rows(_COLUMNS, _rows(task, in_log))
+
+
+def _epochs_of(run: HeaderRun) -> Iterator[tuple[int, _EpochInLog]]:
+    """The stretches of equal epochs; batches of older formats, which have none, are left out."""
+    epochs = run.headers["leader_epoch"].astype(np.int64)
+    firsts = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
+    lasts = np.append(firsts[1:], len(epochs)) - 1
+    base_offsets, last_offsets = run.base_offsets[firsts], run.last_offsets[lasts]
+    columns = (epochs[firsts], base_offsets, last_offsets, lasts - firsts + 1)
+    for epoch, *place in zip(*(column.tolist() for column in columns), strict=True):
+        if epoch >= 0:
+            yield epoch, _EpochInLog(*place)
+
+
+def _rows(task: _EpochsTask, in_log: dict[int, _EpochInLog]) -> Iterator[tuple[object, ...]]:
+    entries = task.entries or ()
+    starts = {epoch: found.first_batch_offset for epoch, found in in_log.items()}
+    starts |= {entry.epoch: entry.start_offset for entry in entries}
+    known = {entry.epoch for entry in entries}
+    epochs = sorted(starts)
+    # There are none in a log that is empty or of an older format.
+    ends = [*(starts[epoch] for epoch in epochs[1:]), task.log_end_offset][: len(epochs)]
+    for epoch, end_offset in zip(epochs, ends, strict=True):
+        found = in_log.get(epoch)
+        start_offset = starts[epoch]
+        if not _is_in_range(start_offset, max(start_offset, end_offset), task):
+            continue
+        agrees = epoch in known and start_offset <= task.log_end_offset
+        if found is not None:
+            agrees = (
+                agrees and start_offset <= found.first_batch_offset and found.last_batch_offset < end_offset
+            )
+        yield (
+            task.part.topic,
+            task.part.partition,
+            epoch,
+            start_offset,
+            max(start_offset, end_offset),
+            None if found is None else found.first_batch_offset,
+            None if found is None else found.last_batch_offset,
+            0 if found is None else found.batch_count,
+            "log" if epoch not in known else "checkpoint" if found is None else "both",
+            None if task.entries is None else agrees,
+        )
+
+
+def _is_in_range(start_offset: int, end_offset: int, task: _EpochsTask) -> bool:
+    """Whether an epoch has an offset of the range; one without offsets, whether it begins there, or beyond the log."""
+    part = task.part
+    if start_offset == end_offset:
+        is_before_end = start_offset <= part.end_offset or part.end_offset == task.log_end_offset
+        return part.start_offset <= start_offset and is_before_end
+    return start_offset < part.end_offset and end_offset > part.start_offset
+
+
+EPOCHS_VIEW: Final = View(
+    name="epochs",
+    doc="An epoch of a partition's leader, as its checkpoint and its batches have it.",
+    columns=_COLUMNS,
+    plan=_plan,
+    read=_read,
+    offset_column="startOffset",
+)

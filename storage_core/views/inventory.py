@@ -1,0 +1,507 @@
+"""What log directories hold, as one typed report: topics, partitions, sizes, times, formats, and what does not belong there.
+
+The report is of one look. Directories of a running broker may be examined, too: what it deletes meanwhile is left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+from storage_core.checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    META_PROPERTIES,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    read_meta_properties,
+    read_offset_checkpoint,
+)
+from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError
+from storage_core.scan.options import ReadOptions
+from storage_core.views.files import UNKNOWN, root_files
+from storage_core.views.partitions import (
+    FileTally,
+    PartitionSummary,
+    RootFiles,
+    choose_replicas,
+    summarize_partition,
+)
+from storage_core.views.roots import LIVE, find_roots, has_topic_selection, selected_places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from storage_core.filesystem import FileSystem
+    from storage_core.views.files import FoundFile
+    from storage_core.views.roots import LogRoot
+
+
+_Value = TypeVar("_Value")
+Severity = Literal["damage", "unreadable", "warning", "note"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("damage", "unreadable", "warning", "note")
+"""From what needs attention first to what is merely worth knowing."""
+_CHECKPOINTS: Final = (
+    RECOVERY_POINT_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    CLEANER_OFFSET_CHECKPOINT,
+)
+_MOST_FOREIGN: Final = 1000
+_MOST_NAMED: Final = 3
+_STATES: Final = {
+    "delete": "wait for their deletion: a broker deletes them when it runs",
+    "future": "are being moved here from another disk",
+    "stray": "are not known to the cluster: no broker deletes them by itself",
+    "uncommitted": "are created by a job that has not committed yet",
+}
+_LEFTOVERS: Final = {
+    ".deleted": "await their removal",
+    ".cleaned": "are output of a compaction that was not finished",
+    ".swap": "are about to replace segments that were compacted",
+    ".tmp": "were never finished",
+    ".part": "were never finished",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that needs attention, or is worth knowing.
+
+    Attributes:
+        kind: What it is, in a word or two.
+        message: A sentence.
+        path: Where; None if it is in several places.
+    """
+
+    severity: Severity
+    kind: str
+    message: str
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignFile:
+    """A file or directory that neither Kafka nor segmentlog has; its size is None if it was not examined."""
+
+    path: str
+    kind: str
+    size_bytes: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RootSummary:
+    """A log directory.
+
+    Attributes:
+        is_whole: Whether all of it was asked for, or only partitions in it.
+        is_clean: Whether the broker closed its logs before it stopped.
+        node_id: The broker that owns it, by ``meta.properties``; likewise the next two.
+        size_bytes: Length of all files that were examined.
+        free_bytes: What is left on the file system; None if that is not known.
+    """
+
+    path: str
+    is_whole: bool
+    is_clean: bool | None = None
+    node_id: int | None = None
+    cluster_id: str | None = None
+    directory_id: str | None = None
+    partition_count: int = 0
+    segment_count: int = 0
+    size_bytes: int = 0
+    allocated_bytes: int = 0
+    free_bytes: int | None = None
+    unreadable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """A topic. Offsets, records, times, codecs and formats are those of the directories that a read takes.
+
+    Attributes:
+        topic_ids: Of all directories; more than one if the topic was deleted and created again.
+        directory_count: How many live directories its partitions have: more than partitions if there are replicas.
+        log_bytes: Length of the log files of all these directories; likewise the next two.
+        offset_count: From log start to log end, over all partitions: at least as many as records. None if unknown.
+        record_count: Without markers; None if the headers were not read, or do not tell.
+        damaged_partition_count: How many have damage.
+    """
+
+    topic: str
+    topic_ids: tuple[str, ...]
+    partition_count: int
+    directory_count: int
+    segment_count: int
+    log_bytes: int
+    size_bytes: int
+    allocated_bytes: int
+    preallocated_bytes: int
+    offset_count: int | None
+    batch_count: int | None
+    record_count: int | None
+    min_timestamp_ms: int | None
+    max_timestamp_ms: int | None
+    codecs: tuple[str, ...]
+    magics: tuple[int, ...]
+    damaged_partition_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What log directories hold.
+
+    Attributes:
+        partitions: Every directory of a partition, by topic, partition and path; those that no read takes, too.
+        files: All files by kind, the largest first.
+        foreign_files: Some of the files that are neither Kafka's nor segmentlog's.
+        findings: The most severe first.
+        is_exact: Whether the header of every batch was read.
+    """
+
+    roots: tuple[RootSummary, ...]
+    topics: tuple[TopicSummary, ...]
+    partitions: tuple[PartitionSummary, ...]
+    files: tuple[FileTally, ...]
+    foreign_files: tuple[ForeignFile, ...]
+    findings: tuple[Finding, ...]
+    is_exact: bool
+
+    @property
+    def has_damage(self) -> bool:
+        """Whether something contradicts its format. An unclean shutdown by itself is none."""
+        return any(finding.severity == "damage" for finding in self.findings)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything could be read."""
+        return all(finding.severity != "unreadable" for finding in self.findings)
+
+
+def inventory(
+    filesystem: FileSystem,
+    paths: Sequence[str],
+    *,
+    options: ReadOptions | None = None,
+    exact: bool = False,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> Inventory:
+    """Examine log directories. What is damaged, or may not be read, is part of the report, and the rest goes on.
+
+    Args:
+        filesystem: Where to look.
+        paths: Log directories, folders of them, or partition directories.
+        options: Which topics are wanted, and whether links are followed; their paths do not count.
+        exact: Whether to read the header of every batch, which tells numbers of batches and records, and all times,
+            codecs and formats. Otherwise these are those of the first and the last batch of each partition.
+        on_bytes: Called with the length of the log files of each partition that was examined.
+
+    Raises:
+        OptionError: A topic that is named does not exist.
+        LogDirectoryError: A path does not exist, or has no log directory.
+    """
+    options = options or ReadOptions(tuple(paths))
+    roots = find_roots(filesystem, paths, follow_symlinks=options.follow_symlinks)
+    found = _Found(filesystem, has_selection=has_topic_selection(options))
+    places = selected_places(filesystem, roots, options)
+    for choice in choose_replicas(filesystem, places, found.files):
+        summary = summarize_partition(filesystem, choice, found.files.of(choice.place.root), exact=exact)
+        if summary is not None:
+            found.add_partition(summary)
+            on_bytes(summary.log_bytes)
+    for root in roots:
+        found.add_root(root)
+    return found.report(exact=exact)
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """Sums over files."""
+
+    count: int = 0
+    size_bytes: int = 0
+    allocated_bytes: int = 0
+
+    def add(self, count: int, size_bytes: int, allocated_bytes: int) -> None:
+        self.count += count
+        self.size_bytes += size_bytes
+        self.allocated_bytes += allocated_bytes
+
+
+@dataclass(slots=True)
+class _RootTotals:
+    """What the partitions of a log directory add up to."""
+
+    partition_count: int = 0
+    segment_count: int = 0
+    sizes: _Sizes = field(default_factory=_Sizes)
+
+
+class _Found:
+    """What was found so far."""
+
+    def __init__(self, filesystem: FileSystem, *, has_selection: bool) -> None:
+        self.files = RootFiles(filesystem)
+        self._filesystem = filesystem
+        self._has_selection = has_selection
+        self._partitions: list[PartitionSummary] = []
+        self._roots: list[RootSummary] = []
+        self._by_root: dict[str, _RootTotals] = defaultdict(_RootTotals)
+        self._by_kind: dict[tuple[str, str | None], _Sizes] = defaultdict(_Sizes)
+        self._foreign: list[ForeignFile] = []
+        self._findings: list[Finding] = []
+
+    def add_partition(self, summary: PartitionSummary) -> None:
+        """Take the summary of a directory."""
+        self._partitions.append(summary)
+        totals = self._by_root[summary.root]
+        totals.partition_count += 1
+        totals.segment_count += summary.segment_count
+        for tally in summary.files:
+            self._by_kind[tally.kind, tally.leftover].add(
+                tally.count, tally.size_bytes, tally.allocated_bytes
+            )
+            totals.sizes.add(tally.count, tally.size_bytes, tally.allocated_bytes)
+        for name in summary.unknown_files:
+            path = os.path.join(summary.directory, name)
+            self._add_foreign(path, UNKNOWN, None, "no partition has a file of this name")
+
+    def add_root(self, root: LogRoot) -> None:
+        """Examine the files of a log directory itself."""
+        if root.problem is not None:
+            self._findings.append(Finding("unreadable", "log directory", root.problem, root.path))
+            self._roots.append(RootSummary(root.path, root.is_whole, unreadable=root.problem))
+            return
+        totals = self._by_root[root.path]
+        if root.is_whole and not self._has_selection:
+            self._tally_files(root, totals.sizes)
+        has_own_files = root.is_whole or self._has_root_files(root.path)
+        meta = self._learn(root.path, META_PROPERTIES, read_meta_properties)
+        is_clean = self.files.of(root.path).clean_shutdown
+        if has_own_files:
+            self._check_root(root, is_clean=is_clean)
+        self._roots.append(
+            RootSummary(
+                root.path,
+                root.is_whole,
+                is_clean if has_own_files else None,
+                None if meta is None else meta.node_id,
+                None if meta is None else meta.cluster_id,
+                None if meta is None else meta.directory_id,
+                totals.partition_count,
+                totals.segment_count,
+                totals.sizes.size_bytes,
+                totals.sizes.allocated_bytes,
+                self._free_bytes(root.path),
+            )
+        )
+
+    def _has_root_files(self, root: str) -> bool:
+        names = (META_PROPERTIES, *_CHECKPOINTS)
+        return any(self._filesystem.status(os.path.join(root, name)) is not None for name in names)
+
+    def _free_bytes(self, root: str) -> int | None:
+        try:
+            return self._filesystem.free_bytes(root)
+        except SegmentLogError:
+            return None
+
+    def _learn(self, root: str, name: str, read: Callable[[FileSystem, str], _Value]) -> _Value | None:
+        path = os.path.join(root, name)
+        try:
+            return read(self._filesystem, path)
+        except CorruptError as error:
+            self._findings.append(Finding("damage", name, str(error), path))
+        except LogDirectoryError as error:
+            self._findings.append(Finding("unreadable", name, str(error), path))
+        return None
+
+    def _tally_files(self, root: LogRoot, sizes: _Sizes) -> None:
+        try:
+            for file in root_files(self._filesystem, root.path, root.places):
+                self._tally_file(file, sizes)
+        except LogDirectoryError as error:
+            self._findings.append(Finding("unreadable", "log directory", str(error), root.path))
+
+    def _tally_file(self, file: FoundFile, sizes: _Sizes) -> None:
+        size_bytes = file.size_bytes
+        if size_bytes is not None:
+            self._by_kind[file.kind, file.leftover].add(1, size_bytes, file.allocated_bytes)
+            sizes.add(1, size_bytes, file.allocated_bytes)
+        is_partition = file.topic is not None
+        path = os.path.join(file.root, file.path)
+        if file.reason is not None and file.leftover is None and not is_partition:
+            if file.kind.startswith("segmentlog"):
+                self._findings.append(Finding("warning", file.kind, f"Found a file: {file.reason}.", path))
+            else:
+                self._add_foreign(path, file.kind, size_bytes, file.reason)
+
+    def _add_foreign(self, path: str, kind: str, size_bytes: int | None, reason: str) -> None:
+        if len(self._foreign) < _MOST_FOREIGN:
+            self._foreign.append(ForeignFile(path, kind, size_bytes, reason))
+
+    def _check_root(self, root: LogRoot, *, is_clean: bool) -> None:
+        if root.path in self.files.problems:
+            problem = self.files.problems[root.path]
+            self._findings.append(Finding("damage", "commit of a job", problem, root.path))
+        if not is_clean:
+            message = (
+                "The clean-shutdown marker is missing: a broker uses the directory, or it was not shut down. A broker "
+                "that starts recovers the logs from their recovery points on."
+            )
+            self._findings.append(Finding("warning", "unclean shutdown", message, root.path))
+        present = {(place.topic, place.partition) for place in root.places}
+        for name in _CHECKPOINTS:
+            offsets = self._learn(root.path, name, read_offset_checkpoint) or {}
+            missing = sorted(f"{topic}-{partition}" for topic, partition in offsets.keys() - present)
+            if root.is_whole and missing:
+                message = f"The checkpoint names partitions that have no directory here: {_some(missing)}."
+                self._findings.append(Finding("warning", name, message, os.path.join(root.path, name)))
+
+    def report(self, *, exact: bool) -> Inventory:
+        """The whole report."""
+        self._findings += _partition_findings(self._partitions)
+        self._findings += _cluster_findings(self._roots)
+        self._findings += _leftover_findings(self._by_kind)
+        if self._foreign:
+            paths = [file.path for file in self._foreign]
+            more = "at least " if len(paths) == _MOST_FOREIGN else ""
+            message = f"Neither Kafka nor segmentlog has such files, {more}{len(paths)}: {_some(paths)}."
+            self._findings.append(Finding("note", "foreign files", message))
+        return Inventory(
+            tuple(self._roots),
+            tuple(_topics(self._partitions)),
+            tuple(self._partitions),
+            tuple(
+                sorted(
+                    (
+                        FileTally(kind, leftover, sizes.count, sizes.size_bytes, sizes.allocated_bytes)
+                        for (kind, leftover), sizes in self._by_kind.items()
+                    ),
+                    key=lambda tally: tally.size_bytes,
+                    reverse=True,
+                )
+            ),
+            tuple(self._foreign),
+            tuple(sorted(self._findings, key=lambda finding: SEVERITIES.index(finding.severity))),
+            exact,
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST_NAMED])
+    more = len(names) - _MOST_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _partition_findings(partitions: Sequence[PartitionSummary]) -> Iterator[Finding]:
+    for each in partitions:
+        if each.unreadable is not None:
+            yield Finding("unreadable", "partition", each.unreadable, each.directory)
+        for message in each.damage:
+            yield Finding("damage", "partition", message, each.directory)
+    yield from _replica_findings(partitions)
+    for state, meaning in _STATES.items():
+        members = [each for each in partitions if each.state == state]
+        if members:
+            size_bytes = sum(member.size_bytes for member in members)
+            names = _some([os.path.basename(member.directory) for member in members])
+            message = f"Directories of {size_bytes:,} bytes in total {meaning}: {names}."
+            yield Finding("warning" if state == "stray" else "note", f"{state} directories", message)
+    preallocated_bytes = sum(each.preallocated_bytes for each in partitions)
+    if preallocated_bytes:
+        message = (
+            f"Files of active segments have {preallocated_bytes:,} bytes after their last batch or entry: preallocated "
+            "space, which a broker cuts off when it closes a segment."
+        )
+        yield Finding("note", "preallocated space", message)
+    orphans = [each.name for each in partitions if each.orphan_files]
+    if orphans:
+        message = (
+            f"Index files or snapshots belong to no segment, and a broker deletes them: in {_some(orphans)}."
+        )
+        yield Finding("note", "orphans", message)
+
+
+def _replica_findings(partitions: Iterable[PartitionSummary]) -> Iterator[Finding]:
+    replicated = {each.name: each for each in partitions if each.state == LIVE and len(each.replicas) > 1}
+    for each in replicated.values():
+        if each.replica_conflict is not None:
+            yield Finding("warning", "replicas", each.replica_conflict)
+    agreeing = [name for name, each in replicated.items() if each.replica_conflict is None]
+    if agreeing:
+        message = f"Partitions with several directories, of which a read takes one: {_some(agreeing)}."
+        yield Finding("note", "replicas", message)
+
+
+def _cluster_findings(roots: Iterable[RootSummary]) -> Iterator[Finding]:
+    clusters = {root.cluster_id: root.path for root in roots if root.cluster_id is not None}
+    if len(clusters) > 1:
+        named = ", ".join(f"{cluster} ({path})" for cluster, path in clusters.items())
+        yield Finding("warning", "clusters", f"The log directories belong to different clusters: {named}.")
+
+
+def _leftover_findings(by_kind: Mapping[tuple[str, str | None], _Sizes]) -> Iterator[Finding]:
+    by_suffix: dict[str, _Sizes] = defaultdict(_Sizes)
+    for (_, leftover), sizes in by_kind.items():
+        if leftover is not None:
+            by_suffix[leftover].add(sizes.count, sizes.size_bytes, sizes.allocated_bytes)
+    for suffix, sizes in by_suffix.items():
+        message = f"{sizes.count:,} files of {sizes.size_bytes:,} bytes in total {_LEFTOVERS[suffix]}."
+        yield Finding("note", f"{suffix} files", message)
+
+
+def _topics(partitions: Iterable[PartitionSummary]) -> Iterator[TopicSummary]:
+    by_topic: dict[str, list[PartitionSummary]] = defaultdict(list)
+    for each in partitions:
+        if each.state == LIVE:
+            by_topic[each.topic].append(each)
+    for topic, directories in sorted(by_topic.items()):
+        yield _topic(topic, directories)
+
+
+def _topic(topic: str, directories: Sequence[PartitionSummary]) -> TopicSummary:
+    read = _directories_read(directories)
+    starts_ms = [each.min_timestamp_ms for each in read if each.min_timestamp_ms is not None]
+    ends_ms = [each.max_timestamp_ms for each in read if each.max_timestamp_ms is not None]
+    return TopicSummary(
+        topic,
+        tuple(sorted({each.topic_id for each in directories if each.topic_id is not None})),
+        len(read),
+        len(directories),
+        sum(each.segment_count for each in directories),
+        sum(each.log_bytes for each in directories),
+        sum(each.size_bytes for each in directories),
+        sum(each.allocated_bytes for each in directories),
+        sum(each.preallocated_bytes for each in directories),
+        _sum([each.offset_count for each in read]),
+        _sum([each.batch_count for each in read]),
+        _sum([each.record_count for each in read]),
+        min(starts_ms, default=None),
+        max(ends_ms, default=None),
+        tuple(sorted({codec for each in read for codec in each.codecs})),
+        tuple(sorted({magic for each in read for magic in each.magics})),
+        len({each.partition for each in directories if each.damage}),
+    )
+
+
+def _directories_read(directories: Iterable[PartitionSummary]) -> list[PartitionSummary]:
+    """One directory of each partition: the one that is read, or of conflicting ones that with the highest log end."""
+    chosen: dict[int, PartitionSummary] = {}
+    for each in directories:
+        known = chosen.get(each.partition)
+        if known is None or _rank(each) > _rank(known):
+            chosen[each.partition] = each
+    return list(chosen.values())
+
+
+def _rank(summary: PartitionSummary) -> tuple[bool, int]:
+    return summary.is_read, -1 if summary.log_end_offset is None else summary.log_end_offset
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

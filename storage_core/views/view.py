@@ -1,0 +1,382 @@
+"""Views: what a log directory holds as tables, beside its records.
+
+options → partitions and offset ranges → tasks of the view → its rows → those that meet the condition
+
+Each view is defined in the module of its concept. Rows of a task are made wherever the task runs; the condition and the
+choice of columns are applied here, alike for all views.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from storage_core.directory.visibility import CommitWatch, read_consistently
+from storage_core.errors import DataLossError, LogDirectoryError, OptionError, UnreadableError
+from storage_core.filesystem import FileSystem
+from storage_core.filesystem.values import MissingError
+from storage_core.record.batch_header import NO_TIMESTAMP_MS
+from storage_core.scan.bounds import OffsetsBound, TimestampsBound
+from storage_core.scan.options import RECORDS, options_of
+from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, StartsWith
+from storage_core.scan.pruning import conjunction
+from storage_core.scan.read import read_records
+from storage_core.scan.resolve import directories_to_open, find_directories, resolve_partition
+from storage_core.scan.rows import LARGEST_TIMESTAMP_MS, evaluate
+from storage_core.scan.spans import project
+from storage_core.scan.topic_selection import select_partitions
+from storage_core.views.json_values import escaped_surrogates
+from storage_core.views.roots import has_topic_selection
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from storage_core.directory import PartitionDirectory
+    from storage_core.scan.offset_ranges import PartitionRange
+    from storage_core.scan.options import ReadOptions
+
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+"""The type of timestamps in views, as of the records' own."""
+_TEXTS: Final = pa.list_(pa.string())
+_ROWS_PER_BATCH: Final = 16_384
+# Where each view is defined, as `<NAME>_VIEW`.
+_MODULES: Final = {
+    "batches": "batches",
+    "segments": "segments",
+    "partitions": "partitions",
+    "index": "index_entries",
+    "transactions": "transactions",
+    "producers": "producers",
+    "epochs": "epochs",
+    "damage": "damage",
+    "group_offsets": "group_offsets",
+    "files": "files",
+}
+VIEW_NAMES: Final = tuple(_MODULES)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a view."""
+
+    name: str
+    type: pa.DataType
+    doc: str
+
+
+PARTITION_COLUMNS: Final = (
+    Column("topic", pa.string(), "The topic."),
+    Column("partition", pa.int32(), "The partition."),
+)
+"""Which partition a row is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A table that can be made of log directories.
+
+    Attributes:
+        doc: What a row is, in a sentence.
+        plan: Makes tasks that can be read independently of each other, in other processes too. The options have the
+            topics, bounds and condition that rule out partitions and offsets.
+        read: Makes the rows of a task. Of the columns, whose names it is given, it may leave out or leave null those
+            that are not wanted.
+        offset_column: The column that ``offset`` means in conditions; None if there is none.
+        timestamp_column: The column that ``timestamp`` means in conditions; None if there is none.
+    """
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    plan: Callable[[FileSystem, ReadOptions], Sequence[object]]
+    read: Callable[[FileSystem, Any, frozenset[str]], Iterator[pa.RecordBatch]]
+    offset_column: str | None = None
+    timestamp_column: str | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns."""
+        return pa.schema([(column.name, column.type) for column in self.columns])
+
+    def column_of(self, name: str) -> str | None:
+        """The column that a name in a condition means; None if the view has none."""
+        meant = {"offset": self.offset_column, "timestamp": self.timestamp_column}.get(name)
+        found = meant or name
+        return found if found in self.schema.names else None
+
+
+@dataclass(frozen=True, slots=True)
+class ViewTask:
+    """Rows of a view that one task makes.
+
+    Attributes:
+        view: The view's name.
+        part: What the view's own `read` takes.
+        condition: Only rows for which it is true are made; None for all.
+    """
+
+    view: str
+    part: object
+    condition: Predicate | None = None
+
+
+def find_view(name: str) -> View:
+    """The view of a name that `parse_read_options` accepted."""
+    module = import_module(f"storage_core.views.{_MODULES[name]}")
+    view: View = getattr(module, f"{name.upper()}_VIEW")
+    return view
+
+
+def plan_view(filesystem: FileSystem, options: ReadOptions) -> list[ViewTask]:
+    """Plan the tasks of the view that the options name.
+
+    Raises:
+        OptionError: The condition names a column that the view does not have.
+        SegmentLogError: These directories cannot give what the options ask for.
+    """
+    view = find_view(options.view)
+    check_condition(view, options.where)
+    return [ViewTask(view.name, part, options.where) for part in view.plan(filesystem, options)]
+
+
+def read_view_task(filesystem: FileSystem, task: ViewTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Make the rows of a task.
+
+    Args:
+        filesystem: Where to read.
+        task: As planned by `plan_view`.
+        schema: The columns to make, of `View.schema`.
+
+    Yields:
+        Record batches of exactly that schema, none empty.
+    """
+    view = find_view(task.view)
+    wanted = frozenset(schema.names) | _columns_of(view, task.condition)
+    for batch in view.read(filesystem, task.part, wanted):
+        chosen = batch if task.condition is None else _matching(view, task.condition, batch)
+        if chosen.num_rows:
+            yield _with_columns(chosen, schema)
+
+
+def view_schema(options: ReadOptions) -> pa.Schema:
+    """The columns of the view that the options name, those that ``columns`` chooses.
+
+    Raises:
+        OptionError: The view has no such column.
+    """
+    return project(find_view(options.view).schema, options.columns)
+
+
+def read_table(
+    *paths: str | os.PathLike[str], filesystem: FileSystem | None = None, **options: object
+) -> pa.Table:
+    """Read log directories into one table: their records, ordered by topic, partition and offset, or another view.
+
+    Args:
+        paths: Log directories, folders of them, or partition directories.
+        filesystem: Where to read; its ``statistics`` say afterwards what was read.
+        options: The read options of the Spark source in snake_case: ``subscribe="orders"``,
+            ``starting_timestamp=...``, ``isolation_level="read_committed"``, ``columns=[...]``,
+            ``where="key = 'k1'"`` (or a `Predicate`), ``view="batches"``.
+
+    Returns:
+        The columns of Spark's Kafka source: ``key``, ``value``, ``topic``, ``partition``,
+        ``offset``, ``timestamp`` (microseconds, UTC), ``timestampType``; ``headers`` and
+        ``_metadata`` if asked for; ``_corrupt_record`` with ``mode="PERMISSIVE"``. Of another view, its own columns.
+
+    Raises:
+        OptionError: An option is unknown or wrong.
+        SegmentLogError: What is asked for cannot be read.
+    """
+    filesystem = filesystem or FileSystem()
+    parsed = options_of(paths, options)
+    return read_records(filesystem, parsed) if parsed.view == RECORDS else _view_table(filesystem, parsed)
+
+
+def _view_table(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
+    schema = view_schema(options)
+    batches = (
+        batch for task in plan_view(filesystem, options) for batch in read_view_task(filesystem, task, schema)
+    )
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def batches_of_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
+    """Batches of rows that are made one by one, each a value for each column.
+
+    Timestamps are in milliseconds, null for -1 and where they do not fit. Bytes of a file name that are not UTF-8
+    become escapes.
+    """
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, _ROWS_PER_BATCH)):
+        values = zip(*chunk, strict=True)
+        arrays = [_array(column.type, of_column) for column, of_column in zip(columns, values, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
+
+
+def _array(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
+    if kind == TIMESTAMP:
+        known_ms = [NO_TIMESTAMP_MS if value is None else value for value in values]
+        return timestamps(np.array(known_ms, np.int64))
+    if kind == pa.string():
+        return pa.array([value if value is None else escaped_surrogates(value) for value in values], kind)
+    if kind == _TEXTS:
+        return pa.array(
+            [value if value is None else [escaped_surrogates(each) for each in value] for value in values],
+            kind,
+        )
+    return pa.array(values, kind)
+
+
+def timestamps(
+    timestamps_ms: npt.NDArray[Any], is_null: npt.NDArray[np.bool_] | None = None
+) -> pa.TimestampArray:
+    """Timestamps of a column; null for -1, and where they do not fit."""
+    native = timestamps_ms.astype(np.int64)
+    is_absent = (
+        (native == NO_TIMESTAMP_MS) | (native > LARGEST_TIMESTAMP_MS) | (native < -LARGEST_TIMESTAMP_MS)
+    )
+    if is_null is not None:
+        is_absent |= is_null
+    return pa.array(np.where(is_absent, 0, native) * 1000, mask=is_absent).cast(TIMESTAMP)
+
+
+def resolved_ranges(
+    filesystem: FileSystem,
+    options: ReadOptions,
+    *,
+    with_internal_topics: bool = False,
+    refused: Callable[[PartitionDirectory, LogDirectoryError], None] | None = None,
+) -> tuple[PartitionRange, ...]:
+    """The partitions that the options ask for, and the offsets of each. Damage is no error: look-ups skip it.
+
+    A partition that is deleted meanwhile is left out.
+
+    Args:
+        filesystem: Where to look.
+        options: Topics, bounds and condition.
+        with_internal_topics: Whether internal topics need not be named, if the options name neither topics nor bounds of
+            partitions.
+        refused: Takes each partition in which something else has the name of a log file, and why; None for an error.
+
+    Raises:
+        SegmentLogError: These directories cannot give what the options ask for.
+    """
+    tolerant = tolerating_damage(options)
+    condition = _without_null_offsets(options.where)
+    takes_all = with_internal_topics and not _names_partitions(options)
+
+    def resolved(watch: CommitWatch) -> tuple[PartitionRange, ...]:
+        found = find_directories(filesystem, tolerant, watch)
+        selected = found if takes_all else select_partitions(found, tolerant)
+        return present_ranges(
+            filesystem, directories_to_open(selected, tolerant, condition), tolerant, refused
+        )
+
+    return read_consistently(CommitWatch(filesystem), resolved)
+
+
+def _names_partitions(options: ReadOptions) -> bool:
+    by_partition = (OffsetsBound, TimestampsBound)
+    is_bounded = isinstance(options.starting, by_partition) or isinstance(options.ending, by_partition)
+    return is_bounded or has_topic_selection(options)
+
+
+def present_ranges(
+    filesystem: FileSystem,
+    directories: Iterable[PartitionDirectory],
+    options: ReadOptions,
+    refused: Callable[[PartitionDirectory, LogDirectoryError], None] | None = None,
+) -> tuple[PartitionRange, ...]:
+    """The offsets of partitions, but of those that are deleted meanwhile; see `resolved_ranges`."""
+    ranges = []
+    for directory in directories:
+        try:
+            ranges.append(resolve_partition(filesystem, directory, options))
+        except (MissingError, DataLossError):
+            if filesystem.status(directory.path) is not None:
+                raise
+        except LogDirectoryError as error:
+            if refused is None or isinstance(error, UnreadableError):
+                raise
+            refused(directory, error)
+    return tuple(ranges)
+
+
+def _without_null_offsets(condition: Predicate | None) -> Predicate | None:
+    """What a condition demands, but for the parts that ask whether the offset is null: that of a record never is."""
+    match condition:
+        case And(children):
+            return conjunction(*map(_without_null_offsets, children))
+        case _:
+            return None if _asks_for_null_offsets(condition) else condition
+
+
+def _asks_for_null_offsets(condition: Predicate | None) -> bool:
+    match condition:
+        case And(children) | Or(children):
+            return any(map(_asks_for_null_offsets, children))
+        case Not(child):
+            return _asks_for_null_offsets(child)
+        case _:
+            return condition == IsNull("offset")
+
+
+def tolerating_damage(options: ReadOptions) -> ReadOptions:
+    """The same options for a look at directories that may be damaged."""
+    return dataclasses.replace(options, mode="DROPMALFORMED")
+
+
+def check_condition(view: View, condition: Predicate | None) -> None:
+    """Raise `OptionError` if a condition names a column that a view does not have."""
+    for name in _names_in(condition):
+        if view.column_of(name) is None:
+            raise OptionError(
+                f"The condition in where names {name}, and view={view.name} has no such column. Leave it out."
+            )
+
+
+def _columns_of(view: View, condition: Predicate | None) -> frozenset[str]:
+    found = (view.column_of(name) for name in _names_in(condition))
+    return frozenset(name for name in found if name is not None)
+
+
+def _names_in(condition: Predicate | None) -> frozenset[str]:
+    match condition:
+        case And(children) | Or(children):
+            return frozenset(name for child in children for name in _names_in(child))
+        case Not(child):
+            return _names_in(child)
+        case Comparison() | In() | IsNull() | StartsWith():
+            return frozenset({condition.column})
+        case _:
+            return frozenset()
+
+
+def _matching(view: View, condition: Predicate, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows for which a condition is true. It names columns as the condition does."""
+    named = {name: batch.column(view.column_of(name)) for name in _names_in(condition)}
+    if not named:
+        # As `TRUE` or `NULL`.
+        named = {"offset": pa.nulls(batch.num_rows, pa.int64())}
+    return batch.filter(evaluate(condition, pa.RecordBatch.from_pydict(named)))
+
+
+def _with_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of a schema; those that the view left out are null."""
+    present = frozenset(batch.schema.names)
+    arrays = [
+        batch.column(field.name) if field.name in present else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
