@@ -21,6 +21,7 @@ from storage_core.compaction.cleaned_transactions import (
 )
 from storage_core.compaction.rewriting import OutputBatches, SectionRewriter, WindowOutput
 from storage_core.errors import CorruptRecordError
+from storage_core.record.arrow_columns import Slices
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
@@ -28,7 +29,7 @@ from storage_core.record.batch_header import (
     MAGIC_V2,
 )
 from storage_core.record.decode import decode_records
-from storage_core.record.section import RecordColumns, RecordSection, SectionMaker, Slices, WantedFields
+from storage_core.record.section import RecordColumns, RecordSection, SectionMaker, WantedFields
 from storage_core.segment.batch_windows import WINDOW_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 

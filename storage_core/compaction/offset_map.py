@@ -39,7 +39,7 @@ from storage_core.errors import OptionError
 from storage_core.record.batch_header import gather
 
 if TYPE_CHECKING:
-    from storage_core.record.section import Slices
+    from storage_core.record.arrow_columns import Slices
 
 
 MAP_SLOT_BYTES: Final = 24

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.record.arrow_columns import Slices
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CONTROL_FLAG,
@@ -36,7 +37,7 @@ from storage_core.record.batch_header import (
 from storage_core.record.column_encode import ByteStrings, ShortBytes, ViewJoiner
 from storage_core.record.compression import Compressor, compressor
 from storage_core.record.record_batches import RecordBatches, put_crcs
-from storage_core.record.section import RecordColumns, RecordSection, Slices
+from storage_core.record.section import RecordColumns, RecordSection
 from storage_core.record.varint import WORD_RANGE, varint_bytes, varint_words
 
 if TYPE_CHECKING:

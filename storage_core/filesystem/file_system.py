@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import stat
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -165,7 +166,7 @@ class FileSystem:
             descriptor = os.open(path, flags, _mode_in(path, like) if create else 0)
         status = _require_regular_file(path, descriptor)
         self.statistics.files_opened += 1
-        return WritableFile(path, descriptor, status, self.statistics, self)
+        return WritableFile(path, descriptor, status, self.statistics, self.unshare)
 
     def create_temporary(self, path: str, *, like: Sequence[str] = ()) -> WritableFile:
         """Create an empty file beside ``path``, which it may replace; its name cannot be foreseen.
@@ -230,7 +231,8 @@ class FileSystem:
         if not self._pool_owner.is_this:
             # In a forked process: the pool's files, and the thread that may hold its lock, belong to the parent.
             self._pool, self._pool_owner = FilePool(self._pool.max_open), OwningProcess()
-        return PooledFile(self, self._pool, path, create=create, like=like)
+        open_first = partial(self.open_for_writing, create=create, like=like)
+        return PooledFile(self._pool, path, self.open_for_writing, open_first)
 
     def require_writable(self, path: str) -> None:
         """Check that this user may write to a file, or to a directory. A path that does not exist passes.

@@ -7,12 +7,13 @@ import errno
 import fcntl
 import functools
 import io
+import mmap
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from storage_core.errors import LogDirectoryError
-from storage_core.filesystem.pooled_file import HeldFile, hold_file
 from storage_core.filesystem.values import (
     BytesLike,
     FileStatus,
@@ -23,10 +24,8 @@ from storage_core.filesystem.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
-
-    from storage_core.filesystem.file_system import FileSystem
 
 
 # The buffer for a copy that the kernel does not make.
@@ -145,12 +144,12 @@ class WritableFile(_File):
         descriptor: int,
         status: FileStatus,
         statistics: IoStatistics,
-        filesystem: FileSystem | None = None,
+        unshare: Callable[[WritableFile], None] | None = None,
     ) -> None:
         super().__init__(path, descriptor, status, statistics)
         self._explained_writing = explained_writing_to_open_file(path, "write to")
         # Makes a copy of a file that has another name, such as that of a backup, before the first change.
-        self._filesystem = filesystem
+        self._unshare = unshare
 
     def current_status(self) -> FileStatus:
         """Return the status now."""
@@ -159,12 +158,12 @@ class WritableFile(_File):
 
     def unshare(self) -> None:
         """Replace a file that has another name by a copy, durably, and go on with the copy."""
-        if self._filesystem is not None and os.fstat(self._descriptor).st_nlink > 1:
-            self._filesystem.unshare(self)
+        if self._unshare is not None and os.fstat(self._descriptor).st_nlink > 1:
+            self._unshare(self)
 
     def keep_links(self) -> None:
         """Change the file under all of its names: the caller made them."""
-        self._filesystem = None
+        self._unshare = None
 
     def become(self, other: WritableFile) -> None:
         """Go on with another open file. A flush that is under way ends with the old one."""
@@ -252,6 +251,92 @@ class WritableFile(_File):
             descriptor, self._descriptor = self._descriptor, -1
             with explained_writing_to_open_file(self.path, "close"):
                 os.close(descriptor)
+
+
+_PROT_NONE: Final = 0
+_MS_SYNC: Final = 4
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
+# Half of the mappings that Linux allows a process by default.
+_MAX_HELD: Final = 32_000
+
+
+class _Count:
+    """The number of files held by this process, as the limit of mappings is per process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
+    def add(self) -> bool:
+        with self._lock:
+            if self._count >= _MAX_HELD:
+                return False
+            self._count += 1
+            return True
+
+    def remove(self) -> None:
+        with self._lock:
+            self._count -= 1
+
+
+_count = _Count()
+# A thread that does not exist in the child may have held the lock. The child has the mappings, so the count stays.
+os.register_at_fork(after_in_child=_count.renew_lock)
+
+
+class HeldFile:
+    """An open file without a descriptor: a mapping of one page without access."""
+
+    __slots__ = ("_address",)
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def check(self) -> None:
+        """Check that everything written back through the file has reached the disk.
+
+        Raises:
+            OSError: It has not. The kernel reports it once.
+        """
+        if _c_library().msync(self._address, mmap.PAGESIZE, _MS_SYNC) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    def release(self) -> None:
+        """Release the mapping; a second call does nothing."""
+        address, self._address = self._address, 0
+        if address:
+            _c_library().munmap(address, mmap.PAGESIZE)
+            _count.remove()
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def hold_file(descriptor: int) -> HeldFile | None:
+    """Hold an open file beyond the close of its descriptor; None where that is not possible."""
+    # Only for Linux is it known which errors an fsync reports.
+    if sys.platform != "linux" or not _count.add():
+        return None
+    address = _c_library().mmap(None, mmap.PAGESIZE, _PROT_NONE, mmap.MAP_SHARED, descriptor, 0)
+    if address is None or address == _MAP_FAILED:
+        _count.remove()
+        return None
+    return HeldFile(address)
+
+
+@functools.cache
+def _c_library() -> Any:
+    library = ctypes.CDLL(None, use_errno=True)
+    size, pointer, number = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
+    library.mmap.argtypes = [pointer, size, number, number, number, ctypes.c_int64]
+    library.mmap.restype = pointer
+    library.msync.argtypes = [pointer, size, number]
+    library.munmap.argtypes = [pointer, size]
+    return library
 
 
 class WriteStream(io.RawIOBase):

@@ -9,24 +9,17 @@ truncation of the file does no harm.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
-import mmap
-import os
-import sys
 import threading
 from collections import OrderedDict
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import StorageError
+from storage_core.filesystem.files import HeldFile, WritableFile
 from storage_core.filesystem.values import BytesLike, explained_writing_to_open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from storage_core.filesystem.file_system import FileSystem
-    from storage_core.filesystem.files import WritableFile
+    from collections.abc import Callable, Sequence
 
 
 # How many of the files not recently used are examined to find one without unflushed bytes.
@@ -95,92 +88,6 @@ class FilePool:
             self._open.move_to_end(file)
 
 
-_PROT_NONE: Final = 0
-_MS_SYNC: Final = 4
-_MAP_FAILED: Final = ctypes.c_void_p(-1).value
-# Half of the mappings that Linux allows a process by default.
-_MAX_HELD: Final = 32_000
-
-
-class _Count:
-    """The number of files held by this process, as the limit of mappings is per process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._count = 0
-
-    def renew_lock(self) -> None:
-        self._lock = threading.Lock()
-
-    def add(self) -> bool:
-        with self._lock:
-            if self._count >= _MAX_HELD:
-                return False
-            self._count += 1
-            return True
-
-    def remove(self) -> None:
-        with self._lock:
-            self._count -= 1
-
-
-_count = _Count()
-# A thread that does not exist in the child may have held the lock. The child has the mappings, so the count stays.
-os.register_at_fork(after_in_child=_count.renew_lock)
-
-
-class HeldFile:
-    """An open file without a descriptor: a mapping of one page without access."""
-
-    __slots__ = ("_address",)
-
-    def __init__(self, address: int) -> None:
-        self._address = address
-
-    def check(self) -> None:
-        """Check that everything written back through the file has reached the disk.
-
-        Raises:
-            OSError: It has not. The kernel reports it once.
-        """
-        if _c_library().msync(self._address, mmap.PAGESIZE, _MS_SYNC) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-
-    def release(self) -> None:
-        """Release the mapping; a second call does nothing."""
-        address, self._address = self._address, 0
-        if address:
-            _c_library().munmap(address, mmap.PAGESIZE)
-            _count.remove()
-
-    def __del__(self) -> None:
-        self.release()
-
-
-def hold_file(descriptor: int) -> HeldFile | None:
-    """Hold an open file beyond the close of its descriptor; None where that is not possible."""
-    # Only for Linux is it known which errors an fsync reports.
-    if sys.platform != "linux" or not _count.add():
-        return None
-    address = _c_library().mmap(None, mmap.PAGESIZE, _PROT_NONE, mmap.MAP_SHARED, descriptor, 0)
-    if address is None or address == _MAP_FAILED:
-        _count.remove()
-        return None
-    return HeldFile(address)
-
-
-@functools.cache
-def _c_library() -> Any:
-    library = ctypes.CDLL(None, use_errno=True)
-    size, pointer, number = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
-    library.mmap.argtypes = [pointer, size, number, number, number, ctypes.c_int64]
-    library.mmap.restype = pointer
-    library.msync.argtypes = [pointer, size, number]
-    library.munmap.argtypes = [pointer, size]
-    return library
-
-
 class PooledFile:
     """A file opened for reading and writing, whose descriptor the pool may close while it is not in use.
 
@@ -196,7 +103,6 @@ class PooledFile:
         "_changes",
         "_failure",
         "_file",
-        "_filesystem",
         "_flushed_changes",
         "_flushing",
         "_held",
@@ -204,18 +110,23 @@ class PooledFile:
         "_is_closed",
         "_is_flushed_now",
         "_lock",
+        "_open_again",
         "_pool",
         "path",
         "was_used",
     )
 
     def __init__(
-        self, filesystem: FileSystem, pool: FilePool, path: str, *, create: bool, like: Sequence[str] = ()
+        self,
+        pool: FilePool,
+        path: str,
+        open_again: Callable[[str], WritableFile],
+        open_first: Callable[[str], WritableFile],
     ) -> None:
         self.path = path
         self.was_used = True
-        self._filesystem = filesystem
         self._pool = pool
+        self._open_again = open_again
         self._file: WritableFile | None = None
         self._identity: tuple[int, int] | None = None
         self._held: HeldFile | None = None
@@ -228,7 +139,7 @@ class PooledFile:
         self._changes = 0
         self._flushed_changes = 0
         self._failure: BaseException | None = None
-        self._open(create=create, like=like)
+        self._open(open_first)
 
     @property
     def is_unflushed(self) -> bool:
@@ -358,15 +269,14 @@ class PooledFile:
                 "the log again.",
                 path=self.path,
             ) from self._failure
-        return self._file or self._open()
+        return self._file or self._open(self._open_again)
 
-    def _open(self, *, create: bool = False, like: Sequence[str] = ()) -> WritableFile:
+    def _open(self, open_file: Callable[[str], WritableFile]) -> WritableFile:
         if self._is_closed:
             raise StorageError("Expected a file that is open, found one that was closed.", path=self.path)
         try:
             self._pool.enter(self)
-            options = {"like": like} if like else {}
-            file = self._filesystem.open_for_writing(self.path, create=create, **options)
+            file = open_file(self.path)
             try:
                 self._check_identity(file)
             except BaseException:

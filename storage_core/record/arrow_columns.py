@@ -12,7 +12,8 @@ Arrow's views are 16 bytes each. Casting them to plain binary copies all byte st
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
-
-    from storage_core.record.section import RecordHeaders, Slices
 
     _Bytes = npt.NDArray[np.uint8]
 
@@ -38,6 +37,29 @@ _EQUAL_LENGTH_LIMIT_BYTES: Final = 1 << 16
 # Half of a surrogate pair: Java replaces it by one character, Python each of its bytes.
 _LONE_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """A column of byte strings that still lie in a section's buffer. A negative length is null."""
+
+    starts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeaders:
+    """The headers of all records: record ``i`` has those from ``first[i]`` up to ``first[i + 1]``."""
+
+    first: npt.NDArray[np.int64]
+    keys: Slices
+    values: Slices
+
+    @classmethod
+    def none(cls, record_count: int) -> Self:
+        """The headers of records that have none."""
+        nothing = np.zeros(0, np.int64)
+        return cls(np.zeros(record_count + 1, np.int64), Slices(nothing, nothing), Slices(nothing, nothing))
 
 
 def binary_array(buffer: _Bytes, column: Slices) -> pa.BinaryArray:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.record.arrow_columns import binary_array
+from storage_core.record.arrow_columns import Slices, binary_array
 from storage_core.record.batch_header import (
     CRC_LAYOUTS,
     HEADER_DTYPE,
@@ -31,7 +31,6 @@ from storage_core.record.batch_header import (
     header_rows,
     parse_batch_header,
 )
-from storage_core.record.section import Slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,14 +25,13 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.record.arrow_columns import RecordHeaders, Slices
 from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG, SMALLEST_RECORD_BYTES
 from storage_core.record.section import (
     RECORD_COST_BYTES,
     RECORD_HEADER_COST_BYTES,
     RecordColumns,
-    RecordHeaders,
     RecordSection,
-    Slices,
     WantedFields,
 )
 from storage_core.record.varint import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from storage_core.record.arrow_columns import INLINE_BYTES
 from storage_core.record.batch_header import gather
 from storage_core.record.record_input import (
     HeaderRows,
+    PlainHeaders,
+    PlainRecord,
     RecordRows,
     Records,
     byte_slices,
@@ -324,9 +326,6 @@ class _Layout:
             self._begin()
 
 
-PlainHeaders: TypeAlias = Sequence[tuple[bytes, bytes | None]]
-# Timestamp (ms), key, value, headers.
-PlainRecord: TypeAlias = tuple[int, bytes | None, bytes | None, PlainHeaders]
 _NULL = varint_bytes(-1)
 
 

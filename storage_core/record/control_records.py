@@ -7,6 +7,7 @@ import struct
 from typing import Final, NamedTuple
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError, UnsupportedFormatError
+from storage_core.record.arrow_columns import Slices
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CONTROL_FLAG,
@@ -19,7 +20,7 @@ from storage_core.record.batch_header import (
 from storage_core.record.column_encode import encode_one_by_one
 from storage_core.record.decode import decode_one_by_one
 from storage_core.record.record_batches import NO_PRODUCER, ProducerSequence, RecordBatches, batch_of
-from storage_core.record.section import RecordSection, Slices, WantedFields, batch_section
+from storage_core.record.section import RecordSection, WantedFields, batch_section
 
 # Version int16, type int16.
 CONTROL_KEY: Final = struct.Struct(">hh")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from storage_core.record.arrow_columns import RecordHeaders, Slices
 from storage_core.record.batch_header import (
     LOG_APPEND_TIME_FLAG,
     MAGIC_V2,
@@ -24,9 +25,7 @@ from storage_core.record.section import (
     RECORD_COST_BYTES,
     RECORD_HEADER_COST_BYTES,
     RecordColumns,
-    RecordHeaders,
     RecordSection,
-    Slices,
     WantedFields,
     batch_section,
 )

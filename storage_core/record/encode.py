@@ -19,7 +19,6 @@ import numpy.typing as npt
 from storage_core.errors import OptionError, RecordTooLargeError
 from storage_core.record.batch_header import HEADER_SIZE_BYTES, MAX_OFFSET_DELTA, TRANSACTIONAL_FLAG
 from storage_core.record.column_encode import (
-    PlainRecord,
     ViewJoiner,
     encode_by_column,
     encode_one_batch,
@@ -37,6 +36,7 @@ from storage_core.record.record_batches import (
     compressed_bodies,
 )
 from storage_core.record.record_input import (
+    PlainRecord,
     RecordRows,
     Records,
     check_columns,

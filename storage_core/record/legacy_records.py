@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.record.arrow_columns import RecordHeaders, Slices
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CRC_LAYOUTS,
@@ -37,9 +38,7 @@ from storage_core.record.batch_window import inner_crc_mismatches, walk_messages
 from storage_core.record.section import (
     RECORD_COST_BYTES,
     RecordColumns,
-    RecordHeaders,
     RecordSection,
-    Slices,
     WantedFields,
 )
 

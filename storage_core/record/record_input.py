@@ -10,9 +10,10 @@ The bytes of the rows are read only when they are encoded, and copied only where
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +24,10 @@ import pyarrow.types as kinds
 from storage_core.errors import InvalidRecordError, RecordError
 from storage_core.record.varint import varint_lengths
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from storage_core.record.column_encode import PlainHeaders, PlainRecord
-
-
 _Int64Array = npt.NDArray[np.int64]
+PlainHeaders: TypeAlias = Sequence[tuple[bytes, bytes | None]]
+# Timestamp (ms), key, value, headers.
+PlainRecord: TypeAlias = tuple[int, bytes | None, bytes | None, PlainHeaders]
 # An Arrow view is four integers of 32 bits; the first is its length.
 _VIEW_INTEGERS: Final = 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from storage_core.record.arrow_columns import RecordHeaders, Slices
     from storage_core.record.batch_window import BatchWindow
 
 # The column decoder reads up to this many bytes beyond the last record.
@@ -132,29 +133,6 @@ class RecordSection:
             "offset": base_offset,
             "last_offset": base_offset + int(header["last_offset_delta"]),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Slices:
-    """A column of byte strings that still lie in a section's buffer. A negative length is null."""
-
-    starts: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class RecordHeaders:
-    """The headers of all records: record ``i`` has those from ``first[i]`` up to ``first[i + 1]``."""
-
-    first: npt.NDArray[np.int64]
-    keys: Slices
-    values: Slices
-
-    @classmethod
-    def none(cls, record_count: int) -> Self:
-        """The headers of records that have none."""
-        nothing = np.zeros(0, np.int64)
-        return cls(np.zeros(record_count + 1, np.int64), Slices(nothing, nothing), Slices(nothing, nothing))
 
 
 @dataclass(frozen=True, slots=True)

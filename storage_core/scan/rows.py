@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from storage_core.errors import TimestampRangeError
 from storage_core.record import RecordColumns, RecordSection, WantedFields, binary_array, headers_array
+from storage_core.record.arrow_columns import RecordHeaders, Slices
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CODEC_NAMES,
@@ -28,7 +29,7 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
     wrapper_rows,
 )
-from storage_core.record.section import MAX_ROWS, RecordHeaders, Slices
+from storage_core.record.section import MAX_ROWS
 from storage_core.scan.predicate import (
     VALUE_TYPES,
     And,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from storage_core.record.section import Slices
+from storage_core.record.arrow_columns import Slices
 
 
 def slices_of(keys):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.compaction.offset_map import KeyHash
-from storage_core.record.section import Slices
+from storage_core.record.arrow_columns import Slices
 
 SEED = bytes(range(32))
 # Around every border between words, and between groups of lengths that are hashed together.

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.compaction.rewriting import RetainedRecordEncoder, RetainedRecords
+from storage_core.record.arrow_columns import Slices
 from storage_core.record.decode import decode_records
-from storage_core.record.section import Slices, WantedFields
+from storage_core.record.section import WantedFields
 from tests.record.encoding import Record, sized, varint
 from tests.record.legacy_encoding import Message
 from tests.record.sections import section_of

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from storage_core.filesystem import FileSystem
-from storage_core.filesystem import pooled_file as _held_file
+from storage_core.filesystem import files as _held_file
 
 
 def mappings(path):

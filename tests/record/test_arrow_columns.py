@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.record.arrow_columns import HEADERS_TYPE, binary_array, headers_array
+from storage_core.record.arrow_columns import HEADERS_TYPE, RecordHeaders, Slices, binary_array, headers_array
 from storage_core.record.decode import decode_records
-from storage_core.record.section import RecordHeaders, Slices
 from tests.record.encoding import Batch, Record
 from tests.record.sections import EVERYTHING, padded, section_of
 

@@ -9,8 +9,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_core.record.arrow_columns import Slices
 from storage_core.record.batch_window import checksums, inner_crc_mismatches
-from storage_core.record.section import Slices
 from tests.record.sections import padded
 
 
