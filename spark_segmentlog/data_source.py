@@ -31,12 +31,12 @@ class SegmentLogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name to give to ``spark.read.format``."""
+        """Return the name to give to ``spark.read.format``."""
         return "segmentlog"
 
     @raises_without_frames
     def schema(self) -> StructType:
-        """The columns of Spark's Kafka source, or those that the options ask for."""
+        """Return the columns of Spark's Kafka source, or those that the options ask for."""
         from spark_segmentlog import options, schema  # noqa: PLC0415
 
         # Spark does not say here whether it is going to read a batch or a stream.

@@ -117,7 +117,7 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
             _job(found).abort()
 
     def _settings(self, plan: WritePlan, query_id: str, batch_id: int) -> JobSettings:
-        """The job of a micro-batch, without its topics."""
+        """Return the job of a micro-batch, without its topics."""
         app_id = self._app_id
         return replace(
             plan.settings(),
@@ -131,7 +131,7 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _micro_batch() -> tuple[str, int]:
-    """The query, and the number of its batch."""
+    """Return the query, and the number of its batch."""
     context = TaskContext.get()
     query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
     batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
@@ -144,7 +144,7 @@ def _micro_batch() -> tuple[str, int]:
 
 
 def _job(messages: Sequence[StagedMicroBatch]) -> CommitJob:
-    """The job that tasks have staged rows for, with the topics of all of them."""
+    """Return the job that tasks have staged rows for, with the topics of all of them."""
     new_partitions = {
         topic: count for each in messages for topic, count in each.settings.new_partitions.items()
     }

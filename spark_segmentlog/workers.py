@@ -67,7 +67,7 @@ def explained_memory_limit() -> Iterator[None]:
 
 
 def reduce_for_workers(sent: object) -> tuple[Callable[..., object], tuple[Any, ...]]:
-    """What ``__reduce__`` of a reader or writer returns."""
+    """Return what ``__reduce__`` of a reader or writer returns."""
     # The state is pickled by itself: pickle restores arguments, and so imports this package, before it calls the function.
     return _restoring_function(), (type(sent).__module__, type(sent).__qualname__, pickle.dumps(vars(sent)))
 

@@ -155,7 +155,11 @@ class _Columns:
                 self._spellings[column.name.lower()].append(column.name)
 
     def place(self, name: str) -> int | None:
-        """The index of a column, with its type checked; None if it is missing."""
+        """Return the index of a column, with its type checked.
+
+        Returns:
+            None if it is missing.
+        """
         spelling = self._spelling(name)
         if spelling is None:
             return None
@@ -187,7 +191,7 @@ class _Columns:
         )
 
     def look_alikes(self, wanted: set[str]) -> tuple[tuple[str, str], ...]:
-        """The unused columns with a name like one that is wanted: ``Key`` beside ``key``, or ``header``."""
+        """Return the unused columns with a name like one that is wanted: ``Key`` beside ``key``, or ``header``."""
         unused = [name for name in self._types if name not in self._used.values()]
         found = []
         for name in unused:
@@ -201,7 +205,7 @@ class _Columns:
         return tuple(found)
 
     def _spelling(self, name: str) -> str | None:
-        """A column's name in the DataFrame: the exact one, or else the only one in another case."""
+        """Return a column's name in the DataFrame: the exact one, or else the only one in another case."""
         if name in self._types:
             return name
         spellings = self._spellings[name]

@@ -82,7 +82,7 @@ class WritePlan:
     restored_offsets: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     def topic_plan(self, topic: str) -> TopicPlan:
-        """The partitions of a topic, which may be new."""
+        """Return the partitions of a topic, which may be new."""
         return self.topics.get(topic) or TopicPlan(self.options.partition_count, is_new=True)
 
     def settings(self, topics: Iterable[str] = (), without_rows: Iterable[str] = ()) -> JobSettings:
@@ -209,7 +209,7 @@ def plan_write(
 
 
 def _root(filesystem: FileSystem, path: str) -> str:
-    """The log directory; tasks may run with another working directory."""
+    """Return the log directory; tasks may run with another working directory."""
     if "," in path and filesystem.status(path, follow_symlinks=True) is None:
         raise OptionError(
             f"path {path!r} names several directories, or one that does not exist. A write goes to one log directory; "

@@ -159,7 +159,7 @@ class RowRouter:
         return tuple(sorted(self._topic_plans))
 
     def _sizes_bytes(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """The size of each row in a batch; exact only if rows without a key need it to fill batches."""
+        """Return the size of each row in a batch; exact only if rows without a key need it to fill batches."""
         count = batch.num_rows
         sizes_bytes = np.full(count, _RECORD_OVERHEAD_BYTES, np.int64)
         key = self._column(batch, self._columns.key)
@@ -249,7 +249,7 @@ def _check_present(topics: _Topics, partitions: npt.NDArray[np.int32]) -> None:
 
 
 def _is_beyond_new_topic(topics: _Topics, partitions: pa.Array, count: int) -> bool:
-    """Whether a row names a partition of a new topic that a larger ``count`` would give it."""
+    """Return True if a row names a partition of a new topic that a larger ``count`` would give it."""
     numbers = partitions.fill_null(0).to_numpy(zero_copy_only=False)
     is_limited = np.array([plan.is_new and plan.partition_count == count for plan in topics.plans])
     indexes = np.zeros(len(numbers), np.intp) if topics.indexes is None else topics.indexes

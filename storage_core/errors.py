@@ -147,7 +147,7 @@ def _one_line(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """A text whose control characters, changes of direction and surrogates are escapes."""
+    """Return a text whose control characters, changes of direction and surrogates are escapes."""
     if text.isprintable():
         return text
     return "".join(

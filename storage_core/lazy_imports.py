@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def lazy_imports(name: str, *modules: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The ``__getattr__`` and the ``__dir__`` of a package.
+    """Return the ``__getattr__`` and the ``__dir__`` of a package.
 
     Args:
         name: The package's name; its ``__all__`` says what it exports.

@@ -129,7 +129,7 @@ class LogConfig:
         return cls.from_dict(values)
 
     def replace(self, **changes: Any) -> Self:
-        """The same configuration with other values for some keys.
+        """Return the same configuration with other values for some keys.
 
         Raises:
             OptionError: A key is unknown, or a value is invalid.
@@ -174,7 +174,7 @@ class LogConfig:
 
 
 def altered_config(config: LogConfig, changes: LogConfig | Mapping[str, Any]) -> LogConfig:
-    """A configuration with some keys changed, or a copy of another configuration.
+    """Return a configuration with some keys changed, or a copy of another configuration.
 
     Raises:
         OptionError: A key is unknown, a value is invalid, or ``changes`` is not a configuration.
@@ -190,7 +190,7 @@ def altered_config(config: LogConfig, changes: LogConfig | Mapping[str, Any]) ->
 
 
 def _by_field(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by field name; names may have dots or underscores."""
+    """Return the values by field name; names may have dots or underscores."""
     fields: dict[str, Any] = {}
     for name, value in values.items():
         key = _require_known(name)

@@ -18,7 +18,7 @@ _HEADER = """\
 
 
 def properties_text() -> str:
-    """The text of ``conf/segmentlog.properties``."""
+    """Return the text of ``conf/segmentlog.properties``."""
     lines = [_HEADER]
     for title, keys in CONFIG_GROUPS:
         lines.append(f"############ {title} ############\n")

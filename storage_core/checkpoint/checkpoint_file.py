@@ -37,7 +37,10 @@ def read_small_file(
     limit_bytes: int,
     error_type: type[CorruptError] = CorruptCheckpointError,
 ) -> bytes | None:
-    """Read a small file; None if it does not exist.
+    """Read a small file.
+
+    Returns:
+        None if it does not exist.
 
     Raises:
         UnreadableError: This user may not read it.
@@ -92,7 +95,11 @@ def split_lines(text: str) -> list[str]:
 
 
 def parse_integer(text: str, maximum: int) -> int | None:
-    """Parse a signed decimal integer of at most ``maximum``; None if the text is not one."""
+    """Parse a signed decimal integer of at most ``maximum``.
+
+    Returns:
+        None if the text is not one.
+    """
     if not _INTEGER.fullmatch(text):
         return None
     value = int(text)
@@ -165,7 +172,7 @@ def _require_plausible_size(text: str, path: str) -> None:
 
 
 def malformed_line(path: str, line_number: int, line: str, expected: str) -> CorruptCheckpointError:
-    """The error for one line."""
+    """Return the error for one line."""
     message = (
         f"Expected {expected} in line {line_number}, found {line[:80]!r}. "
         "The file is damaged: restore it, or remove it."

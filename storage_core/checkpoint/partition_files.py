@@ -96,7 +96,7 @@ _ZERO_ID = "A" * 22
 
 
 def is_topic_id(text: object) -> bool:
-    """Whether a text is a topic id as Kafka's ``Uuid`` writes it, without padding, and not the zero id."""
+    """Return True if a text is a topic id as Kafka's ``Uuid`` writes it, without padding, and not the zero id."""
     return (
         isinstance(text, str)
         and _TOPIC_ID.fullmatch(text) is not None
@@ -105,7 +105,11 @@ def is_topic_id(text: object) -> bool:
 
 
 def read_partition_metadata(filesystem: FileSystem, path: str) -> str | None:
-    """Read the topic id (22 characters); None if the file does not exist."""
+    """Read the topic id (22 characters).
+
+    Returns:
+        None if the file does not exist.
+    """
     data = read_small_file(filesystem, path, _METADATA_LIMIT_BYTES)
     return None if data is None else parse_partition_metadata(data, path)
 
@@ -138,7 +142,7 @@ def write_partition_metadata(filesystem: FileSystem, path: str, topic_id: str) -
 
 
 def partition_metadata_bytes(topic_id: str, path: str) -> bytes:
-    """The content of ``partition.metadata``; raises as `write_partition_metadata` does."""
+    """Return the content of ``partition.metadata``; raises as `write_partition_metadata` does."""
     data = f"version: {_METADATA_VERSION}\ntopic_id: {topic_id}".encode()
     if parse_partition_metadata(data, path) != topic_id:
         raise _malformed(path, "a topic id as Kafka writes it", [topic_id])
@@ -146,7 +150,7 @@ def partition_metadata_bytes(topic_id: str, path: str) -> bytes:
 
 
 def _canonical(topic_id: str) -> str:
-    """The id encoded again, so that ids compare as text: only two bits of the last character are part of it."""
+    """Return the id encoded again, so that ids compare as text: only two bits of the last character are part of it."""
     return base64.urlsafe_b64encode(base64.urlsafe_b64decode(topic_id[:22] + "==")).decode("ascii")[:22]
 
 
@@ -194,7 +198,11 @@ class ProducerStateEntry(NamedTuple):
 
 
 def read_producer_snapshot(filesystem: FileSystem, path: str) -> tuple[ProducerStateEntry, ...] | None:
-    """Read a producer snapshot; None if the file does not exist. Kafka replaces an unusable one by an older one."""
+    """Read a producer snapshot.
+
+    Returns:
+        None if the file does not exist. Kafka replaces an unusable one by an older one.
+    """
     data = read_small_file(filesystem, path, _SNAPSHOT_LIMIT_BYTES, CorruptSnapshotError)
     return None if data is None else parse_producer_snapshot(data, path)
 
@@ -229,7 +237,7 @@ def write_producer_snapshot(
 
 
 def producer_snapshot_bytes(entries: Iterable[ProducerStateEntry]) -> bytes:
-    """The content of a producer snapshot."""
+    """Return the content of a producer snapshot."""
     packed = [
         _ENTRY.pack(*fields, _NO_OFFSET if first_offset is None else first_offset)
         for *fields, first_offset in entries

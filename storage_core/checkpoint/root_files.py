@@ -32,17 +32,25 @@ _CLEAN_SHUTDOWN_LIMIT_BYTES = 4096
 
 
 def has_clean_shutdown_file(filesystem: FileSystem, root: str) -> bool:
-    """Whether the log directory ``root`` was shut down cleanly."""
+    """Return True if the log directory ``root`` was shut down cleanly."""
     return clean_shutdown_status(filesystem, root) is not None
 
 
 def clean_shutdown_status(filesystem: FileSystem, root: str) -> FileStatus | None:
-    """The status of the marker, which differs for each one written; None if there is none."""
+    """Return the status of the marker, which differs for each one written.
+
+    Returns:
+        None if there is none.
+    """
     return filesystem.status(os.path.join(root, CLEAN_SHUTDOWN_FILE))
 
 
 def read_clean_shutdown_file(filesystem: FileSystem, root: str) -> bytes | None:
-    """The content of the marker; None if there is none, or if it is too large to be one."""
+    """Return the content of the marker.
+
+    Returns:
+        None if there is none, or if it is too large to be one.
+    """
     path = os.path.join(root, CLEAN_SHUTDOWN_FILE)
     try:
         return read_small_file(filesystem, path, _CLEAN_SHUTDOWN_LIMIT_BYTES)
@@ -89,7 +97,11 @@ class MetaProperties:
 
 
 def read_meta_properties(filesystem: FileSystem, path: str) -> MetaProperties | None:
-    """Read ``meta.properties``; None if it does not exist."""
+    """Read ``meta.properties``.
+
+    Returns:
+        None if it does not exist.
+    """
     data = read_small_file(filesystem, path, _META_PROPERTIES_LIMIT_BYTES)
     return None if data is None else parse_meta_properties(data, path)
 

@@ -56,7 +56,11 @@ class _Line(NamedTuple):
 
 
 def truncations_bytes(filesystem: FileSystem, root: str) -> int:
-    """The size of the file; 0 if it does not exist."""
+    """Return the size of the file.
+
+    Returns:
+        0 if it does not exist.
+    """
     # Called every few thousand rows, so it does not open the file.
     status = filesystem.status(os.path.join(root, TRUNCATIONS_FILE))
     return 0 if status is None else status.size_bytes
@@ -71,7 +75,7 @@ def truncated_to(
     *,
     begun_up_to: int | None = None,
 ) -> int | None:
-    """The lowest offset that a log may have been truncated to since the file had a size.
+    """Return the lowest offset that a log may have been truncated to since the file had a size.
 
     None if it was not truncated; 0 if that is unknown. Truncations to ``begun_up_to`` or a lower offset that were under
     way by then are included.
@@ -95,7 +99,7 @@ def is_known_since(filesystem: FileSystem, root: str, since_bytes: int) -> bool:
 
 
 def is_truncation_under_way(filesystem: FileSystem, root: str) -> bool:
-    """Whether a log is being truncated, or was when the process died."""
+    """Return True if a log is being truncated, or was when the process died."""
     if not truncations_bytes(filesystem, root):
         return False
     lines = _read(filesystem, root, None)
@@ -122,7 +126,7 @@ class TruncationsFile:
 
     @contextlib.contextmanager
     def noted(self, topic: str, partition: int, offset: int) -> Iterator[None]:
-        """A context manager that tells readers of a truncation. If the truncation fails, it stays under way."""
+        """Tell readers of a truncation while the block runs. If the truncation fails, it stays under way."""
         self.note_begin(topic, partition, offset)
         yield
         self._add(_Line(False, topic, partition, offset))
@@ -182,7 +186,11 @@ class TruncationsFile:
 
 
 def _read(filesystem: FileSystem, root: str, since_bytes: int | None) -> list[_Line] | None:
-    """The lines added since the file had a size, or all lines; None if they are incomplete."""
+    """Return the lines added since the file had a size, or all lines.
+
+    Returns:
+        None if they are incomplete.
+    """
     try:
         with filesystem.open(os.path.join(root, TRUNCATIONS_FILE)) as file:
             size_bytes = file.size_bytes()
@@ -211,7 +219,7 @@ def _read(filesystem: FileSystem, root: str, since_bytes: int | None) -> list[_L
 
 
 def _begun(lines: list[_Line]) -> list[_Line]:
-    """The lines of truncations that have not ended."""
+    """Return the lines of truncations that have not ended."""
     begun: dict[tuple[str, int], _Line] = {}
     for line in lines:
         if line.is_begin:

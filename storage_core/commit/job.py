@@ -177,7 +177,7 @@ def _is_one_too_many(commits: CommitsFile, settings: JobSettings) -> bool:
 
 
 def _is_clean(job: JobContext, commits: CommitsFile) -> bool:
-    """Whether no log must be recovered before this job."""
+    """Return True if no log must be recovered before this job."""
     if has_clean_shutdown_file(job.filesystem, job.root):
         return True
     # A job that does not flush may follow another one, unless the machine was rebooted in between.
@@ -377,7 +377,7 @@ class CommitJob:
         return not commits.has_job(job_id)
 
     def is_root_empty(self) -> bool:
-        """Whether the log directory does not exist, or holds nothing but what a new volume holds."""
+        """Return True if the log directory does not exist, or holds nothing but what a new volume holds."""
         status = self._filesystem.status(self.root, follow_symlinks=True)
         return status is None or (status.is_directory and not self._names_in_root())
 

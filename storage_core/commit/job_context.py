@@ -95,7 +95,7 @@ class JobSettings:
             raise OptionError(f"Expected at least 1 thread, found {self.threads}.")
 
     def config_of(self, topic: str) -> LogConfig:
-        """The configuration of a topic."""
+        """Return the configuration of a topic."""
         if isinstance(self.config, LogConfig):
             return self.config
         return self.config.get(topic) or LogConfig()
@@ -115,7 +115,7 @@ class JobContext:
         return self.settings.job_id
 
     def path(self, name: str) -> str:
-        """The path of a file or directory in the root."""
+        """Return the path of a file or directory in the root."""
         return f"{self.root}/{name}"
 
 

@@ -133,7 +133,7 @@ def read_manifest(filesystem: FileSystem, root: str, reported: StagedManifest) -
 
 
 def reported_manifest(stage: StageId, data: bytes) -> StagedManifest:
-    """What the attempt that wrote this manifest reports."""
+    """Return what the attempt that wrote this manifest reports."""
     return StagedManifest(stage.manifest_name, int(crc32c(data)))
 
 

@@ -205,7 +205,7 @@ def _read_tail(
     checkpointed_end: int,
     checkpointed_epoch: int,
 ) -> tuple[SegmentTail, int, int]:
-    """The end of the last segment, the log end offset, and the leader epoch of the last batch."""
+    """Return the end of the last segment, the log end offset, and the leader epoch of the last batch."""
     log_path = os.path.join(path, log_file_name(base_offset))
     index_name, time_index_name = offset_index_file_name(base_offset), time_index_file_name(base_offset)
     offsets = OffsetIndexFile(filesystem, os.path.join(path, index_name), base_offset, 0)
@@ -269,7 +269,11 @@ def _require_closed_index(filesystem: FileSystem, path: str, count: int) -> None
 
 
 def _indexed_last_batch(walk: BatchWalk, entry: OffsetPosition) -> BatchHeader | None:
-    """The last batch, found from the last entry of the offset index; None if the entry does not match."""
+    """Return the last batch, found from the last entry of the offset index.
+
+    Returns:
+        None if the entry does not match.
+    """
     if not 0 <= entry.position_bytes < walk.end_position_bytes:
         return None
     try:
@@ -283,7 +287,7 @@ def _indexed_last_batch(walk: BatchWalk, entry: OffsetPosition) -> BatchHeader |
 
 
 def _last_batch(walk: BatchWalk, position_bytes: int) -> BatchHeader | None:
-    """The last batch of a walk from a boundary on."""
+    """Return the last batch of a walk from a boundary on."""
     last = deque(walk.skim(position_bytes), maxlen=1)
     return walk.batch_at(last[0][0]) if last else None
 

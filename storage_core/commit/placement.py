@@ -77,7 +77,7 @@ class Placement:
 
     @staticmethod
     def is_linked(size_bytes: int, config: LogConfig) -> bool:
-        """Whether a staged segment of this size is linked; a smaller one is appended to another segment."""
+        """Return True if a staged segment of this size is linked; a smaller one is appended to another segment."""
         return size_bytes >= min(config.max_segment_bytes // _LINKED_SHARE, _MAX_COPIED_BYTES)
 
     def begin_segment(self, base_offset: int) -> None:
@@ -213,7 +213,7 @@ class PaddingStage:
 def staged_by_partition(
     job: JobContext, manifests: Sequence[StagedManifest]
 ) -> dict[tuple[str, int], list[StagedBatches]]:
-    """What was staged for each partition, by task and in the order of its rows.
+    """Return what was staged for each partition, by task and in the order of its rows.
 
     Raises:
         CorruptCheckpointError: A manifest is not the one that was reported.
@@ -294,7 +294,7 @@ def _require_offsets(staged: list[StagedBatches]) -> None:
 
 
 def _checked_heads(file: OpenFile, staged: StagedBatches) -> list[BatchHeads]:
-    """The headers of what was staged, which must be what the manifest says."""
+    """Return the headers of what was staged, which must be what the manifest says."""
     end_bytes = staged.position_bytes + staged.size_bytes
     blocks: list[BatchHeads] = []
     if end_bytes <= file.status.size_bytes:
@@ -321,7 +321,7 @@ def _with_index_sizes(job: JobContext, staged: StagedBatches) -> StagedBatches:
 
 
 def _split_segment(job: JobContext, staged: StagedBatches) -> list[StagedBatches]:
-    """The batches of a staged segment in parts of bounded size, to be appended to other segments."""
+    """Return the batches of a staged segment in parts of bounded size, to be appended to other segments."""
     path = job.path(staged.file + staged.suffix)
     with job.filesystem.open(path) as file:
         if file.status.size_bytes != staged.size_bytes:
@@ -349,7 +349,7 @@ def _part(staged: StagedBatches, heads: BatchHeads) -> StagedBatches:
 
 
 def _split(blocks: Sequence[BatchHeads]) -> Iterator[BatchHeads]:
-    """The same batches in parts of bounded size, at least one batch each."""
+    """Yield the same batches in parts of bounded size, at least one batch each."""
     for heads in blocks:
         ends_bytes = heads.positions_bytes + heads.sizes_bytes
         first = 0
@@ -361,7 +361,7 @@ def _split(blocks: Sequence[BatchHeads]) -> Iterator[BatchHeads]:
 
 
 def not_as_staged(path: str, staged: StagedBatches) -> CorruptRecordError:
-    """The error for a staged file that does not match its manifest."""
+    """Return the error for a staged file that does not match its manifest."""
     return CorruptRecordError(
         f"Expected {staged.size_bytes} bytes of batches for {staged.topic}-{staged.partition}, with the fingerprint "
         f"{staged.fingerprint:08x} and {staged.offset_count} offsets that a task has staged, found something else. "

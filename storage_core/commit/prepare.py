@@ -269,7 +269,7 @@ def _journalled(
 
 
 def _restored_bounds(settings: JobSettings, state: PartitionState) -> tuple[int, int | None]:
-    """The log start offset after the commit, and the log end offset to restore, if any."""
+    """Return the log start offset after the commit, and the log end offset to restore, if any."""
     start = state.log_end_offset if settings.mode == "overwrite" else state.log_start_offset
     restored = settings.restored_offsets.get((state.topic, state.partition))
     if restored is None:
@@ -376,7 +376,7 @@ def require_space(filesystem: FileSystem, root: str, partitions: Sequence[Journa
 
 
 def _copied_bytes(filesystem: FileSystem, root: str, partition: JournalledPartition) -> int:
-    """The size of log files that are appended to and have another name, that of a backup: a copy takes their place."""
+    """Return the size of log files that are appended to and have another name, that of a backup: a copy takes their place."""
     directory = f"{root}/{partition.topic}-{partition.partition}"
     found = (
         filesystem.status(f"{directory}/{log_file_name(operation.segment_base_offset)}")
@@ -403,7 +403,7 @@ def _states(
     staged: Mapping[tuple[str, int], Sequence[StagedBatches]],
     directories: Sequence[PartitionDirectory],
 ) -> dict[tuple[str, int], PartitionState]:
-    """The present state of every partition that changes."""
+    """Return the present state of every partition that changes."""
     settings = job.settings
     known = {directory.topic_partition: directory for directory in directories}
     restored = set(settings.restored_offsets)
@@ -472,7 +472,7 @@ def _topic_ids(
     states: dict[tuple[str, int], PartitionState],
     directories: Sequence[PartitionDirectory],
 ) -> dict[str, str | None]:
-    """The id of each topic that gets partitions, misses an id, or must have the id in the settings; else None."""
+    """Return the id of each topic that gets partitions, misses an id, or must have the id in the settings; else None."""
     found: dict[str, str | None] = {}
     is_brokers = job.filesystem.status(job.path(META_PROPERTIES)) is not None
     for topic in sorted({topic for topic, _ in states}):

@@ -91,11 +91,11 @@ class PartitionNumbers:
         return len(self._partitions)
 
     def topic_partition(self, number: int) -> tuple[str, int]:
-        """The partition with a number."""
+        """Return the partition with a number."""
         return self._partitions[number]
 
     def of_rows(self, rows: RoutedRows) -> npt.NDArray[np.integer[Any]]:
-        """Per row, the number of its partition.
+        """Return the partition number of each row.
 
         Raises:
             OptionError: A topic or partition is not valid.
@@ -121,7 +121,11 @@ class PartitionNumbers:
     def _of_one_topic(
         self, topic: str, partitions: npt.NDArray[np.integer[Any]]
     ) -> npt.NDArray[np.uint16] | None:
-        """Look up the partition numbers of one topic's rows in a table; None if it lacks some."""
+        """Look up the partition numbers of one topic's rows in a table.
+
+        Returns:
+            None if it lacks some.
+        """
         table = self._tables.get(topic)
         if table is None or not len(partitions) or int(partitions.max()) >= len(table):
             return None
@@ -185,7 +189,7 @@ def sort_rows(numbers: npt.NDArray[np.integer[Any]]) -> SortedRows:
 
 
 def held_bytes(records: pa.RecordBatch) -> int:
-    """The memory that rows take until they are written."""
+    """Return the memory that rows take until they are written."""
     views = sum(name in _VIEWED_COLUMNS for name in records.schema.names)
     return int(records.nbytes + records.num_rows * (_VIEW_BYTES * views + _ORDER_BYTES))
 
@@ -286,7 +290,7 @@ class RowBlock:
                 self._columns[name] = pa.concat_arrays(arrays)
 
     def rows(self, order: _Int64Array | None, start: int, stop: int) -> pa.RecordBatch:
-        """The rows at positions ``start`` to before ``stop`` of an order; None: of the original order."""
+        """Return the rows at positions ``start`` to before ``stop`` of an order; None: of the original order."""
         places = slice(start, stop) if order is None else order[start:stop]
         arrays = []
         for column in self._columns.values():

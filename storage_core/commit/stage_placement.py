@@ -96,7 +96,7 @@ class BatchRuns:
         self._listed_timestamps_ms = self._max_timestamps_ms.tolist()
 
     def added_to(self, piece: StagedBatches, start: int, stop: int) -> StagedBatches:
-        """A piece with the batches of a run appended to it."""
+        """Return a piece with the batches of a run appended to it."""
         timestamps_ms = self._listed_timestamps_ms[start:stop]
         max_timestamp_ms = max(timestamps_ms)
         min_offset, max_offset = piece.min_offset, None
@@ -124,7 +124,7 @@ class BatchRuns:
         )
 
     def fitting(self, start: int, stop: int, piece: StagedBatches, config: LogConfig | None) -> int:
-        """The end of the batches of a run that fit a piece, whose offsets must fit an index.
+        """Return the end of the batches of a run that fit a piece, whose offsets must fit an index.
 
         With a configuration, the limits of a segment apply, too (``LogSegment.shouldRoll``).
         """
@@ -145,7 +145,7 @@ class BatchRuns:
         return start + int(is_beyond.argmax()) if is_beyond.any() else stop
 
     def with_offsets(self, placed: Sequence[PlacedRun]) -> RecordBatches:
-        """The batches with their offsets relative to their piece, unless they keep their own."""
+        """Return the batches with their offsets relative to their piece, unless they keep their own."""
         if self.keeps_offsets:
             return self.batches
         starts = np.array([each.start for each in placed], np.int64)
@@ -157,7 +157,7 @@ class BatchRuns:
 
 
 def _ends(counts: npt.NDArray[Any]) -> _Int64Array:
-    """The cumulative sums of the counts, after a 0."""
+    """Return the cumulative sums of the counts, after a 0."""
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     return ends

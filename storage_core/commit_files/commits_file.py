@@ -130,7 +130,7 @@ class CommitEntry:
         )
 
     def json_values(self) -> dict[str, Any]:
-        """The fields as `parse` reads them."""
+        """Return the fields as `parse` reads them."""
         optional: dict[str, Any] = {"query_id": self.query_id, "rows": self.row_count}
         if self.checksum is not None:
             optional["checksum"] = f"{self.checksum:016x}"
@@ -191,7 +191,7 @@ class CommitsFile:
         return self.entries[-1].generation if self.entries else 0
 
     def has_job(self, job_id: str) -> bool:
-        """Whether a job is committed."""
+        """Return True if a job is committed."""
         return any(entry.job_id == job_id for entry in self.entries)
 
     def last_of(self, txn_app_id: str) -> CommitEntry | None:
@@ -474,7 +474,7 @@ def _whole_lines(data: bytes, path: str, start_bytes: int) -> tuple[list[bytes],
 
 
 def _lines(data: bytes) -> list[bytes]:
-    """The lines with their line feeds, which the last one may lack."""
+    """Return the lines with their line feeds, which the last one may lack."""
     *whole, rest = data.split(b"\n")
     lines = [line + b"\n" for line in whole]
     return [*lines, rest] if rest else lines
@@ -490,7 +490,11 @@ def _parsed(line: bytes, path: str) -> CommitEntry:
 
 
 def _entry(line: bytes, path: str) -> CommitEntry | None:
-    """Parse a line; None if it is damaged or incomplete."""
+    """Parse a line.
+
+    Returns:
+        None if it is damaged or incomplete.
+    """
     return _parsed(line, path) if _is_whole(line) else None
 
 

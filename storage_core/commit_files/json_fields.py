@@ -35,7 +35,7 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
 
 
 def with_crc_line(data: bytes) -> bytes:
-    """The two lines of a file: an encoded object and its CRC."""
+    """Return the two lines of a file: an encoded object and its CRC."""
     return b"%b\n%08x\n" % (data, crc32c(data))
 
 
@@ -91,7 +91,7 @@ class JsonFields:
     path: str
 
     def integer(self, name: str, *, minimum: int = 0, maximum: int = LONG_MAX) -> int:
-        """An integer within bounds.
+        """Return an integer within bounds.
 
         Raises:
             CorruptCheckpointError: The field is missing or something else.
@@ -102,47 +102,47 @@ class JsonFields:
         return value
 
     def flag(self, name: str) -> bool:
-        """A boolean."""
+        """Return a boolean."""
         value = self.values.get(name)
         if not isinstance(value, bool):
             raise self.error(name, "true or false")
         return value
 
     def text(self, name: str, pattern: re.Pattern[str], expected: str) -> str:
-        """A string that matches a pattern, which ``expected`` describes in messages."""
+        """Return a string that matches a pattern, which ``expected`` describes in messages."""
         value = self.values.get(name)
         if not isinstance(value, str) or not pattern.fullmatch(value):
             raise self.error(name, expected)
         return value
 
     def topic_partition(self) -> tuple[str, int]:
-        """The fields ``topic`` and ``partition``."""
+        """Return the fields ``topic`` and ``partition``."""
         return self.text("topic", _TOPIC, "a topic's name"), self.integer("partition", maximum=INT_MAX)
 
     def fingerprint(self) -> int:
-        """The field ``fingerprint``."""
+        """Return the field ``fingerprint``."""
         return int(self.text("fingerprint", _FINGERPRINT, "8 hexadecimal digits"), 16)
 
     def is_null(self, name: str) -> bool:
-        """Whether a field is null or missing."""
+        """Return True if a field is null or missing."""
         return self.values.get(name) is None
 
     def elements(self, name: str) -> list[Any]:
-        """A list with elements of any type."""
+        """Return a list with elements of any type."""
         value = self.values.get(name)
         if not isinstance(value, list):
             raise self.error(name, "a list")
         return value
 
     def objects(self, name: str) -> list[JsonFields]:
-        """A list of objects."""
+        """Return a list of objects."""
         expected = f"objects in the list {name!r}"
         return [
             JsonFields(_as_object(value, self.path, expected), self.path) for value in self.elements(name)
         ]
 
     def error(self, name: str, expected: str) -> CorruptCheckpointError:
-        """The error for a field that is not as expected."""
+        """Return the error for a field that is not as expected."""
         found = repr(self.values[name])[:_QUOTED_LENGTH] if name in self.values else "nothing"
         message = f"Expected {expected} as {name!r}, found {found}. The file is damaged, or another program wrote it."
         return CorruptCheckpointError(message, path=self.path)

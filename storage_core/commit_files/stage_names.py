@@ -68,7 +68,7 @@ class StageId:
         return self.base_name + ".manifest"
 
     def segment_base_name(self, number: int) -> str:
-        """The name of a staged segment without suffix."""
+        """Return the name of a staged segment without suffix."""
         return f"{self.base_name}-{number}"
 
 
@@ -83,7 +83,7 @@ def require_job_id(job_id: str) -> None:
 
 
 def job_prefix(job_id: str) -> str:
-    """The prefix that the names of a job's staged files share with no other job's."""
+    """Return the prefix that the names of a job's staged files share with no other job's."""
     return f"{STAGE_PREFIX}{job_id}-"
 
 
@@ -98,18 +98,26 @@ def is_of_same_query(job_id: str, other: str) -> bool:
 
 
 def job_of(file_name: str) -> str | None:
-    """The id of the job that staged a file; None for other files."""
+    """Return the id of the job that staged a file.
+
+    Returns:
+        None for other files.
+    """
     match = _FILE_NAME.fullmatch(file_name)
     return match["job"] if match else None
 
 
 def stage_of(base_name: str) -> StageId | None:
-    """The task attempt that a staged file belongs to, given its name without suffix; None for other names."""
+    """Return the task attempt that a staged file belongs to, given its name without suffix.
+
+    Returns:
+        None for other names.
+    """
     match = STAGED_BASE_NAME.fullmatch(base_name)
     return StageId(match["job"], int(match["task"]), int(match["attempt"])) if match else None
 
 
 def data_suffix_of(base_name: str) -> str:
-    """The suffix of the file that holds the batches: ``.log`` if a segment number follows the attempt."""
+    """Return the suffix of the file that holds the batches: ``.log`` if a segment number follows the attempt."""
     match = STAGED_BASE_NAME.fullmatch(base_name)
     return ".log" if match and match["number"] else ".pack"

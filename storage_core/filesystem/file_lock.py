@@ -176,7 +176,7 @@ def is_locked(path: str) -> bool:
 
 
 def keep_if_locked(descriptor: int, status: os.stat_result) -> bool:
-    """Whether this process holds a lock on an opened file. If so, the descriptor is kept until the lock is released."""
+    """Return True if this process holds a lock on an opened file. If so, the descriptor is kept until the lock is released."""
     identity = (status.st_dev, status.st_ino)
     # Usually it is not locked: look it up without the mutex first.
     if not _registry.holds(identity):
@@ -189,7 +189,11 @@ def keep_if_locked(descriptor: int, status: os.stat_result) -> bool:
 
 
 def _try_to_lock(path: str) -> FileLock | None:
-    """Lock ``path``; None if it was replaced meanwhile."""
+    """Lock ``path``.
+
+    Returns:
+        None if it was replaced meanwhile.
+    """
     with explained_writing(path, "lock"):
         identity = _identity_of(path)
         if identity is not None and _registry.holds(identity):

@@ -106,7 +106,11 @@ class FileSystem:
                 yield _examined_entry(entry.name, status)
 
     def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
-        """The status of ``path``; None if it does not exist, or if a file is where one of its parents would be."""
+        """Return the status of ``path``.
+
+        Returns:
+            None if it does not exist, or if a file is where one of its parents would be.
+        """
         self.statistics.files_examined += 1
         with explained_reading(path, "examine"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return file_status(os.stat(path, follow_symlinks=follow_symlinks))
@@ -132,7 +136,10 @@ class FileSystem:
         return OpenFile(path, descriptor, status, self.statistics)
 
     def read_file(self, path: str, limit_bytes: int) -> bytes | None:
-        """Read a whole small file; None if it does not exist.
+        """Read a whole small file.
+
+        Returns:
+            None if it does not exist.
 
         Raises:
             LogDirectoryError: It is longer than ``limit_bytes``.
@@ -332,13 +339,17 @@ class FileSystem:
             os.close(descriptor)
 
     def free_bytes(self, path: str) -> int:
-        """The space available to this user on the file system of ``path``."""
+        """Return the space available to this user on the file system of ``path``."""
         with explained_reading(path, "examine"):
             status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
     def free_files(self, path: str) -> int | None:
-        """The inodes available to this user on the file system of ``path``; None if it has no limit."""
+        """Return the inodes available to this user on the file system of ``path``.
+
+        Returns:
+            None if it has no limit.
+        """
         with explained_reading(path, "examine"):
             status = os.statvfs(path)
         return status.f_favail if status.f_files else None
@@ -388,7 +399,7 @@ def _give_owner_and_mode(made: WritableFile, of: WritableFile) -> None:
 
 
 def _require_regular_file(path: str, descriptor: int) -> FileStatus:
-    """The status of an opened file, which is closed again if it must not be opened."""
+    """Return the status of an opened file, which is closed again if it must not be opened."""
     found = os.fstat(descriptor)
     status = file_status(found)
     if not status.is_regular_file:

@@ -65,7 +65,7 @@ class _File:
         return self._descriptor
 
     def size_bytes(self) -> int:
-        """The current size, which may differ from ``status.size_bytes`` under a live broker."""
+        """Return the current size, which may differ from ``status.size_bytes`` under a live broker."""
         with self._explained_reading:
             return os.fstat(self._descriptor).st_size
 
@@ -114,9 +114,12 @@ class OpenFile(_File):
         return filled
 
     def next_data(self, position_bytes: int) -> int | None:
-        """The next position with data (``SEEK_DATA``), at or after the given one; None if only zeros follow.
+        """Return the next position with data (``SEEK_DATA``), at or after the given one.
 
         A preallocated file has no blocks on disk where nothing was written: they need not be read.
+
+        Returns:
+            None if only zeros follow.
         """
         try:
             with self._explained_reading:
@@ -175,7 +178,11 @@ class WritableFile(_File):
         return self.status.device, self.status.inode
 
     def hold(self) -> HeldFile | None:
-        """Keep the kernel's record of write errors of this file beyond its close; None where that is not possible."""
+        """Keep the kernel's record of write errors of this file beyond its close.
+
+        Returns:
+            None where that is not possible.
+        """
         return hold_file(self.descriptor)
 
     def write_at(self, pieces: Sequence[BytesLike], position_bytes: int) -> None:
@@ -317,7 +324,11 @@ class HeldFile:
 
 
 def hold_file(descriptor: int) -> HeldFile | None:
-    """Hold an open file beyond the close of its descriptor; None where that is not possible."""
+    """Hold an open file beyond the close of its descriptor.
+
+    Returns:
+        None where that is not possible.
+    """
     # Only for Linux is it known which errors an fsync reports.
     if sys.platform != "linux" or not _count.add():
         return None
@@ -351,11 +362,11 @@ class WriteStream(io.RawIOBase):
         self._position_bytes = 0
 
     def writable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """How many bytes were written."""
+        """Return how many bytes were written."""
         return self._position_bytes
 
     def write(self, data: Any) -> int:
@@ -394,7 +405,7 @@ def flush_descriptor(descriptor: int) -> None:
 
 
 def _groups(pieces: Sequence[BytesLike], position_bytes: int) -> Iterator[tuple[Sequence[BytesLike], int]]:
-    """The pieces in groups for one call each, with the size of each group, which is not 0."""
+    """Yield the pieces in groups for one call each, with the size of each group, which is not 0."""
     # The length of a view is in items, which may be wider than a byte.
     sizes_bytes = [piece.nbytes if isinstance(piece, memoryview) else len(piece) for piece in pieces]
     total_bytes = sum(sizes_bytes)
@@ -451,7 +462,7 @@ def sync_file_system(descriptor: int) -> None:
 
 @functools.cache
 def _linux_function(name: str, *argument_types: Any) -> Any | None:
-    """A function of the C library that returns an int; None on other systems."""
+    """Return a function of the C library that returns an int; None on other systems."""
     function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:
         function.argtypes, function.restype = argument_types, ctypes.c_int

@@ -56,7 +56,11 @@ class FilePool:
             self._open.pop(file, None)
 
     def _take_one(self) -> PooledFile | None:
-        """Remove a file and lock it until it is closed; None if all are in use."""
+        """Remove a file and lock it until it is closed.
+
+        Returns:
+            None if all are in use.
+        """
         self._pass_over_used()
         unflushed = []
         for file in islice(self._open, _EXAMINED):
@@ -147,7 +151,7 @@ class PooledFile:
         return self._changes != self._flushed_changes
 
     def size_bytes(self) -> int:
-        """The size now."""
+        """Return the size now."""
         with self._lock:
             return self._opened().size_bytes()
 
@@ -201,7 +205,7 @@ class PooledFile:
             raise
 
     def run_prepared_flush(self, changes: int) -> None:
-        """For `PreparedFlush`: flush the first ``changes`` changes, and allow other flushes and a close again."""
+        """Flush the first ``changes`` changes for a `PreparedFlush`, then allow other flushes and a close again."""
         try:
             # The descriptor stays open while `_is_flushed_now` is set.
             if self._file is not None:
@@ -228,7 +232,7 @@ class PooledFile:
                 self._release()
 
     def take(self) -> bool:
-        """For the pool: lock the file if it is not in use; False if it is."""
+        """Lock the file for the pool and return True, unless it is in use."""
         if not self._lock.acquire(blocking=False):
             return False
         if self._is_flushed_now or self._file is None:
@@ -237,7 +241,7 @@ class PooledFile:
         return True
 
     def close_taken(self) -> None:
-        """For the pool: close the descriptor of a file that `take` locked, and unlock the file."""
+        """Close the descriptor of a file that `take` locked for the pool, and unlock the file."""
         file, self._file = self._file, None
         try:
             if file is not None:
@@ -261,7 +265,7 @@ class PooledFile:
                 self._flushed_changes = self._changes
 
     def _opened(self) -> WritableFile:
-        """The open file; the caller has the lock."""
+        """Return the open file; the caller has the lock."""
         self.was_used = True
         if self._failure is not None:
             raise StorageError(

@@ -57,12 +57,12 @@ class Subscription:
 
 
 def java_order(text: str) -> bytes:
-    """A sort key in the order of ``String.compareTo``: by UTF-16 units, not by code points."""
+    """Return a sort key in the order of ``String.compareTo``: by UTF-16 units, not by code points."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def members_in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
-    """The ids of all members: static ones first, by instance id, then the others by member id."""
+    """Return the ids of all members: static ones first, by instance id, then the others by member id."""
 
     def sort_key(member: str) -> tuple[bool, bytes, bytes]:
         instance = subscriptions[member].group_instance_id
@@ -114,12 +114,12 @@ class TopicShares:
         return bool(members_racks & all_racks) and any(racks != all_racks for racks in self._racks)
 
     def assignable_count(self, member: str) -> int:
-        """How many more partitions a member may get."""
+        """Return how many more partitions a member may get."""
         share = self._share + (self._larger_shares > 0)
         return max(share - self._assigned_counts[member], 0)
 
     def is_in_rack(self, member: str, partition: int) -> bool:
-        """Whether a partition has a replica in the member's rack; true for a member without a rack."""
+        """Return True if a partition has a replica in the member's rack; true for a member without a rack."""
         rack = self.member_racks[member]
         return rack is None or rack in self._racks[partition]
 
@@ -229,7 +229,7 @@ def _place(partition: TopicPartition) -> tuple[bytes, int]:
 def _racks_of_members(
     topic: str, members: Sequence[str], subscriptions: Mapping[str, Subscription]
 ) -> dict[str, str | None]:
-    """The members that subscribe to a topic, in order, each with its rack."""
+    """Return the members that subscribe to a topic, in order, each with its rack."""
     return {
         member: subscriptions[member].rack or None
         for member in members

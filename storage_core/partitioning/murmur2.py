@@ -161,7 +161,7 @@ def _finish(hashes: _Hashes) -> _Hashes:
 
 
 def _words_of(data: _Bytes) -> _Hashes:
-    """The four bytes at every position of a buffer, as an (unaligned) view."""
+    """Return the four bytes at every position of a buffer, as an (unaligned) view."""
     return np.ndarray((len(data) - _BLOCK_BYTES + 1,), "<u4", data, 0, (1,))
 
 

@@ -65,7 +65,7 @@ class KeyedRows:
         return len(self.sizes_bytes)
 
     def counts_by_row(self) -> npt.NDArray[np.int32] | np.int32:
-        """The number of partitions of each row's topic; one number if there is only one topic."""
+        """Return the number of partitions of each row's topic; one number if there is only one topic."""
         counts = np.array(self.partition_counts, np.int32)
         if self.topic_indexes is None or len(counts) == 1:
             return np.int32(counts[0])
@@ -73,7 +73,7 @@ class KeyedRows:
         return found
 
     def by_topic(self) -> Iterator[tuple[str, int, npt.NDArray[np.int64]]]:
-        """Each topic that has rows: its name, its number of partitions, and its rows, ascending."""
+        """Yield each topic that has rows: its name, its number of partitions, and its rows, ascending."""
         if not len(self):
             return
         if self.topic_indexes is None:
@@ -86,7 +86,7 @@ class KeyedRows:
             yield self.topics[topic], self.partition_counts[topic], rows
 
     def take(self, rows: npt.NDArray[np.int64]) -> KeyedRows:
-        """Some of the rows, without the partitions that they specify."""
+        """Return some of the rows, without the partitions that they specify."""
         return KeyedRows(
             self.topics,
             self.partition_counts,
@@ -175,7 +175,7 @@ class PartitionerState:
     _topics: dict[str, _TopicState] = field(default_factory=dict)
 
     def of_topic(self, topic: str) -> _TopicState:
-        """The state of a topic, which the partitioner changes."""
+        """Return the state of a topic, which the partitioner changes."""
         state = self._topics.get(topic)
         if state is None:
             state = self._topics[topic] = _TopicState(to_positive(murmur2(topic.encode())))
@@ -191,7 +191,7 @@ class Partitioner(Protocol):
 
 
 def partition_rows(partitioner: Partitioner, rows: KeyedRows, state: PartitionerState) -> _Partitions:
-    """The partition of each row: the one it specifies, otherwise the partitioner's choice."""
+    """Return the partition of each row: the one it specifies, otherwise the partitioner's choice."""
     specified = rows.partitions
     if specified is None or specified.null_count == len(specified):
         return partitioner.partition(rows, state)
@@ -205,7 +205,7 @@ def partition_rows(partitioner: Partitioner, rows: KeyedRows, state: Partitioner
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition of a key, among all partitions of the topic."""
+    """Return the partition of a key, among all partitions of the topic."""
     return to_positive(murmur2(key)) % partition_count
 
 
@@ -292,14 +292,14 @@ def _choose(
 
 
 def _next_numbers(topic: _TopicState, row_count: int) -> _Int64Array:
-    """The next numbers of a topic's counter, one per row."""
+    """Return the next numbers of a topic's counter, one per row."""
     first = topic.chosen
     topic.chosen += row_count
     return np.arange(first, first + row_count)
 
 
 def _batch_numbers(sizes_bytes: _Int64Array, batch_size_bytes: int, topic: _TopicState) -> _Int64Array:
-    """The number of each row's batch; a batch ends with the row that fills it."""
+    """Return the number of each row's batch; a batch ends with the row that fills it."""
     ends_bytes = np.cumsum(sizes_bytes, dtype=np.int64)
     begin_bytes = -topic.filled_bytes
     row_counts = []

@@ -57,7 +57,7 @@ class RecordHeaders:
 
     @classmethod
     def none(cls, record_count: int) -> Self:
-        """The headers of records that have none."""
+        """Return the headers of records that have none."""
         nothing = np.zeros(0, np.int64)
         return cls(np.zeros(record_count + 1, np.int64), Slices(nothing, nothing), Slices(nothing, nothing))
 

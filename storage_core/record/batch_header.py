@@ -142,7 +142,7 @@ class BatchHeader:
         return bool(self.attributes & CONTROL_FLAG)
 
     def error_location(self, path: str) -> dict[str, Any]:
-        """The location of the batch, as keyword arguments of an error about it."""
+        """Return the location of the batch, as keyword arguments of an error about it."""
         return {
             "path": path,
             "position_bytes": self.position_bytes,
@@ -152,7 +152,7 @@ class BatchHeader:
         }
 
     def with_lower_base(self, offset: int) -> BatchHeader:
-        """The same header; a wrapper's base offset is lowered to ``offset``, if that is at or below its last offset."""
+        """Return the same header; a wrapper's base offset is lowered to ``offset``, if that is at or below its last offset."""
         if not self.is_wrapper or offset > self.last_offset:
             return self
         base_offset = max(offset, self.last_offset - MAX_OFFSET_DELTA)
@@ -209,7 +209,7 @@ def _parse_legacy(data: BytesLike, start: int, position_bytes: int, path: str) -
 
 
 def header_error(path: str, position_bytes: int, batch_length: int, magic: int) -> CorruptRecordError:
-    """The error for a header with a wrong magic or length."""
+    """Return the error for a header with a wrong magic or length."""
     if 0 <= magic <= MAGIC_V2:
         kind = "batch" if magic == MAGIC_V2 else "message"
         found = (
@@ -225,7 +225,7 @@ def header_error(path: str, position_bytes: int, batch_length: int, magic: int) 
 
 
 def batch_crc_matches(batch: BytesLike) -> bool:
-    """Whether the CRC of a whole batch, header included, equals the one in its header."""
+    """Return True if the CRC of a whole batch, header included, equals the one in its header."""
     view = memoryview(batch).cast("B")
     magic = view[MAGIC_POSITION]
     if magic >= len(CRC_LAYOUTS):
@@ -240,7 +240,7 @@ FINGERPRINTED_BYTES: Final = len(_FINGERPRINTED)
 
 
 def batch_fingerprint(headers: npt.NDArray[Any], fingerprint: int = 0) -> int:
-    """The CRC-32C of headers without their base offsets and leader epochs, which an append assigns.
+    """Return the CRC-32C of headers without their base offsets and leader epochs, which an append assigns.
 
     As each header holds the CRC of its batch, the fingerprint covers all bytes of the batches, of format v2. It
     continues that of the batches before them.
@@ -249,7 +249,7 @@ def batch_fingerprint(headers: npt.NDArray[Any], fingerprint: int = 0) -> int:
 
 
 def fingerprinted_bytes(headers: npt.NDArray[Any]) -> memoryview:
-    """The bytes that the fingerprint covers: `FINGERPRINTED_BYTES` per batch, back to back."""
+    """Return the bytes that the fingerprint covers: `FINGERPRINTED_BYTES` per batch, back to back."""
     rows = np.frombuffer(headers.tobytes(), np.uint8).reshape(-1, HEADER_SIZE_BYTES)
     return memoryview(rows[:, _FINGERPRINTED].tobytes())
 
@@ -257,7 +257,7 @@ def fingerprinted_bytes(headers: npt.NDArray[Any]) -> memoryview:
 def gather(
     buffer: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], kind: np.dtype[Any]
 ) -> npt.NDArray[Any]:
-    """The item of a type at each position, aligned or not.
+    """Return the item of a type at each position, aligned or not.
 
     Raises:
         IndexError: An item does not lie within the buffer.
@@ -277,7 +277,7 @@ _Rows = npt.NDArray[Any]
 
 
 def _legacy_row() -> _Rows:
-    """The fields that a message does not have; the others are filled in."""
+    """Return the fields that a message does not have; the others are filled in."""
     row = np.zeros(1, HEADER_DTYPE)
     for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
         row[name] = -1
@@ -289,7 +289,7 @@ _LEGACY_ROW: Final = _legacy_row()
 
 
 def header_rows(buffer: _Bytes, starts: _Int64Array, lowest_offset: int) -> _Rows:
-    """The header of each batch in a buffer: a structured array of `HEADER_DTYPE`.
+    """Return the header of each batch in a buffer: a structured array of `HEADER_DTYPE`.
 
     The batches, of any format, are back to back. The base offset of a wrapper, which its header does not have, becomes
     the offset after the batch before; of the first one, ``lowest_offset``.
@@ -308,7 +308,7 @@ def header_rows(buffer: _Bytes, starts: _Int64Array, lowest_offset: int) -> _Row
 
 
 def wrapper_rows(headers: _Rows) -> npt.NDArray[np.bool_]:
-    """Per header: whether the batch is a wrapper."""
+    """Return for each header whether the batch is a wrapper."""
     is_wrapper: npt.NDArray[np.bool_] = headers["magic"] < MAGIC_V2
     is_wrapper &= (headers["attributes"] & CODEC_MASK) != 0
     return is_wrapper

@@ -49,7 +49,7 @@ _UInt32Array = npt.NDArray[np.uint32]
 
 
 def checksums(buffer: _Bytes, slices: Slices, compute: Callable[..., int]) -> _UInt32Array:
-    """The checksum of each slice."""
+    """Return the checksum of each slice."""
     count = len(slices.starts)
     if count >= _MIN_COPIED and int(slices.lengths.sum()) <= count * _MAX_COPIED_BYTES:
         return np.fromiter(map(compute, binary_array(buffer, slices).to_pylist()), np.uint32, count)
@@ -60,7 +60,7 @@ def checksums(buffer: _Bytes, slices: Slices, compute: Callable[..., int]) -> _U
 
 
 def inner_crc_mismatches(buffer: _Bytes, slices: Slices, expected: _UInt32Array) -> _Int64Array:
-    """Which slices do not have the expected CRC-32, where the CRC of a wrapper already covers all bytes.
+    """Return which slices do not have the expected CRC-32, where the CRC of a wrapper already covers all bytes.
 
     Slices of one length are combined by exclusive or, which takes a tenth of the time: the CRC of an odd number of
     them is the exclusive or of their CRCs. Two errors of a producer in the same bits cancel each other out, such as
@@ -192,7 +192,7 @@ class BatchWindow:
     error: CorruptRecordError | None = None
 
     def header(self, index: int) -> BatchHeader:
-        """The header of one batch."""
+        """Return the header of one batch."""
         start = int(self.starts[index])
         header = parse_batch_header(self.buffer.data, start, self.position_bytes + start, path=self.path)
         return header.with_lower_base(int(self.headers["base_offset"][index]))

@@ -81,7 +81,7 @@ class UnevenRecordsError(ValueError):
 
 
 def _step_table() -> npt.NDArray[np.int64]:
-    """For each pair of bytes at a length field: the distance to the next length field.
+    """Return the distance to the next length field for each pair of bytes at a length field.
 
     The distance of lengths of three bytes and more is beyond any buffer.
     """
@@ -156,7 +156,11 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
 
 
 def batch_timestamps_ms(section: RecordSection, counts: _Int64Array) -> _Int64Array | None:
-    """The timestamps, if the batch headers have them all (log append time); None if records must be read."""
+    """Return the timestamps, if the batch headers have them all (log append time).
+
+    Returns:
+        None if records must be read.
+    """
     headers = section.headers
     if np.all(headers["attributes"] & LOG_APPEND_TIME_FLAG):
         return np.repeat(headers["max_timestamp_ms"].astype(np.int64), counts)
@@ -194,7 +198,7 @@ def _check_offsets(
 
 
 def _read_slices(cursor: VarintCursor, limits: _Int64Array) -> Slices:
-    """One length-prefixed byte string per record; a negative length is null and takes no bytes."""
+    """Return one length-prefixed byte string per record; a negative length is null and takes no bytes."""
     lengths = cursor.read(VARINT_LIMIT_BYTES)
     slices = Slices(cursor.positions, lengths)
     cursor.skip(lengths if lengths.min() >= 0 else np.maximum(lengths, 0))
@@ -302,7 +306,11 @@ def _verified(
 def _walk_in_lockstep(
     buffer: _Bytes, starts: _Int64Array, _ends: _Int64Array, counts: _Int64Array
 ) -> VarintCursor | None:
-    """Step through all batches together, the longest batches last; None if there are too few."""
+    """Step through all batches together, the longest batches last.
+
+    Returns:
+        None if there are too few.
+    """
     most = int(counts.max())
     total = int(counts.sum())
     if total < most * _LOCKSTEP_MIN_BATCHES or most * len(counts) > total * _LOCKSTEP_MAX_WASTE:
@@ -338,7 +346,11 @@ def _in_file_order(matrix: npt.NDArray[_Item], order: _Int64Array, counts: _Int6
 def _walk_in_lanes(
     buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, _counts: _Int64Array
 ) -> VarintCursor | None:
-    """Walk large batches in lanes; None if a run of equal records is quicker."""
+    """Walk large batches in lanes.
+
+    Returns:
+        None if a run of equal records is quicker.
+    """
     run, _ = _equal_records(buffer, int(starts[0]), int(ends[0]), _RUN_MINIMUM)
     fields = walk_in_lanes(buffer, starts, ends) if len(run) < _RUN_MINIMUM else None
     return None if fields is None else VarintCursor(buffer, fields)
@@ -365,7 +377,7 @@ def _walk_each_batch(
 
 
 def _equal_records(buffer: _Bytes, position: int, end: int, most: int) -> tuple[_Int64Array, int]:
-    """The positions of the records from ``position`` that are as long as the first, up to ``most``; and their end."""
+    """Return the positions of the records from ``position`` that are as long as the first, up to ``most``; and their end."""
     first, second = int(buffer[position]), int(buffer[position + 1])
     step = int(STEPS[first | second << 8])
     end = min(end, position + most * step)
@@ -461,7 +473,7 @@ def walk_in_lanes(buffer: _Bytes, starts: _Int64Array, ends: _Int64Array) -> _In
 def _lanes(
     buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
 ) -> tuple[_Int64Array, _Int64Array]:
-    """The starts and ends of lanes: with each batch, and about every 16 KiB where a record seems to begin."""
+    """Return the starts and ends of lanes: with each batch, and about every 16 KiB where a record seems to begin."""
     batches = np.repeat(np.arange(len(starts)), counts)
     numbers = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     splits = starts[batches] + (numbers + 1) * _LANE_BYTES
@@ -483,7 +495,7 @@ def _lanes(
 
 
 def _lane_starts(buffer: _Bytes, splits: _Int64Array, ends: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
-    """The indexes of the places after which a record seems to begin, and the position of that record."""
+    """Return the indexes of the places after which a record seems to begin, and the position of that record."""
     # Attributes are zero, and follow the last byte of the length.
     searched = np.lib.stride_tricks.sliding_window_view(buffer, _SEARCH_BYTES)[splits]
     lanes, distances = np.nonzero(searched == 0)
@@ -495,7 +507,7 @@ def _lane_starts(buffer: _Bytes, splits: _Int64Array, ends: _Int64Array) -> tupl
 
 
 def _begins_record(buffer: _Bytes, candidates: _Int64Array, ends: _Int64Array) -> npt.NDArray[np.bool_]:
-    """Whether a record seems to begin at each candidate, and more records after it."""
+    """Return for each candidate whether a record seems to begin there, and more records after it."""
     word_at = words_of(buffer)
     is_plausible = np.ones(len(candidates), np.bool_)
     positions = candidates

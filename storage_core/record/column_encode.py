@@ -77,7 +77,7 @@ class Views:
 
 
 def views_of(array: pa.Array) -> Views:
-    """The views of an array of type binary_view."""
+    """Return the views of an array of type binary_view."""
     _, view_buffer, *buffers = array.buffers()
     views = np.frombuffer(view_buffer, np.uint64).reshape(-1, 2)[array.offset : array.offset + len(array)]
     if array.null_count:
@@ -87,7 +87,7 @@ def views_of(array: pa.Array) -> Views:
 
 
 def short_views(column: Views, lengths: _Int64Array) -> ShortBytes:
-    """Views of up to 12 bytes as words; a negative length has no bytes."""
+    """Return views of up to 12 bytes as words; a negative length has no bytes."""
     first, second = column.views[:, 0], column.views[:, 1]
     return ShortBytes((first >> _U64[32]) | (second << _U64[32]), second >> _U64[32], np.maximum(lengths, 0))
 
@@ -187,7 +187,7 @@ _LIMIT_BYTES: Final = 1 << 30
 
 
 def is_for_columns(rows: RecordRows) -> bool:
-    """Whether the rows can be encoded by column: no deltas of more than 55 bits, no gigabytes."""
+    """Return True if the rows can be encoded by column: no deltas of more than 55 bits, no gigabytes."""
     span = int(rows.timestamps_ms.max()) - int(rows.timestamps_ms.min())
     size_bytes = int(np.broadcast_to(rows.tails_bytes, rows.count).sum())
     return span in WORD_RANGE and size_bytes < _LIMIT_BYTES
@@ -312,7 +312,7 @@ class _Layout:
         self._columns.append(column)
 
     def columns(self) -> list[ShortBytes | ByteStrings | Views]:
-        """All pieces added."""
+        """Return all pieces added."""
         self._end()
         return self._columns
 

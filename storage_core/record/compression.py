@@ -229,7 +229,7 @@ def _lz4_first_frame(payload: memoryview) -> memoryview:
 
 
 def _lz4_end_mark(payload: memoryview) -> int:
-    """The position of the mark that ends the blocks of the first frame.
+    """Return the position of the mark that ends the blocks of the first frame.
 
     A mark with the flag of a stored block counts as well, as in Kafka.
     """
@@ -276,7 +276,10 @@ _UINT32_MASK: Final = 0xFFFFFFFF
 
 
 def compressor(codec: int, level: int | None = None) -> Compressor | None:
-    """A function that compresses the records of a batch at a level, Kafka's default if None; None for no compression.
+    """Return a function that compresses the records of a batch at a level, Kafka's default if None.
+
+    Returns:
+        None for no compression.
 
     Raises:
         OptionError: The codec does not exist, or does not have this level.
@@ -358,7 +361,7 @@ _XXH32_PRIMES: Final = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667
 
 
 def wrapper_payload(message: memoryview, magic: int, codec: int) -> memoryview:
-    """The compressed message set in a wrapper, a message of format v0 or v1 that holds others.
+    """Return the compressed message set in a wrapper, a message of format v0 or v1 that holds others.
 
     The wrapper is at least as long as its format requires.
 
@@ -385,7 +388,7 @@ def wrapper_payload(message: memoryview, magic: int, codec: int) -> memoryview:
 
 
 def _with_right_lz4_checksum(payload: memoryview) -> memoryview:
-    """A copy of an LZ4 frame with the right checksum of its descriptor.
+    """Return a copy of an LZ4 frame with the right checksum of its descriptor.
 
     Early clients included the magic in it (KAFKA-3160), and all later ones ignore it in format v0.
     """

@@ -44,7 +44,10 @@ class ControlType(enum.IntEnum):
 
 
 def control_type(batch: bytes | memoryview, header: BatchHeader, *, path: str) -> ControlType | None:
-    """The type of a control batch's first record; None for a batch that compaction emptied. Its CRC was checked before.
+    """Return the type of a control batch's first record.
+
+    Returns:
+        None for a batch that compaction emptied. Its CRC was checked before.
 
     Raises:
         CorruptRecordError: The record has no key of at least four bytes, or a negative version.
@@ -66,7 +69,7 @@ def control_type(batch: bytes | memoryview, header: BatchHeader, *, path: str) -
 def _first_of(
     column: Slices | None, section: RecordSection, layout: struct.Struct
 ) -> tuple[int, int | None, int]:
-    """The length of the first byte string of a column; and the version and the number in it if it is long enough."""
+    """Return the length of the first byte string of a column; and the version and the number in it if it is long enough."""
     assert column is not None  # noqa: S101  (it was asked for)
     length, start = int(column.lengths[0]), int(column.starts[0])
     if length < layout.size:
@@ -91,9 +94,12 @@ class EndTransactionMarker(NamedTuple):
 
 
 def read_marker(batch: bytes | memoryview, header: BatchHeader, *, path: str) -> EndTransactionMarker | None:
-    """The marker in a control batch; None if compaction emptied it, or if it does not end a transaction.
+    """Return the marker in a control batch.
 
     Its CRC was checked before.
+
+    Returns:
+        None if compaction emptied it, or if it does not end a transaction.
 
     Raises:
         CorruptRecordError: The record is malformed.
@@ -153,7 +159,7 @@ def end_transaction_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> RecordBatches:
-    """The batch that commits or aborts a producer's transaction in one partition.
+    """Return the batch that commits or aborts a producer's transaction in one partition.
 
     Raises:
         ValueError: The type is not COMMIT or ABORT, or there is no producer.
@@ -186,7 +192,7 @@ def empty_batch(
     producer: ProducerSequence = NO_PRODUCER,
     attributes: int = 0,
 ) -> RecordBatches:
-    """A batch without records, which replaces a batch that compaction emptied.
+    """Return a batch without records, which replaces a batch that compaction emptied.
 
     The state of its producer outlives its records this way. Of its attributes, the codec and the delete horizon are
     dropped.

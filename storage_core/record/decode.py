@@ -57,7 +57,7 @@ def decode_records(section: RecordSection, wanted: WantedFields) -> RecordColumn
 def batch_timestamps(
     batch: bytes | memoryview, header: BatchHeader, *, path: str, limit_bytes: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The offset and the timestamp (ms) of each record of one batch, whose CRC was checked; control records too.
+    """Return the offset and the timestamp (ms) of each record of one batch, whose CRC was checked; control records too.
 
     Raises:
         BatchTooLargeError: They inflate to more than ``limit_bytes``.

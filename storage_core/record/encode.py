@@ -441,7 +441,7 @@ def _cut_with_offsets(
 
 
 def _is_sorted(timestamps_ms: _Int64Array) -> bool:
-    """Whether timestamps ascend, and no difference of two of them overflows."""
+    """Return True if timestamps ascend, and no difference of two of them overflows."""
     if not np.all(timestamps_ms[1:] >= timestamps_ms[:-1]):
         return False
     return not len(timestamps_ms) or int(timestamps_ms[-1]) - int(timestamps_ms[0]) < _INT64_END
@@ -473,7 +473,7 @@ class _SortedRows:
         self._sums_by_deltas: dict[int, memoryview] = {}
 
     def end_of(self, start: int) -> int:
-        """The row after the batch that begins with ``start``."""
+        """Return the row after the batch that begins with ``start``."""
         row, left_bytes = start, self._limit_bytes
         offset_bytes = time_bytes = 1
         longer_offset = start + _TWO_BYTES
@@ -500,7 +500,7 @@ class _SortedRows:
                 longer_delta_ms *= _NEXT_BYTE
 
     def _sums(self, deltas_bytes: int) -> memoryview:
-        """The total size of the rows before each row and after the last, if their deltas take this many bytes."""
+        """Return the total size of the rows before each row and after the last, if their deltas take this many bytes."""
         bodies = self._bodies + deltas_bytes
         sizes = np.zeros(self._count + 1, np.int64)
         np.cumsum(np.broadcast_to(bodies + varint_lengths(bodies), self._count), out=sizes[1:])
@@ -525,7 +525,7 @@ class _AnyRows:
         self._length_bytes = least if least == most else None
 
     def end_of(self, start: int) -> int:
-        """The row after the batch that begins with ``start``."""
+        """Return the row after the batch that begins with ``start``."""
         before = int(self._min_ends[start - 1]) if start else 0
         # Only rows that fit with the shortest deltas.
         reach = int(self._min_ends.searchsorted(before + self._limit_bytes, "right"))

@@ -83,7 +83,7 @@ def decode_message_sets(section: RecordSection, wanted: WantedFields) -> RecordC
 
 
 def _walk_sets(section: RecordSection, is_wrapper: _BoolArray) -> tuple[_Int64Array, _Int64Array]:
-    """Where each message begins, and the number of messages of each batch."""
+    """Return where each message begins, and the number of messages of each batch."""
     # Usually the sets are back to back and end with a message: one walk covers them.
     positions: list[int] = []
     start, end = int(section.starts[0]), int(section.ends[-1])
@@ -170,7 +170,7 @@ class _Messages:
         )
 
     def offsets_in_sets(self, is_wrapper: _BoolArray) -> _Int64Array:
-        """The offset of each message of batches with wrappers."""
+        """Return the offset of each message of batches with wrappers."""
         headers = self._section.headers
         base_offsets = headers["base_offset"].astype(np.int64)
         last_offsets = base_offsets + headers["last_offset_delta"]
@@ -197,7 +197,7 @@ class _Messages:
         return offsets
 
     def timestamps_ms(self) -> _Int64Array:
-        """The timestamp of each message."""
+        """Return the timestamp of each message."""
         headers = self._section.headers
         timestamps_ms: _Int64Array = self._fields["timestamp_ms"].astype(np.int64)
         is_append_time = (headers["attributes"] & LOG_APPEND_TIME_FLAG) != 0
@@ -208,7 +208,7 @@ class _Messages:
         return timestamps_ms
 
     def slices(self) -> tuple[Slices, Slices]:
-        """The key and the value of each message."""
+        """Return the key and the value of each message."""
         ends = self._starts + self._lengths + LOG_OVERHEAD_BYTES
         positions = self._starts + _KEY_LENGTH_POSITIONS[self._magics]
         keys = self._slices_at(positions, ends - LENGTH_BYTES, "key")

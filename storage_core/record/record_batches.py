@@ -59,7 +59,7 @@ class RecordBatches:
 
     @classmethod
     def of_one(cls, head: bytes, records: BytesLike) -> Self:
-        """One batch of format v2, from the bytes of its header and the rest."""
+        """Return one batch of format v2, from the bytes of its header and the rest."""
         sizes_bytes = np.array([HEADER_SIZE_BYTES + len(records)], np.int64)
         return cls(np.frombuffer(head, HEADER_DTYPE), sizes_bytes, [head, records])
 
@@ -143,7 +143,7 @@ class RecordBatches:
         return self.last_offset + 1
 
     def count_with(self, flag: int) -> int:
-        """The number of batches that have a flag in their attributes."""
+        """Return the number of batches that have a flag in their attributes."""
         attributes = self.headers["attributes"]
         # Most appends are a single batch, for which numpy is slow.
         if len(attributes) == 1:
@@ -151,7 +151,7 @@ class RecordBatches:
         return int(np.count_nonzero(attributes & flag))
 
     def with_offsets(self, base_offset: int, leader_epoch: int) -> Self:
-        """The same batches of format v2, at consecutive offsets and with a leader epoch.
+        """Return the same batches of format v2, at consecutive offsets and with a leader epoch.
 
         The CRC covers neither, so the records are not read.
 
@@ -168,13 +168,13 @@ class RecordBatches:
         return self.of_many(headers, self.pieces[1::2])
 
     def with_base_offsets(self, base_offsets: _Int64Array) -> Self:
-        """The same batches of format v2 at other base offsets, which the CRC does not cover."""
+        """Return the same batches of format v2 at other base offsets, which the CRC does not cover."""
         headers = self._v2_headers()
         headers["base_offset"] = base_offsets
         return self.of_many(headers, self.pieces[1::2])
 
     def with_log_append_time(self, timestamp_ms: int) -> Self:
-        """The same batches of format v2 with log append time."""
+        """Return the same batches of format v2 with log append time."""
         headers = self._v2_headers()
         headers["attributes"] |= LOG_APPEND_TIME_FLAG
         headers["max_timestamp_ms"] = timestamp_ms
@@ -183,7 +183,7 @@ class RecordBatches:
         return self.of_many(headers, bodies)
 
     def select(self, start: int, stop: int) -> Self:
-        """The batches from number ``start`` up to number ``stop``."""
+        """Return the batches from number ``start`` up to number ``stop``."""
         return type(self)(
             self.headers[start:stop], self.sizes_bytes[start:stop], self.pieces[2 * start : 2 * stop]
         )
@@ -247,7 +247,7 @@ NO_PRODUCER: Final = ProducerSequence(_NONE, _NONE, _NONE)
 
 
 def advance_sequence(sequence: int, count: int) -> int:
-    """The sequence number ``count`` records later, which wraps to 0 (Kafka's ``incrementSequence``)."""
+    """Return the sequence number ``count`` records later, which wraps to 0 (Kafka's ``incrementSequence``)."""
     return sequence if sequence == _NONE else (sequence + count) % SEQUENCES
 
 

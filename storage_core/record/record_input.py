@@ -33,7 +33,11 @@ _VIEW_INTEGERS: Final = 4
 
 
 def byte_lengths(chunks: Sequence[pa.Array]) -> _Int64Array:
-    """The length of each byte string or text in some arrays; -1 for null."""
+    """Return the length of each byte string or text in some arrays.
+
+    Returns:
+        -1 for null.
+    """
     lengths = [_lengths(chunk) for chunk in chunks if len(chunk)]
     if len(lengths) == 1:
         return lengths[0]
@@ -41,7 +45,7 @@ def byte_lengths(chunks: Sequence[pa.Array]) -> _Int64Array:
 
 
 def byte_slices(chunks: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint8], _Int64Array]:
-    """A buffer with the byte strings of some arrays, and the position of each; several arrays are copied.
+    """Return a buffer with the byte strings of some arrays, and the position of each; several arrays are copied.
 
     The buffer begins with the first byte string, so that positions are small.
     """
@@ -83,7 +87,7 @@ def _dictionary_lengths(array: pa.DictionaryArray) -> _Int64Array:
 
 
 def _borders(array: pa.Array) -> npt.NDArray[np.int32] | _Int64Array:
-    """Where each byte string of an array with offsets begins, and where the last one ends."""
+    """Return where each byte string of an array with offsets begins, and where the last one ends."""
     is_large = kinds.is_large_binary(array.type) or kinds.is_large_string(array.type)
     data = array.buffers()[1]
     borders = np.frombuffer(data, np.int64) if is_large else np.frombuffer(data, np.int32)
@@ -91,7 +95,7 @@ def _borders(array: pa.Array) -> npt.NDArray[np.int32] | _Int64Array:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """The array as binary with offsets; not copied if it has offsets already."""
+    """Return the array as binary with offsets; not copied if it has offsets already."""
     kind = array.type
     if kinds.is_dictionary(kind):
         return _plain(array.dictionary_decode())
@@ -163,7 +167,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds lists."""
+    """Return True if a column of this type holds lists."""
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind))
 
 
@@ -196,7 +200,7 @@ _EXPECTED: Final = {
 
 
 def plain_rows(records: Records, default_timestamp_ms: int, first_row: int = 0) -> Sequence[PlainRecord]:
-    """The rows as Python objects. Messages count them from ``first_row``.
+    """Return the rows as Python objects. Messages count them from ``first_row``.
 
     Raises what `check_rows` raises.
     """
@@ -330,7 +334,7 @@ class HeaderRows:
     value_lengths: _Int64Array
 
     def sizes_bytes(self) -> _Int64Array:
-        """Per row, the encoded size of its headers, without their count."""
+        """Return the encoded size of each row's headers, without their count."""
         ends = np.cumsum(_encoded_bytes(self.key_lengths) + _encoded_bytes(self.value_lengths))
         borders = np.concatenate([np.zeros(1, np.int64), ends])
         last = np.cumsum(self.counts)
@@ -365,7 +369,11 @@ class RecordRows:
 
 
 def chunks_of(records: Records, name: str) -> Sequence[pa.Array]:
-    """The consecutive arrays of a column; none if it does not exist."""
+    """Return the consecutive arrays of a column.
+
+    Returns:
+        None if it does not exist.
+    """
     if name not in records.schema.names:
         return ()
     column = records.column(name)
@@ -414,19 +422,19 @@ def check_rows(records: Records, *, sizes_only: bool = False) -> None:
 
 
 def _shares_bytes(kind: pa.DataType) -> bool:
-    """Whether several rows of a column may share bytes, so that they are larger than its buffers."""
+    """Return True if several rows of a column may share bytes, so that they are larger than its buffers."""
     if is_list(kind):
         return any(_shares_bytes(field.type) for field in kind.value_type)
     return bool(kinds.is_dictionary(kind) or kinds.is_binary_view(kind) or kinds.is_string_view(kind))
 
 
 def _may_be_invalid(kind: pa.DataType) -> bool:
-    """Whether a column may hold a header without a key, or too many seconds."""
+    """Return True if a column may hold a header without a key, or too many seconds."""
     return is_list(kind) or bool(kinds.is_timestamp(kind) and kind.unit == "s")
 
 
 def _encoded_bytes(lengths: _Int64Array) -> _Int64Array:
-    """The size of byte strings with their lengths; a length of -1 is null."""
+    """Return the size of byte strings with their lengths; a length of -1 is null."""
     return varint_lengths(lengths) + np.maximum(lengths, 0)
 
 
@@ -465,7 +473,11 @@ def _milliseconds(array: pa.Array, default_timestamp_ms: int, first_row: int) ->
 
 
 def header_rows_of(chunks: Sequence[pa.Array], first_row: int) -> HeaderRows | None:
-    """The headers of some rows; None if they have none. Raises what `check_rows` raises."""
+    """Return the headers of some rows.
+
+    Returns:
+        None if they have none. Raises what `check_rows` raises.
+    """
     counts, keys, values = [], [], []
     row = first_row
     for chunk in chunks:

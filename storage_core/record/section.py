@@ -116,7 +116,7 @@ class RecordSection:
             )
 
     def error(self, index: int, message: str, record_index: int | None = None) -> CorruptRecordError:
-        """The error about the records of a batch that its CRC confirms."""
+        """Return the error about the records of a batch that its CRC confirms."""
         return CorruptRecordError(
             f"{message} The batch's CRC is right: it was written like this.",
             record_index=record_index,
@@ -198,7 +198,7 @@ class SectionMaker:
         self._output = np.empty(WINDOW_BYTES + 1 + PADDING_BYTES, np.uint8)
 
     def sections(self, window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[RecordSection]:
-        """The records of the selected batches of a window, in order.
+        """Yield the records of the selected batches of a window, in order.
 
         Raises:
             BatchTooLargeError: A batch inflates beyond the limit.
@@ -238,7 +238,7 @@ class SectionMaker:
             )
 
     def _header_suffices(self, headers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Per batch: whether its header has all wanted fields, so that its records need not be decompressed."""
+        """Return for each batch whether its header has all wanted fields, so that its records need not be decompressed."""
         wanted = self._wanted
         if wanted.key or wanted.value or wanted.headers:
             return np.zeros(len(headers), np.bool_)
@@ -293,7 +293,11 @@ class SectionMaker:
     def _decompress(
         self, codec: int, payload: memoryview, filled_bytes: int, window: BatchWindow, index: int
     ) -> int | None:
-        """Decompress a batch after the ``filled_bytes``; None if only an empty buffer would have enough room."""
+        """Decompress a batch after the ``filled_bytes``.
+
+        Returns:
+            None if only an empty buffer would have enough room.
+        """
         while True:
             room_bytes = len(self._output) - PADDING_BYTES - filled_bytes
             room = self._output.data[filled_bytes : filled_bytes + min(room_bytes, self._max_batch_bytes + 1)]
@@ -339,7 +343,7 @@ def _runs(
 
 
 def _payloads(window: BatchWindow, indexes: npt.NDArray[np.int64]) -> Iterator[memoryview]:
-    """Per batch of one kind: its compressed records, the compressed value of a wrapper, or a plain message."""
+    """Yield the compressed records of each batch, the compressed value of a wrapper, or a plain message."""
     view = window.buffer.data
     headers = window.headers.take(indexes)
     starts = window.starts[indexes]

@@ -102,7 +102,7 @@ def _read_rest(
 
 
 def words_of(buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """The eight bytes at every position of a buffer, as an (unaligned) view."""
+    """Return the eight bytes at every position of a buffer, as an (unaligned) view."""
     return np.ndarray((len(buffer) - _WORD_BYTES + 1,), "<u8", buffer, 0, (1,))
 
 
@@ -156,7 +156,11 @@ class VarintCursor:
         self._left = 0
 
     def _take(self) -> npt.NDArray[np.uint64] | None:
-        """Take a value of up to three bytes from each word; None if one is longer, or exceeds the unread bytes."""
+        """Take a value of up to three bytes from each word.
+
+        Returns:
+            None if one is longer, or exceeds the unread bytes.
+        """
         words = self._words
         if words is None or self._left == 0:
             return None
@@ -272,7 +276,7 @@ def _computed_words(values: _Int64Array) -> VarintWords:
 
 
 def varint_lengths(values: _Int64Array) -> _Int64Array:
-    """The encoded length of each value in bytes."""
+    """Return the encoded length of each value in bytes."""
     raw = _zigzag(values)
     if len(raw) < _FEW:
         lengths: _Int64Array = _FIRST_OF_LENGTH.searchsorted(raw, "right")
