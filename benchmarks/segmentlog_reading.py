@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import parse_read_options
+from storage_core.options import parse_read_options
 from storage_core.scan.plan import ScanPlan, plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import ScanTask, project, record_schema

@@ -52,7 +52,7 @@ class SegmentLogDataSource(DataSource):
         """
         from spark_segmentlog import options, reader  # noqa: PLC0415
         from spark_segmentlog import schema as schemas  # noqa: PLC0415
-        from storage_core.scan.options import RECORDS  # noqa: PLC0415
+        from storage_core.options import RECORDS  # noqa: PLC0415
 
         read_options = options.read_options(self.options)
         columns = schemas.projected_columns(schema, read_options)

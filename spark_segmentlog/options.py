@@ -19,7 +19,15 @@ from storage_core.checkpoint.partition_files import is_topic_id
 from storage_core.config import CONFIG_KEYS, DEFAULT_TXN_RETENTION_MS, INT_MAX, INTERNAL_KEYS, LONG_MAX
 from storage_core.errors import OptionError
 from storage_core.log_config import LogConfig
-from storage_core.option_table import (
+from storage_core.options import (
+    RECORDS,
+    VIEWS,
+    ReadOptions,
+    StreamOptions,
+    parse_read_options,
+    parse_stream_options,
+)
+from storage_core.options.option import (
     READ_OPTIONS,
     TRIGGER_OPTIONS,
     WRITE_OPTIONS,
@@ -27,7 +35,7 @@ from storage_core.option_table import (
     nearest_hint,
     option_key,
 )
-from storage_core.scan.option_values import (
+from storage_core.options.values import (
     DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
     parse_boolean,
     parse_choice,
@@ -37,15 +45,7 @@ from storage_core.scan.option_values import (
     parse_paths,
     path_of,
 )
-from storage_core.scan.options import (
-    RECORDS,
-    VIEWS,
-    ReadOptions,
-    StreamOptions,
-    parse_read_options,
-    parse_stream_options,
-)
-from storage_core.scan.where import parse_where
+from storage_core.options.where import parse_where
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

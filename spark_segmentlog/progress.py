@@ -51,7 +51,7 @@ def lag(
     # Loaded here, because importing the package is cheap.
     from storage_core.errors import OptionError  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.scan.options import parse_stream_options  # noqa: PLC0415
+    from storage_core.options import parse_stream_options  # noqa: PLC0415
     from storage_core.scan.stream import backlog, offsets_of_json  # noqa: PLC0415
 
     reported = progress["sources"][source]

@@ -30,9 +30,9 @@ from spark_segmentlog.tracebacks import raises_without_frames, without_frames
 from spark_segmentlog.workers import explained_memory_limit, reduce_for_workers, require_directories
 from storage_core.errors import OptionError, SegmentLogError
 from storage_core.filesystem import FileSystem
+from storage_core.options import RECORDS
+from storage_core.options.predicate import And, Comparison, In, IsNull, Not, Operator, Predicate, StartsWith
 from storage_core.scan import ReadOptions, ScanTask, plan_scan, read_task
-from storage_core.scan.options import RECORDS
-from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Operator, Predicate, StartsWith
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema
 from storage_core.views import find_view, plan_view, read_view_task

@@ -24,12 +24,12 @@ from pyspark.sql.types import (
 )
 
 from storage_core.errors import OptionError
-from storage_core.scan.options import RECORDS
+from storage_core.options import RECORDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from storage_core.scan.options import ReadOptions
+    from storage_core.options import ReadOptions
 
 
 _HEADERS: Final = "headers"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from spark_segmentlog.schema import ProjectedColumn
     from storage_core.errors import SegmentLogError
-    from storage_core.scan.options import StreamOptions
+    from storage_core.options import StreamOptions
 
 try:
     from pyspark.sql.streaming.datasource import (

@@ -21,7 +21,7 @@ from storage_core.errors import (
     SegmentLogError,
     UnreadableError,
 )
-from storage_core.scan.options import parse_read_options
+from storage_core.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_schema, read_task
 from storage_core.scan.resolve import resolve, split_paths

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage_core.option_table import READ_OPTIONS, WRITE_OPTIONS, OptionSpec
+from storage_core.options.option import READ_OPTIONS, WRITE_OPTIONS, OptionSpec
 from tests.marked_text import write_between_markers
 
 # The marker in the page -> the options of the code.

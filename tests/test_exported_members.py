@@ -438,7 +438,7 @@ def test_the_fields(name):
 
 @pytest.mark.parametrize("table", OPTIONS)
 def test_the_options(table):
-    options = getattr(importlib.import_module("storage_core.option_table"), table)
+    options = getattr(importlib.import_module("storage_core.options.option"), table)
     assert {option.name: option.default for option in options} == OPTIONS[table]
     assert {alias: option.name for option in options for alias in option.aliases} == ALIASES[table]
 

@@ -77,7 +77,7 @@ def _measure(root: Path, rounds: int) -> dict[str, Series]:
 def _verify(root: Path, *, is_deep: bool) -> int:
     from storage_core.check.verify import plan_verification, verify
     from storage_core.filesystem import FileSystem
-    from storage_core.scan.options import options_of
+    from storage_core.options import options_of
 
     filesystem = FileSystem()
     report = verify(filesystem, plan_verification(filesystem, options_of([root], {}), is_deep=is_deep))

@@ -149,7 +149,7 @@ def _columns(view: str) -> list[str]:
 def _read(root: Path, view: str, columns: list[str], **options: object) -> int:
     """Read a view to its end. Returns 1: what all contenders handle is one log."""
     from storage_core.filesystem import FileSystem
-    from storage_core.scan.options import options_of
+    from storage_core.options import options_of
     from storage_core.views import plan_view, read_view_task, view_schema
 
     filesystem = FileSystem()

@@ -20,7 +20,7 @@ from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import LogDirectoryError
 from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log_config import LogConfig
-from storage_core.scan.option_values import path_of
+from storage_core.options.values import path_of
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.topic_selection import select_partitions
 from storage_core.segment import AbortedTransaction, Resynchroniser, SegmentReader
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
+    from storage_core.options import ReadOptions
     from storage_core.record.batch_window import BatchWindow
-    from storage_core.scan.options import ReadOptions
 
 
 Fault = Literal["missing", "corrupt", "contradicted", "incomplete"]

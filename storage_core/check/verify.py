@@ -45,7 +45,7 @@ from storage_core.views.segments import SegmentFile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from storage_core.scan.options import ReadOptions
+    from storage_core.options import ReadOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from storage_core.directory.visibility import CommitWatch
     from storage_core.dump.record_text import RecordText
     from storage_core.filesystem import FileSystem
-    from storage_core.scan.options import ReadOptions
+    from storage_core.options import ReadOptions
     from storage_core.scan.plan import ScanPlan
     from storage_core.scan.spans import ScanTask
 
@@ -108,7 +108,7 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
 
     To a terminal, control characters of records are printed as escapes; to a pipe or a file, their bytes as they are.
     """
-    from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.options import options_of  # noqa: PLC0415
 
     is_json = is_json or output == "jsonl"
     if is_json and (template is not None or key_delimiter is not None):
@@ -178,7 +178,7 @@ def _read(
 def _tasks_in_turn(filesystem: FileSystem, options: ReadOptions) -> Iterator[ScanTask]:
     """Plan partition by partition: the first records are printed before the last partitions are looked at."""
     from storage_core.directory.visibility import CommitWatch, read_consistently  # noqa: PLC0415
-    from storage_core.scan.bounds import warn_of_seconds  # noqa: PLC0415
+    from storage_core.options.bounds import warn_of_seconds  # noqa: PLC0415
     from storage_core.scan.plan import plan_ranges  # noqa: PLC0415
     from storage_core.scan.resolve import (  # noqa: PLC0415
         directories_to_open,

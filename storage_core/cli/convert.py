@@ -57,7 +57,7 @@ def command(
     """
     from storage_core.dump.convert import ConvertSettings, convert  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.scan.plan import plan_scan  # noqa: PLC0415
 
     filesystem = FileSystem()

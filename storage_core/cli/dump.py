@@ -204,7 +204,7 @@ def _is_directory(filesystem: FileSystem, path: str) -> bool:
 
 def _files_in(filesystem: FileSystem, directories: list[str], options: dict[str, object]) -> Iterator[str]:
     """The files of the partitions that are asked for, by name."""
-    from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.views.roots import find_roots, require_listed, selected_places  # noqa: PLC0415
 
     parsed = options_of(directories, options)
@@ -318,7 +318,7 @@ class _JsonLines:
     def write_records(self, directories: list[str], options: dict[str, object]) -> None:
         """Print the records that a read gives."""
         from storage_core.dump.record_json import READ_COLUMNS, json_line, read_objects  # noqa: PLC0415
-        from storage_core.scan.options import options_of  # noqa: PLC0415
+        from storage_core.options import options_of  # noqa: PLC0415
         from storage_core.scan.plan import plan_scan  # noqa: PLC0415
         from storage_core.scan.read import read_task  # noqa: PLC0415
         from storage_core.scan.spans import project, record_schema  # noqa: PLC0415

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from storage_core.cli.output import OUTPUT_FORMATS, Output, OutputFormat
-from storage_core.option_table import READ_OPTIONS, OptionSpec
+from storage_core.options.option import READ_OPTIONS, OptionSpec
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -125,7 +125,7 @@ def output_flag(*formats: OutputFormat, default: OutputFormat = "table") -> Call
 def read_flags(
     *names: str, texts: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[_Function], _Function]:
-    """``options``: the read options that are given, by their documented names, for `storage_core.scan.options`.
+    """``options``: the read options that are given, by their documented names, for `storage_core.options`.
 
     Args:
         names: Documented names of options.
@@ -168,7 +168,7 @@ def zone_of(options: Mapping[str, object]) -> dt.tzinfo:
     Raises:
         OptionError: No such zone is known.
     """
-    from storage_core.scan.option_values import parse_time_zone  # noqa: PLC0415
+    from storage_core.options.values import parse_time_zone  # noqa: PLC0415
 
     return parse_time_zone("timeZone", options.get("timeZone", "UTC"))
 

@@ -41,7 +41,7 @@ def check(paths: tuple[str, ...], options: dict[str, object], output: Output, qu
     """
     from storage_core.check.index_check import check_indexes, log_bytes  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.options import options_of  # noqa: PLC0415
 
     filesystem, parsed = FileSystem(), options_of(paths, options)
     with progress("Checking", log_bytes(filesystem, parsed), quiet) as advance:
@@ -92,7 +92,7 @@ def rebuild(
     from storage_core.errors import LogDirectoryLockedError  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.log_config import LogConfig  # noqa: PLC0415
-    from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.options import options_of  # noqa: PLC0415
 
     filesystem, parsed = FileSystem(), options_of(paths, options)
     with progress("Rebuilding", log_bytes(filesystem, parsed), quiet) as advance:

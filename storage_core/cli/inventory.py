@@ -76,7 +76,7 @@ def command(
     shutdown, strays and foreign files are named, and end with 0.
     """
     from storage_core.filesystem import FileSystem  # noqa: PLC0415  (heavy)
-    from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.views.inventory import inventory  # noqa: PLC0415
 
     parsed, zone = options_of(paths, options), zone_of(options)

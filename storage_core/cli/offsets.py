@@ -106,7 +106,7 @@ class _Look:
         self, paths: Sequence[str], groups: tuple[str, ...], options: dict[str, object], *, is_quiet: bool
     ) -> None:
         from storage_core.filesystem import FileSystem  # noqa: PLC0415
-        from storage_core.scan.options import options_of  # noqa: PLC0415
+        from storage_core.options import options_of  # noqa: PLC0415
         from storage_core.views.group_offsets import GROUP_OFFSETS_VIEW, plan_group_offsets  # noqa: PLC0415
         from storage_core.views.roots import has_topic_selection  # noqa: PLC0415
         from storage_core.views.view import check_condition  # noqa: PLC0415

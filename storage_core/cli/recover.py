@@ -84,9 +84,9 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     from storage_core.check.index_check import log_bytes  # noqa: PLC0415
     from storage_core.errors import LogDirectoryLockedError, RecoveryWouldDiscard  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.recover.recover import recover  # noqa: PLC0415
     from storage_core.recover.recover_in_place import recover_in_place  # noqa: PLC0415
-    from storage_core.scan.options import options_of  # noqa: PLC0415
 
     filesystem, parsed = FileSystem(), options_of([path], options)
     # Each byte is read once, and copied.

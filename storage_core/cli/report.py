@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from storage_core.filesystem import FileSystem
+    from storage_core.options import ReadOptions
     from storage_core.report.report import Report
-    from storage_core.scan.options import ReadOptions
 
 
 @click.command("report", short_help="Write one HTML page about a directory.", epilog="See docs/cli.md.")
@@ -54,10 +54,10 @@ def command(
     Exit status: 1 if there is damage, 3 if something could not be read; the page is written all the same.
     """
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.options import options_of  # noqa: PLC0415
+    from storage_core.options.values import path_of  # noqa: PLC0415
     from storage_core.report.report import make_report  # noqa: PLC0415
     from storage_core.report.report_page import page_of  # noqa: PLC0415
-    from storage_core.scan.option_values import path_of  # noqa: PLC0415
-    from storage_core.scan.options import options_of  # noqa: PLC0415
     from storage_core.scan.resolve import split_paths  # noqa: PLC0415
 
     filesystem = FileSystem()

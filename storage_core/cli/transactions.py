@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from storage_core.scan.options import ReadOptions
+    from storage_core.options import ReadOptions
     from storage_core.views.transactions import TransactionsTask
 
 _OPEN: Final = "open"
@@ -112,8 +112,8 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     of a running broker, one that is open may also be at work. Offsets that are committed in transactions
     (sendOffsetsToTransaction) are in __consumer_offsets, which is looked at, too.
     """
-    from storage_core.scan.option_values import parse_interval_ms, parse_timestamp_ms  # noqa: PLC0415
-    from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.options import options_of  # noqa: PLC0415
+    from storage_core.options.values import parse_interval_ms, parse_timestamp_ms  # noqa: PLC0415
     from storage_core.views.transactions import ABORTED, COMMITTED, OPEN  # noqa: PLC0415
 
     chosen = {OPEN: is_open, COMMITTED: is_committed, ABORTED: is_aborted}

@@ -81,7 +81,7 @@ def command(
     """  # noqa: D301  (click's mark of a paragraph that is not folded)
     from storage_core.check.verify import plan_verification, verify  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.scan.options import options_of  # noqa: PLC0415
+    from storage_core.options import options_of  # noqa: PLC0415
 
     filesystem = FileSystem()
     plan = plan_verification(filesystem, options_of(paths, options), is_deep=is_deep)

@@ -64,7 +64,7 @@ from storage_core.errors import (
 from storage_core.log.background import Clock, SystemClock
 from storage_core.log.log_directory import LogDirectory
 from storage_core.log.log_root import make_root, partitions_to_load, remove_temporary_files
-from storage_core.scan.option_values import path_of
+from storage_core.options.values import path_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

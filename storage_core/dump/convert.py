@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import OptionError, SegmentLogError, StorageError
 from storage_core.filesystem.files import WriteStream
-from storage_core.scan.option_values import path_of
+from storage_core.options.values import path_of
 from storage_core.scan.read import read_schema, read_task
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.filesystem import FileSystem, WritableFile
-    from storage_core.scan.options import ReadOptions
+    from storage_core.options import ReadOptions
     from storage_core.scan.plan import ScanPlan
 
 

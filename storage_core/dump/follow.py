@@ -17,7 +17,7 @@ from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import DataLossError, LogTruncationError, OptionError, SegmentLogError
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
-from storage_core.scan.bounds import EarliestBound, LatestBound, TimestampBound
+from storage_core.options.bounds import EarliestBound, LatestBound, TimestampBound
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.plan import plan_partition
 from storage_core.scan.pruning import prune_partition
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from storage_core.directory import PartitionLog
     from storage_core.filesystem import FileStatus, FileSystem
-    from storage_core.scan.bounds import TopicPartition
-    from storage_core.scan.options import ReadOptions
+    from storage_core.options import ReadOptions
+    from storage_core.options.bounds import TopicPartition
 
 
 _log = logging.getLogger(__name__)

@@ -56,7 +56,7 @@ from storage_core.log.log_root import (
 from storage_core.log.retention import apply_retention_to_all
 from storage_core.log.root_checkpoints import CleanerCheckpoint, RootCheckpoints
 from storage_core.log_config import LogConfig, altered_config
-from storage_core.scan.option_values import path_of
+from storage_core.options.values import path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -23,12 +23,12 @@ from storage_core.errors import (
 from storage_core.log.append import write_pending
 from storage_core.log.leader_epoch_cache import epoch_for_offset
 from storage_core.log.log_state import LogOffsets, LogState, partition_log_of_view
+from storage_core.options import parse_read_options
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
 from storage_core.scan import ReadOptions
 from storage_core.scan.isolation import aborted_transactions, last_stable_offset
 from storage_core.scan.offset_ranges import PartitionRange
-from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_partition
 from storage_core.scan.read import read_schema, read_tasks
 from storage_core.segment import SegmentReader, TimestampOffset

@@ -31,11 +31,11 @@ from storage_core.errors import (
     OptionError,
 )
 from storage_core.filesystem import FileSystem, OwningProcess
-from storage_core.record.encode import BatchEncoding
-from storage_core.scan.option_values import (
+from storage_core.options.values import (
     DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
     LARGEST_MAX_DECOMPRESSED_BATCH_BYTES,
 )
+from storage_core.record.encode import BatchEncoding
 from storage_core.segment import SegmentEnd, SegmentReader
 
 if TYPE_CHECKING:

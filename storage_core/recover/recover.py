@@ -61,6 +61,7 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.log.recovery_check import check_directory, list_regular_files
+from storage_core.options.values import path_of
 from storage_core.recover.recovered_logs import cleaner_offsets, load_recovered, write_missing_files
 from storage_core.recover.recovery_plan import (
     LeftOut,
@@ -71,7 +72,6 @@ from storage_core.recover.recovery_plan import (
     plan_partition,
 )
 from storage_core.recover.topic_ids import TopicIds
-from storage_core.scan.option_values import path_of
 from storage_core.segment.file_names import (
     index_file_names,
     log_file_name,
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from storage_core.filesystem import FileSystem
-    from storage_core.scan.options import ReadOptions
+    from storage_core.options import ReadOptions
 
 
 _log = logging.getLogger(__name__)

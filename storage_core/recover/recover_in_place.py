@@ -35,6 +35,7 @@ from storage_core.log.log_loader import complete_interrupted_swaps
 from storage_core.log.log_root import has_future_logs
 from storage_core.log.recovery_check import list_regular_files, log_base_offsets
 from storage_core.log_config import LogConfig
+from storage_core.options.values import path_of
 from storage_core.recover.recover import (
     IN_PROGRESS_FILE,
     MANIFEST_FILE,
@@ -51,7 +52,6 @@ from storage_core.recover.recover import (
 )
 from storage_core.recover.recovered_logs import cleaner_offsets, load_recovered, path_in, write_missing_files
 from storage_core.recover.recovery_plan import PartitionPlan, Policy, SegmentPlan, damaged_swaps
-from storage_core.scan.option_values import path_of
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from storage_core.filesystem import FileSystem
-    from storage_core.scan.options import ReadOptions
+    from storage_core.options import ReadOptions
 
 
 # Files that completing an interrupted compaction, and loading, remove or replace unread.

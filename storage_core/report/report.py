@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from storage_core.check.findings import PartitionReport
     from storage_core.check.verify import Plan, VerifyReport
     from storage_core.filesystem import FileSystem
-    from storage_core.scan.options import ReadOptions
+    from storage_core.options import ReadOptions
     from storage_core.views.inventory import Inventory
     from storage_core.views.partitions import PartitionSummary
     from storage_core.views.span_headers import HeaderRun

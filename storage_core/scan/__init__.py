@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from storage_core.lazy_imports import lazy_imports
-from storage_core.scan.options import ReadOptions, parse_read_options
-from storage_core.scan.predicate import Predicate
+from storage_core.options import ReadOptions, parse_read_options
+from storage_core.options.predicate import Predicate
 
 if TYPE_CHECKING:
     from storage_core.scan.explanation import ScanExplanation, explain

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.filesystem import FileSystem, IoStatistics
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.scan.plan import ScanPlan, plan_scan
 from storage_core.scan.spans import LogSpan
 

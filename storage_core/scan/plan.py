@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import DataLossError
-from storage_core.scan.bounds import warn_of_seconds
+from storage_core.options.bounds import warn_of_seconds
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.offset_ranges import PartitionRange, RangePieces, locate_spans, split_ranges
 from storage_core.scan.pruning import KnownFields, conjunction, prune, residual
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from storage_core.filesystem import FileSystem
-    from storage_core.scan.options import ReadOptions
-    from storage_core.scan.predicate import Predicate
+    from storage_core.options import ReadOptions
+    from storage_core.options.predicate import Predicate
     from storage_core.segment import SegmentReader
 
 

@@ -10,11 +10,13 @@ because the predicate is applied to every row that is read.
 from __future__ import annotations
 
 import functools
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from storage_core.scan.predicate import (
+from storage_core.options.predicate import (
+    ALWAYS,
+    COMPARE,
+    NEVER,
     And,
     Comparison,
     In,
@@ -32,17 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-ALWAYS: Final = And(())
-NEVER: Final = Or(())
 NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
-COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from storage_core.errors import (
     TimestampNotFoundError,
     UnreadableError,
 )
-from storage_core.scan.bounds import (
+from storage_core.options.bounds import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
     Bound,
@@ -34,9 +34,9 @@ from storage_core.scan.bounds import (
     TopicPartition,
     format_topic_partitions,
 )
+from storage_core.options.values import path_of
 from storage_core.scan.isolation import last_stable_offset
 from storage_core.scan.offset_ranges import PartitionRange
-from storage_core.scan.option_values import path_of
 from storage_core.scan.pruning import prune_partition
 from storage_core.scan.topic_selection import select_partitions
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from storage_core.directory.visibility import CommitWatch
     from storage_core.filesystem import FileSystem
-    from storage_core.scan.options import ReadOptions
-    from storage_core.scan.predicate import Predicate
+    from storage_core.options import ReadOptions
+    from storage_core.options.predicate import Predicate
 
 _log = logging.getLogger(__name__)
 _Item = TypeVar("_Item")

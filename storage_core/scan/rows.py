@@ -17,6 +17,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.errors import TimestampRangeError
+from storage_core.options.predicate import (
+    ALWAYS,
+    NEVER,
+    VALUE_TYPES,
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Not,
+    Or,
+    Predicate,
+    StartsWith,
+    Unknown,
+    columns_of,
+)
 from storage_core.record import RecordColumns, RecordSection, WantedFields, binary_array, headers_array
 from storage_core.record.arrow_columns import RecordHeaders, Slices
 from storage_core.record.batch_header import (
@@ -30,20 +45,7 @@ from storage_core.record.batch_header import (
     wrapper_rows,
 )
 from storage_core.record.section import MAX_ROWS
-from storage_core.scan.predicate import (
-    VALUE_TYPES,
-    And,
-    Comparison,
-    In,
-    IsNull,
-    Not,
-    Or,
-    Predicate,
-    StartsWith,
-    Unknown,
-    columns_of,
-)
-from storage_core.scan.pruning import ALWAYS, NEVER, Bounds, KnownFields, prune, residual
+from storage_core.scan.pruning import Bounds, KnownFields, prune, residual
 from storage_core.scan.spans import METADATA_TYPE, LogSpan, ReadSettings, record_schema
 from storage_core.segment import DamagedRange
 

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.errors import OptionError
+from storage_core.options.read_options import CORRUPT_RECORD_COLUMN, DamageMode
 from storage_core.record import HEADERS_TYPE
-from storage_core.scan.options import CORRUPT_RECORD_COLUMN, DamageMode
 from storage_core.segment.file_names import log_file_name
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.scan.predicate import Predicate
+    from storage_core.options.predicate import Predicate
     from storage_core.segment import AbortedTransaction
 
 

@@ -18,7 +18,7 @@ from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.directory import LogDirectoryFiles
 from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import DataLossError, LogDirectoryError, OptionError
-from storage_core.scan.bounds import (
+from storage_core.options.bounds import (
     LATEST_OFFSET,
     LatestBound,
     OffsetsBound,
@@ -27,9 +27,9 @@ from storage_core.scan.bounds import (
     format_topic_partitions,
     warn_of_seconds,
 )
+from storage_core.options.values import as_integer
 from storage_core.scan.isolation import last_stable_offset
 from storage_core.scan.offset_ranges import PartitionRange, locate_spans
-from storage_core.scan.option_values import as_integer
 from storage_core.scan.plan import ScanPlan, cut_span, plan_ranges
 from storage_core.scan.resolve import (
     check_bounds,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from storage_core.directory import PartitionDirectory, PartitionLog
     from storage_core.filesystem import FileSystem
-    from storage_core.scan.options import StreamOptions
+    from storage_core.options import StreamOptions
 
 
 _log = logging.getLogger(__name__)

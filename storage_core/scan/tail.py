@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from storage_core.directory import PartitionDirectory, PartitionLog
     from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
-    from storage_core.scan.bounds import TopicPartition
-    from storage_core.scan.options import ReadOptions, StreamOptions
+    from storage_core.options import ReadOptions, StreamOptions
+    from storage_core.options.bounds import TopicPartition
 
 
 _log = logging.getLogger(__name__)

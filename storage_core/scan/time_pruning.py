@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.directory import PartitionLog
-    from storage_core.scan.options import ReadOptions
-    from storage_core.scan.predicate import Predicate
+    from storage_core.options import ReadOptions
+    from storage_core.options.predicate import Predicate
     from storage_core.segment import SegmentReader, TimestampOffset
 
 

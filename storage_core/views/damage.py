@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from storage_core.filesystem import FileSystem
-    from storage_core.scan.options import ReadOptions
+    from storage_core.options import ReadOptions
     from storage_core.scan.spans import ScanTask
 
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from storage_core.filesystem import ExaminedEntry, FileSystem
-    from storage_core.scan.options import ReadOptions
+    from storage_core.options import ReadOptions
     from storage_core.views.roots import PartitionPlace
 
 

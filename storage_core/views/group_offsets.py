@@ -32,8 +32,8 @@ from storage_core.internal_records.internal_records import (
     read_group_record,
     read_share_record,
 )
-from storage_core.record.batch_header import CONTROL_FLAG
-from storage_core.scan.bounds import (
+from storage_core.options import RECORDS
+from storage_core.options.bounds import (
     Bound,
     EarliestBound,
     LatestBound,
@@ -41,12 +41,12 @@ from storage_core.scan.bounds import (
     TimestampBound,
     TimestampsBound,
 )
-from storage_core.scan.options import RECORDS
+from storage_core.options.java_pattern import compile_java_pattern
+from storage_core.record.batch_header import CONTROL_FLAG
 from storage_core.scan.plan import plan_ranges
 from storage_core.scan.read import read_task
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import project, record_schema
-from storage_core.scan.topic_selection import compile_java_pattern
 from storage_core.views.span_headers import PartitionSpans
 from storage_core.views.view import (
     TIMESTAMP,

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.options import ReadOptions
     from storage_core.record.batch_window import BatchWindow
     from storage_core.scan.offset_ranges import PartitionRange
-    from storage_core.scan.options import ReadOptions
 
 
 OFFSET: Final = "offset"

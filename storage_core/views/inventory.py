@@ -20,7 +20,7 @@ from storage_core.checkpoint import (
     read_offset_checkpoint,
 )
 from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError
-from storage_core.scan.options import ReadOptions
+from storage_core.options import ReadOptions
 from storage_core.views.files import UNKNOWN, root_files
 from storage_core.views.partitions import (
     FileTally,

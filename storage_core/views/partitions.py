@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
+    from storage_core.options import ReadOptions
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.scan.options import ReadOptions
     from storage_core.segment import SegmentReader
     from storage_core.views.roots import PartitionPlace
 

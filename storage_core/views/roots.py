@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from storage_core.filesystem import DirectoryEntry, FileSystem
-    from storage_core.scan.options import ReadOptions
+    from storage_core.options import ReadOptions
 
 
 LIVE: Final = "live"

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.errors import CorruptError, DataLossError
+from storage_core.options.bounds import EarliestBound, LatestBound
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CODEC_NAMES,
@@ -29,7 +30,6 @@ from storage_core.record.batch_header import (
     wrapper_rows,
 )
 from storage_core.record.decode import batch_timestamps
-from storage_core.scan.bounds import EarliestBound, LatestBound
 from storage_core.scan.pruning import prune
 from storage_core.scan.spans import LogSpan, ReadSettings
 from storage_core.segment.file_names import (
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from storage_core.directory import PartitionDirectory, PartitionLog
     from storage_core.errors import LogDirectoryError
     from storage_core.filesystem import FileSystem
+    from storage_core.options import ReadOptions
     from storage_core.scan.offset_ranges import PartitionRange
-    from storage_core.scan.options import ReadOptions
 
 
 _Answer = TypeVar("_Answer")

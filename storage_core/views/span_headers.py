@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.options import ReadOptions
     from storage_core.record.batch_window import BatchWindow
     from storage_core.record.control_records import EndTransactionMarker
     from storage_core.scan.offset_ranges import PartitionRange
-    from storage_core.scan.options import ReadOptions
     from storage_core.scan.spans import LogSpan
 
 _log = logging.getLogger(__name__)

@@ -21,10 +21,10 @@ from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import DataLossError, LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.filesystem.values import MissingError
+from storage_core.options import RECORDS, options_of
+from storage_core.options.bounds import OffsetsBound, TimestampsBound
+from storage_core.options.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, StartsWith
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
-from storage_core.scan.bounds import OffsetsBound, TimestampsBound
-from storage_core.scan.options import RECORDS, options_of
-from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, StartsWith
 from storage_core.scan.pruning import conjunction
 from storage_core.scan.read import read_records
 from storage_core.scan.resolve import directories_to_open, find_directories, resolve_partition
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.directory import PartitionDirectory
+    from storage_core.options import ReadOptions
     from storage_core.scan.offset_ranges import PartitionRange
-    from storage_core.scan.options import ReadOptions
 
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")

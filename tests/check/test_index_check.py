@@ -13,7 +13,7 @@ from storage_core import LogDirectory
 from storage_core.check.index_check import check_indexes, rebuild_indexes
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from tests.conformance.archives import case_names, fingerprint, unpack_case
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "data"

@@ -14,7 +14,7 @@ from storage_core.check.verify import plan_verification, verify
 from storage_core.commit_files.commits_file import CommitEntry, commit_line, shorten_commits_file
 from storage_core.errors import OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from tests.conformance.archives import unpack_case
 from tests.log.logs import BATCH_BYTES, MARKER, append, flip, name, open_directory, small, unclean, write
 from tests.log.producing import ABORT, COMMIT, data, marker, transactional

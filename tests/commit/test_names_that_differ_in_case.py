@@ -12,7 +12,7 @@ from storage_core.check.index_check import rebuild_indexes
 from storage_core.dump.convert import convert
 from storage_core.errors import LogDirectoryError, OptionError, StorageError
 from storage_core.filesystem.values import ExistsError
-from storage_core.scan.options import parse_read_options
+from storage_core.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from tests.commit.jobs import JOBS, ROOT, commit, contents, rows_of
 from tests.faults.simulated_disk import DirectoryNode

@@ -9,7 +9,7 @@ import pytest
 from storage_core import FileSystem, read_table
 from storage_core.commit.job import CommitJob
 from storage_core.errors import SegmentLogError, UnreadableError
-from storage_core.scan.options import parse_read_options
+from storage_core.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_schema, read_task
 from tests.commit.jobs import CONFIG, JOBS, ROOT, commit, contents, fill, rows_of, staged_job, states

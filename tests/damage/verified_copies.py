@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from storage_core.check.verify import plan_verification, verify
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from tests.damage.base_log import BaseLog, write_files
 from tests.damage.broker_logs import broker_logs
 from tests.damage.mutations import Files, Mutation, draw_mutations

@@ -16,7 +16,7 @@ from storage_core import read_table
 from storage_core.dump.convert import ConvertSettings, convert
 from storage_core.errors import CorruptRecordError, OptionError, StorageError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.scan.plan import plan_scan
 from tests.log.logs import append, flip, name, open_directory, small, table
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from storage_core.dump.follow import LogFollower
 from storage_core.errors import CorruptRecordError, DataLossError, LogTruncationError, OptionError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.scan.spans import project, record_schema
 from tests.examples import examples
 from tests.log.logs import append, flip, name, open_directory, small, table

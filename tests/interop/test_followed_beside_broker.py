@@ -10,7 +10,7 @@ import pytest
 
 from storage_core.dump.follow import LogFollower
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.scan.spans import project, record_schema
 from tests.interop.broker import KafkaBroker
 from tests.interop.clients import Deliveries, consume, create_topic, new_producer

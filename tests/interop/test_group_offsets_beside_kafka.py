@@ -9,7 +9,7 @@ import pytest
 
 from storage_core import read_table
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.views.group_offsets import offsets_partition, plan_group_offsets, read_group_offsets
 from tests.interop.conftest import broker_in
 from tests.interop.decoded_records import printed_by_ours, printed_by_the_tool

@@ -17,8 +17,8 @@ import storage_core
 from storage_core import LogDirectory
 from storage_core.errors import RecoveryWouldDiscard
 from storage_core.filesystem import FileSystem
+from storage_core.options import options_of
 from storage_core.recover.recover import recover
-from storage_core.scan.options import options_of
 from tests.conformance.archives import fingerprint
 from tests.interop.broker import KafkaBroker
 from tests.interop.broker_start import BrokerStart, start_and_watch

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from storage_core.filesystem import FileSystem
+from storage_core.options import options_of
 from storage_core.report.report import make_report
 from storage_core.report.report_page import page_of
-from storage_core.scan.options import options_of
 from tests.check.hostile_directory import SCRIPTS, make_hostile_directory
 from tests.interop.chromium import Chromium
 

@@ -20,7 +20,7 @@ import pytest
 from storage_core.check.verify import plan_verification, verify
 from storage_core.errors import LogDirectoryError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from tests.damage.campaign import fast_folder
 from tests.interop.broken_nodes import WAYS
 from tests.interop.broker_roots import BrokerStarts, Node, Started, make_nodes

@@ -13,9 +13,9 @@ import pytest
 
 from storage_core import LogDirectory
 from storage_core.errors import LogTruncationError, OffsetOutOfRangeError, OptionError, SegmentLogError
+from storage_core.options import options_of
 from storage_core.scan import plan_scan, project, read_task, record_schema
 from storage_core.scan import read as read_module
-from storage_core.scan.options import options_of
 from tests.faults.observed_filesystem import ObservedFileSystem, ObservedSimulation
 from tests.log.logs import (
     NOW_MS,

@@ -9,9 +9,9 @@ from pathlib import Path
 import storage_core
 from storage_core import LogDirectory
 from storage_core.filesystem import FileSystem
+from storage_core.options import options_of
 from storage_core.recover.recover import recover
 from storage_core.recover.recover_in_place import recover_in_place
-from storage_core.scan.options import options_of
 from tests.interop.damaged_logs import DAMAGED_LOGS, Checkpointed
 from tests.interop.placing import read_checkpoint
 

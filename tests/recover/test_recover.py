@@ -20,7 +20,7 @@ from storage_core.errors import (
     RecoveryWouldDiscard,
 )
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from tests.conformance.archives import case_names, fingerprint, unpack_case
 from tests.interop.damaged_logs import DAMAGED_LOGS
 from tests.recover.recovering import (

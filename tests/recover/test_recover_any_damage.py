@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from storage_core import LogConfig, LogDirectory, read_table
 from storage_core.errors import CorruptError
+from storage_core.options import options_of
 from storage_core.recover.recover import recover
-from storage_core.scan.options import options_of
 from tests.examples import examples
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 

@@ -15,9 +15,9 @@ from storage_core.check.index_check import rebuild_indexes
 from storage_core.commit_files.commits_file import CommitEntry, commit_line
 from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem
+from storage_core.options import options_of
 from storage_core.record.batch_header import parse_batch_header
 from storage_core.recover import recover_in_place as in_place
-from storage_core.scan.options import options_of
 from tests.conformance.archives import fingerprint, unpack_case
 from tests.recover.recovering import EXAMPLES, PARTITION_DIRECTORY, TOPIC, flip, rows, run, run_in_place
 

@@ -17,9 +17,9 @@ import pytest
 from storage_core import LogConfig, LogDirectory
 from storage_core.errors import LogDirectoryError, SegmentLogError
 from storage_core.filesystem import FileSystem
+from storage_core.options import options_of
 from storage_core.recover.recover import recover
 from storage_core.recover.recover_in_place import recover_in_place
-from storage_core.scan.options import options_of
 from tests.conformance.archives import fingerprint
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
 from tests.faults.simulated_filesystem import SimulatedFileSystem

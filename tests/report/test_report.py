@@ -14,10 +14,10 @@ from conformance.archives import unpack_case
 from storage_core import LogDirectory
 from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem
+from storage_core.options import options_of
 from storage_core.report.html_text import Html, element, escaped
 from storage_core.report.report import make_report
 from storage_core.report.report_page import page_of
-from storage_core.scan.options import options_of
 from tests.check.hostile_directory import FILE_NAMES, SCRIPTS, make_hostile_directory
 from tests.log.logs import Clock, append, open_directory, small
 from tests.views.coordinators import Coordinator

@@ -16,9 +16,9 @@ from crc32c import crc32c
 import storage_core.record.section as sections_module
 import storage_core.scan.read as read_module
 from storage_core.filesystem import FileSystem
+from storage_core.options import parse_read_options
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
-from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.resolve import resolve

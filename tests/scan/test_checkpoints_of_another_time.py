@@ -8,7 +8,7 @@ from storage_core import read_table
 from storage_core.cli.main import run
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import project, record_schema

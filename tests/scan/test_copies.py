@@ -11,8 +11,8 @@ from storage_core.directory import PartitionLog, find_partitions
 from storage_core.directory.joined_log import join_copies
 from storage_core.errors import CorruptRecordError, DataLossError
 from storage_core.filesystem import FileSystem
+from storage_core.options import options_of, parse_stream_options
 from storage_core.scan.explanation import explain_plan
-from storage_core.scan.options import options_of, parse_stream_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import project, record_schema

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.filesystem import FileSystem
+from storage_core.options import parse_read_options
 from storage_core.scan.isolation import (
     AbortedTransactions,
     OpenTransaction,
@@ -16,7 +17,6 @@ from storage_core.scan.isolation import (
     last_stable_offset,
     open_transactions,
 )
-from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.segment import AbortedTransaction
 from tests.examples import examples

@@ -9,7 +9,7 @@ from storage_core.errors import (
     TimestampNotFoundError,
 )
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import parse_read_options
+from storage_core.options import parse_read_options
 from storage_core.scan.resolve import resolve
 
 

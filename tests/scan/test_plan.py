@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import storage_core.scan.plan as plan_module
 from storage_core.errors import DataLossError, OffsetOutOfRangeError
 from storage_core.filesystem import FileSystem
+from storage_core.options import parse_read_options
+from storage_core.options.predicate import And, Comparison, In, Or
 from storage_core.scan.offset_ranges import PartitionRange, split_ranges
-from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
-from storage_core.scan.predicate import And, Comparison, In, Or
 from tests.examples import examples
 
 VALUE = b"x" * 1000

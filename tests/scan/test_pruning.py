@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.scan.predicate import (
+from storage_core.options.predicate import (
     And,
     Comparison,
     In,

@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from storage_core.filesystem import FileSystem
+from storage_core.options import parse_read_options
+from storage_core.options.predicate import And, Comparison, In, Not, Or, Unknown
 from storage_core.scan import time_pruning as time_pruning_module
-from storage_core.scan.options import parse_read_options
 from storage_core.scan.plan import plan_scan
-from storage_core.scan.predicate import And, Comparison, In, Not, Or, Unknown
 from storage_core.scan.resolve import resolve
 from storage_core.scan.time_pruning import prune_range
 

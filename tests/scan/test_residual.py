@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.scan.predicate import (
+from storage_core.options.predicate import (
+    ALWAYS,
+    NEVER,
     And,
     Comparison,
     In,
@@ -18,7 +20,7 @@ from storage_core.scan.predicate import (
     Unknown,
     columns_of,
 )
-from storage_core.scan.pruning import ALWAYS, NEVER, KnownFields, conjunction, residual
+from storage_core.scan.pruning import KnownFields, conjunction, residual
 from storage_core.scan.rows import evaluate
 from tests.examples import examples
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import storage_core.record.section as sections_module
 import storage_core.scan.rows as rows_module
 from storage_core.errors import CorruptRecordError, TimestampRangeError
+from storage_core.options.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith
 from storage_core.record import arrow_columns
-from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith
 from storage_core.scan.rows import schema_with_condition
 from storage_core.scan.spans import record_schema
 from tests.examples import examples

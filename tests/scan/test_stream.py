@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from storage_core import ProducerSequence
 from storage_core.errors import DataLossError, LogDirectoryError, OffsetOutOfRangeError, OptionError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import parse_stream_options
+from storage_core.options import parse_stream_options
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import project, record_schema
 from storage_core.scan.stream import LogStream, json_of_offsets, offsets_of_json, shares

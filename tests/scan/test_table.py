@@ -12,7 +12,7 @@ import storage_core
 from storage_core import read_table
 from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.predicate import And, Comparison
+from storage_core.options.predicate import And, Comparison
 from storage_core.scan.spans import METADATA_TYPE, record_schema
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.filesystem import FileSystem
+from storage_core.options.predicate import Comparison
 from storage_core.scan import time_pruning
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
-from storage_core.scan.predicate import Comparison
 from storage_core.scan.time_pruning import end_offset_by_time, start_offset_by_time
 from tests.examples import examples
 from tests.record.encoding import GZIP

@@ -7,7 +7,7 @@ import pytest
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import ReadOptions
+from storage_core.options import ReadOptions
 from storage_core.scan.topic_selection import select_partitions
 
 ROOT = LogDirectoryFiles(FileSystem(), "/logs")

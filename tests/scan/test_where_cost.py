@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from storage_core import explain, read_table
 from storage_core.filesystem import FileSystem
-from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith, Unknown
+from storage_core.options.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith, Unknown
 from tests.examples import examples
 
 START_MS = 1_000_000

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptRecordError
+from storage_core.options.predicate import And, Comparison, Or
 from storage_core.scan import time_pruning
-from storage_core.scan.predicate import And, Comparison, Or
 from tests.examples import examples
 
 START_MS = 1_000_000

@@ -15,8 +15,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_segmentlog.reader import PushdownReader, SegmentLogReader, prefetch
 from spark_segmentlog.schema import ProjectedColumn, projected_columns, source_schema
 from storage_core.filesystem import FileSystem
+from storage_core.options.predicate import And, Comparison
 from storage_core.scan import parse_read_options, plan_scan, read_task
-from storage_core.scan.predicate import And, Comparison
 from storage_core.scan.spans import record_schema
 from tests.descriptors import open_below
 

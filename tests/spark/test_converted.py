@@ -9,7 +9,7 @@ import pytest
 from storage_core import read_table
 from storage_core.dump.convert import convert
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.scan.plan import plan_scan
 
 pytestmark = pytest.mark.spark

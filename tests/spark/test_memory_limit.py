@@ -24,7 +24,7 @@ resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
 import storage_core
 from spark_segmentlog.reader import read_records_of
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import parse_read_options
+from storage_core.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_schema
 from tests.spark.writers import writer_of

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 
 from spark_segmentlog import reader as pushdown
 from spark_segmentlog.reader import PushdownReader, to_predicate
-from storage_core.scan import parse_read_options, predicate
+from storage_core.options import parse_read_options, predicate
 
 CONFIGURATION = "spark.sql.python.filterPushdown.enabled"
 MOMENT = datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC)

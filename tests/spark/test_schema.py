@@ -10,7 +10,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from spark_segmentlog.schema import ProjectedColumn, projected_columns, source_schema
 from storage_core.errors import OptionError
-from storage_core.scan.options import parse_read_options
+from storage_core.options import parse_read_options
 from storage_core.scan.spans import record_schema
 
 # As printed by spark.read.format("kafka").load().schema, without and with includeHeaders.

@@ -7,7 +7,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_segmentlog.options import ignored_write_options, write_options
 from storage_core.errors import OptionError
-from storage_core.option_table import WRITE_OPTIONS
+from storage_core.options.option import WRITE_OPTIONS
 
 
 def options(**given):

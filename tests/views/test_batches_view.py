@@ -13,7 +13,7 @@ import pytest
 
 from storage_core.errors import DataLossError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.views import read_table
 from storage_core.views.batches import BATCHES_VIEW
 from tests.record.encoding import (

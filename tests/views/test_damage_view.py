@@ -10,7 +10,7 @@ import pytest
 
 from storage_core import read_table
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.views.damage import DAMAGE_VIEW
 from tests.scan.damaged_log import DamagedLog, damage
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from storage_core import read_table
 from storage_core.filesystem import FileSystem
+from storage_core.options import options_of
 from storage_core.recover.recover import MANIFEST_FILE
-from storage_core.scan.options import options_of
 from storage_core.views import plan_view, read_view_task, view_schema
 from storage_core.views.files import UNKNOWN, name_in_partition, name_in_root
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from storage_core import LogDirectory, read_table
 from storage_core.errors import CorruptRecordError, LogDirectoryError, UnsupportedFormatError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.views import group_offsets
 from storage_core.views.group_offsets import (
     GROUP_OFFSETS_VIEW,

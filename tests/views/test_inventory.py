@@ -13,7 +13,7 @@ from conformance.archives import unpack_case
 from storage_core import read_table
 from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.views.inventory import inventory
 
 DATA = Path(__file__).parent.parent.parent / "examples" / "data"

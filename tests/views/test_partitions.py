@@ -12,7 +12,7 @@ from conformance.archives import case_names, unpack_case
 from storage_core import read_table
 from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.views import plan_view, read_view_task, view_schema
 from tests.record.encoding import Batch, Record
 from tests.views.uncommitted import begin_commit

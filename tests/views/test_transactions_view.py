@@ -11,7 +11,7 @@ from conformance.archives import unpack_case
 
 from storage_core.checkpoint import ProducerStateEntry, write_producer_snapshot
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import options_of
+from storage_core.options import options_of
 from storage_core.views.transactions import TRANSACTIONS_VIEW, plan_transactions
 from tests.record.encoding import CONTROL, TRANSACTIONAL, Batch, Record
 

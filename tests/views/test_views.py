@@ -15,7 +15,7 @@ from conformance.archives import unpack_case
 from storage_core import read_table
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import RECORDS, VIEWS, options_of
+from storage_core.options import RECORDS, VIEWS, options_of
 from storage_core.views import VIEW_NAMES, find_view, plan_view, read_view_task, view_schema
 from tests.marked_text import between_markers
 from tests.view_tables import views_text

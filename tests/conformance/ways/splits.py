@@ -11,7 +11,7 @@ from conformance.rules import ISOLATION_LEVELS
 from conformance.ways.bounds import inner_span
 from conformance.ways.way import Way
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import parse_read_options
+from storage_core.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import record_schema

@@ -10,7 +10,7 @@ import pyarrow as pa
 from conformance.rules import ISOLATION_LEVELS, READ_COMMITTED
 from conformance.ways.way import Way
 from storage_core.filesystem import FileSystem
-from storage_core.scan.options import parse_stream_options
+from storage_core.options import parse_stream_options
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import record_schema
 from storage_core.scan.stream import LogStream

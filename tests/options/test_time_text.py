@@ -6,7 +6,7 @@ import zoneinfo
 import pytest
 
 from storage_core.errors import OptionError
-from storage_core.scan.option_values import (
+from storage_core.options.values import (
     parse_interval_ms,
     parse_sql_timestamp_us,
     parse_time_zone,

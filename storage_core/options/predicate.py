@@ -11,10 +11,14 @@ be read.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from storage_core.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
 OPERATORS: Final[tuple[Operator, ...]] = get_args(Operator)
@@ -111,6 +115,16 @@ class Unknown:
 
 
 Predicate: TypeAlias = And | Or | Not | Comparison | In | IsNull | StartsWith | Unknown
+ALWAYS: Final = And(())
+NEVER: Final = Or(())
+COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def _check_column(column: str) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.errors import OptionError
-from storage_core.option_table import (
+from storage_core.options.option import (
     READ_OPTIONS,
     TRIGGER_OPTIONS,
     find_option,

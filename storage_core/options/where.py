@@ -19,11 +19,13 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from storage_core.errors import OptionError
-from storage_core.option_table import nearest_hint
-from storage_core.scan.option_values import parse_sql_timestamp_us
-from storage_core.scan.predicate import (
+from storage_core.options.option import nearest_hint
+from storage_core.options.predicate import (
+    ALWAYS,
+    COMPARE,
     INT64_LIMIT,
     MAX_DEPTH,
+    NEVER,
     And,
     Comparison,
     In,
@@ -37,7 +39,7 @@ from storage_core.scan.predicate import (
     depth_of,
     is_beyond_int64,
 )
-from storage_core.scan.pruning import ALWAYS, COMPARE, NEVER
+from storage_core.options.values import parse_sql_timestamp_us
 
 MAX_TEXT_BYTES: Final = 8 << 10
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import OptionError
-from storage_core.scan.predicate import (
+from storage_core.options.predicate import (
     And,
     Comparison,
     In,

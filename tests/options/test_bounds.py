@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from storage_core.errors import OptionError
-from storage_core.scan.bounds import (
+from storage_core.options.bounds import (
     EarliestBound,
     LatestBound,
     OffsetsBound,

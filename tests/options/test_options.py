@@ -6,16 +6,16 @@ import pickle
 import pytest
 
 from storage_core.errors import OptionError
-from storage_core.option_table import READ_OPTIONS
-from storage_core.scan.bounds import EarliestBound, LatestBound, OffsetsBound, TimestampBound
-from storage_core.scan.options import (
+from storage_core.options import (
     ReadOptions,
     StreamOptions,
     TriggerLimits,
     parse_read_options,
     parse_stream_options,
 )
-from storage_core.scan.predicate import Comparison, IsNull, Not
+from storage_core.options.bounds import EarliestBound, LatestBound, OffsetsBound, TimestampBound
+from storage_core.options.option import READ_OPTIONS
+from storage_core.options.predicate import Comparison, IsNull, Not
 
 NOW_MS = 1_767_225_600_000
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import OptionError
-from storage_core.scan.options import parse_read_options
-from storage_core.scan.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith, Unknown, depth_of
-from storage_core.scan.where import _parts, _Source, parse_where
+from storage_core.options import parse_read_options
+from storage_core.options.predicate import And, Comparison, In, IsNull, Not, Or, StartsWith, Unknown, depth_of
+from storage_core.options.where import _parts, _Source, parse_where
 
 NOW_MS = 1_767_225_600_000
 NEW_YEAR_US = NOW_MS * 1000

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.errors import OptionError
-from storage_core.scan.topic_selection import compile_java_pattern
+from storage_core.options.java_pattern import compile_java_pattern
 
 TOPICS = ("logs", "my-logs", "orders.v1", "orders-v1", "Orders_2", "a.b", "axb", "123")
 

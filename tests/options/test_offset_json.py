@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.errors import OptionError
-from storage_core.scan.bounds import (
+from storage_core.options.bounds import (
     OffsetsBound,
     TimestampsBound,
     format_topic_partitions,

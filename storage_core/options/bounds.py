@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import OptionError
-from storage_core.scan.option_values import as_integer, parse_timestamp_ms
+from storage_core.options.values import as_integer, parse_timestamp_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

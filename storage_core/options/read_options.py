@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast
 
 from storage_core.errors import OptionError
-from storage_core.option_table import find_option
-from storage_core.scan.bounds import (
+from storage_core.options.bounds import (
     Bound,
     EarliestBound,
     LatestBound,
@@ -21,7 +20,10 @@ from storage_core.scan.bounds import (
     parse_bounds,
     parse_stream_start,
 )
-from storage_core.scan.option_values import (
+from storage_core.options.java_pattern import compile_java_pattern
+from storage_core.options.option import find_option
+from storage_core.options.predicate import Predicate, checked_predicate
+from storage_core.options.values import (
     DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
     parse_boolean,
     parse_choice,
@@ -35,9 +37,7 @@ from storage_core.scan.option_values import (
     parse_timestamp_ms,
     parse_topics,
 )
-from storage_core.scan.predicate import Predicate, checked_predicate
-from storage_core.scan.topic_selection import compile_java_pattern
-from storage_core.scan.where import parse_where
+from storage_core.options.where import parse_where
 
 if TYPE_CHECKING:
     import datetime as dt

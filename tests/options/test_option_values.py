@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.errors import OptionError
-from storage_core.scan.option_values import (
+from storage_core.options.values import (
     parse_boolean,
     parse_choice,
     parse_columns,
