@@ -242,7 +242,7 @@ def parse_topic(given: Mapping[str, str]) -> str | None:
     if topic is None:
         return None
     # Imported here, because the process in which Spark checks a read's options should start fast.
-    from storage_core.log.log_root import check_topic_partition  # noqa: PLC0415
+    from storage_core.directory import check_topic_partition  # noqa: PLC0415
 
     topic = topic.strip()
     check_topic_partition(topic, 0)

@@ -36,9 +36,9 @@ from storage_core.commit.routing import RoutedRows
 from storage_core.commit.rows_digest import RowsDigest, rows_digest
 from storage_core.commit.staging import DEFAULT_MEMORY_LIMIT_BYTES
 from storage_core.commit_files.stage_names import StageId
+from storage_core.directory import check_topic_partition
 from storage_core.errors import CorruptCheckpointError, InvalidRecordError, InvalidTimestampError
 from storage_core.filesystem import FileSystem
-from storage_core.log.log_root import check_topic_partition
 from storage_core.log.log_validator import validate_records
 from storage_core.partitioning import (
     DefaultPartitioner,

@@ -46,9 +46,10 @@ from storage_core.commit_replay.staged_batches import (
     in_parallel,
     write_places,
 )
+from storage_core.directory import check_topic_partition
 from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, SegmentLogError, StorageError
-from storage_core.log.log_root import check_topic_partition, choose_topic_id
+from storage_core.log.log_root import choose_topic_id
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import (
     LOG_SUFFIX,

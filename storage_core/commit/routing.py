@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from storage_core.directory import check_topic_partition
 from storage_core.errors import InvalidRecordError
-from storage_core.log.log_root import check_topic_partition
 from storage_core.record.column_encode import ByteStrings, put_byte_strings
 
 OFFSET_COLUMN: Final = "offset"

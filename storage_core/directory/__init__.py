@@ -9,6 +9,7 @@ from storage_core.directory.log_directory_files import (
     LogDirectoryFiles,
     PartitionDirectory,
     PartitionDirectoryName,
+    check_topic_partition,
     is_legal_topic_name,
     parse_partition_directory_name,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "PartitionLog",
     "ProducerSnapshot",
     "Segments",
+    "check_topic_partition",
     "find_partitions",
     "is_legal_topic_name",
     "parse_partition_directory_name",

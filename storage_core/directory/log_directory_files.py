@@ -35,7 +35,7 @@ from storage_core.commit_files.commits_file import OWN_PREFIX
 from storage_core.commit_files.journal import COMMIT_IN_PROGRESS
 from storage_core.config import INT_MAX
 from storage_core.directory.visibility import Visibility, read_visibility
-from storage_core.errors import CorruptCheckpointError
+from storage_core.errors import CorruptCheckpointError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -76,6 +76,31 @@ class PartitionDirectoryName:
 def is_legal_topic_name(topic: str) -> bool:
     """Whether Kafka allows ``topic`` as a name: 1 to 249 of ``a-zA-Z0-9._-``, but not ``.`` or ``..``."""
     return _TOPIC_NAME.fullmatch(topic) is not None and topic not in (".", "..")
+
+
+def check_topic_partition(topic: object, partition: object) -> None:
+    """Check a topic's name and a partition's number by Kafka's rules.
+
+    Raises:
+        OptionError: Kafka does not allow them, or the name is that of a file of this package or of a cluster's metadata.
+    """
+    if topic == CLUSTER_METADATA_TOPIC:
+        raise OptionError(
+            f"Expected the name of a topic, found {topic!r}, the log of a cluster's own metadata: a broker does not start "
+            "if it finds other records there. Choose another name."
+        )
+    if not isinstance(topic, str) or not is_legal_topic_name(topic):
+        raise OptionError(
+            "Expected 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' as the name of a topic, found "
+            f"{topic!r}."
+        )
+    if topic.startswith(OWN_PREFIX):
+        raise OptionError(
+            f"Expected the name of a topic not to begin with {OWN_PREFIX!r}, which is reserved for this package's own "
+            f"files in a log directory, found {topic!r}. Choose another name; such a topic of a broker can still be read."
+        )
+    if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= INT_MAX:
+        raise OptionError(f"Expected a partition number from 0 to {INT_MAX}, found {partition!r}.")
 
 
 def parse_partition_directory_name(name: str) -> PartitionDirectoryName | None:

@@ -12,7 +12,12 @@ from storage_core.checkpoint import delete_clean_shutdown_file, read_clean_shutd
 from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.commit_files.commits_file import forget_application
 from storage_core.commit_replay import finish_commit
-from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
+from storage_core.directory import (
+    LogDirectoryFiles,
+    PartitionDirectory,
+    check_topic_partition,
+    find_partitions,
+)
 from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.directory.visibility import CommitWatch, read_consistently, read_visibility
 from storage_core.errors import (
@@ -42,7 +47,6 @@ from storage_core.log.log_deletion import DeletedLogs, delete_log
 from storage_core.log.log_root import (
     LogRoot,
     check_recovery,
-    check_topic_partition,
     choose_topic_id,
     close_logs,
     create_log,

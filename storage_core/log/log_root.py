@@ -23,12 +23,10 @@ from storage_core.checkpoint import (
 from storage_core.checkpoint.partition_files import is_topic_id
 from storage_core.commit_files.commits_file import OWN_PREFIX
 from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
-from storage_core.config import INT_MAX
 from storage_core.directory import (
     CLUSTER_METADATA_TOPIC,
     LogDirectoryFiles,
     PartitionDirectory,
-    is_legal_topic_name,
     parse_partition_directory_name,
 )
 from storage_core.directory.discovery import OTHER_DIRECTORIES
@@ -389,27 +387,6 @@ def _in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> li
     with ThreadPoolExecutor(threads, thread_name_prefix="segmentlog-load") as pool:
         # After an error, the items that have not begun are cancelled.
         return list(pool.map(work, items))
-
-
-def check_topic_partition(topic: object, partition: object) -> None:
-    """Check a topic's name and a partition's number by Kafka's rules; names of this package's files are reserved."""
-    if topic == CLUSTER_METADATA_TOPIC:
-        raise OptionError(
-            f"Expected the name of a topic, found {topic!r}, the log of a cluster's own metadata: a broker does not start "
-            "if it finds other records there. Choose another name."
-        )
-    if not isinstance(topic, str) or not is_legal_topic_name(topic):
-        raise OptionError(
-            "Expected 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' as the name of a topic, found "
-            f"{topic!r}."
-        )
-    if topic.startswith(OWN_PREFIX):
-        raise OptionError(
-            f"Expected the name of a topic not to begin with {OWN_PREFIX!r}, which is reserved for this package's own "
-            f"files in a log directory, found {topic!r}. Choose another name; such a topic of a broker can still be read."
-        )
-    if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= INT_MAX:
-        raise OptionError(f"Expected a partition number from 0 to {INT_MAX}, found {partition!r}.")
 
 
 def choose_topic_id(

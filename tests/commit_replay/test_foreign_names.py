@@ -20,9 +20,9 @@ from storage_core.commit_files.journal import (
     write_commit_journal,
 )
 from storage_core.commit_replay import finish_commit
+from storage_core.directory import check_topic_partition
 from storage_core.directory.visibility import read_visibility
 from storage_core.errors import CorruptCheckpointError, LogDirectoryError, OptionError, SegmentLogError
-from storage_core.log.log_root import check_topic_partition
 from tests.commit.jobs import CONFIG, JOBS, commit, rows_of, staged_job
 from tests.commit_replay.test_append import batch
 
