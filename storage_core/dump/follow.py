@@ -17,12 +17,19 @@ from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.directory.visibility import CommitWatch, read_consistently
 from storage_core.errors import DataLossError, LogTruncationError, OptionError, SegmentLogError
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
-from storage_core.options.bounds import EarliestBound, LatestBound, TimestampBound
+from storage_core.options.bounds import LatestBound, TimestampBound
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.plan import plan_partition
 from storage_core.scan.pruning import prune_partition
 from storage_core.scan.read import read_task
-from storage_core.scan.resolve import resolve, resolve_partition, split_paths
+from storage_core.scan.resolve import (
+    ReadLimit,
+    load_log,
+    resolve,
+    resolve_partition,
+    resolve_range,
+    split_paths,
+)
 from storage_core.scan.tail import is_settled, present_partitions
 
 if TYPE_CHECKING:
@@ -175,7 +182,8 @@ class LogFollower:
 
     def _selected(self) -> Sequence[PartitionDirectory]:
         self._searched_s = time.monotonic()
-        selected = present_partitions(self._filesystem, self._options, self._watch)
+        paths = split_paths(self._filesystem, self._options.paths)
+        selected = present_partitions(self._filesystem, self._options, paths, self._watch)
         condition = self._options.where
         if condition is None:
             return selected
@@ -230,7 +238,6 @@ class LogFollower:
         """All of a log as it is now."""
         known = followed.directory
         path = known.root.path
-        options = replace(self._options, starting=EarliestBound())
         level = logging.DEBUG if followed.active_path else logging.WARNING
 
         def resolved(watch: CommitWatch) -> PartitionRange:
@@ -239,7 +246,11 @@ class LogFollower:
                 root.visibility = watch.visibility_of(path)
                 return root
 
-            return resolve_partition(self._filesystem, known.anew(root_of), options, level)
+            log = load_log(self._filesystem, known.anew(root_of), self._options)
+            for notice in log.notices:
+                _log.log(level, "%s", notice)
+            limit = ReadLimit(log, self._options.ending_at, self._options.isolation_level)
+            return resolve_range(log, log.log_start_offset, limit.offset, limit)
 
         # A watch of its own: what it notices must not hide from the other partitions that something changed.
         watch = CommitWatch(self._filesystem, {path: self._watch.visibility_of(path)})

@@ -53,33 +53,67 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-def limit_offset(log: PartitionLog, options: ReadOptions) -> int:
-    """What ``latest`` means; nothing is read at or after it.
+class ReadLimit:
+    """The end of what may be read of a log: what ``latest`` means.
 
-    Raises:
-        LogDirectoryError: The high watermark is asked for and not known.
-        SegmentLogError: The log cannot be read.
+    Args:
+        log: The log.
+        ending_at: Whether the log is read to its end, or to its high watermark.
+        isolation_level: Whether the last stable offset ends it earlier.
     """
-    end_offset = log.log_end_offset
-    if options.ending_at == "highWatermark":
-        high_watermark = log.high_watermark
-        if high_watermark is None:
-            raise LogDirectoryError(
-                f"endingAt=highWatermark needs the high watermark of {log.topic}-{log.partition}, and no "
-                "replication-offset-checkpoint beside the partition names it. Use endingAt=logEnd.",
-                path=log.path,
-            )
-        end_offset = high_watermark
-    if options.isolation_level == "read_committed":
-        stable_offset = last_stable_offset(log, end_offset)
-        if stable_offset < end_offset:
-            _warn_of_undecided(log, stable_offset)
-        end_offset = stable_offset
-    return end_offset
+
+    def __init__(
+        self, log: PartitionLog, ending_at: str = "logEnd", isolation_level: str = "read_uncommitted"
+    ) -> None:
+        self._log = log
+        self._ending_at = ending_at
+        self._is_committed = isolation_level == "read_committed"
+
+    @cached_property
+    def offset(self) -> int:
+        """Return the first offset that is not read.
+
+        Raises:
+            LogDirectoryError: The high watermark is asked for and not known.
+            SegmentLogError: The log cannot be read.
+        """
+        log = self._log
+        end_offset = log.log_end_offset
+        if self._ending_at == "highWatermark":
+            high_watermark = log.high_watermark
+            if high_watermark is None:
+                raise LogDirectoryError(
+                    f"endingAt=highWatermark needs the high watermark of {log.topic}-{log.partition}, and no "
+                    "replication-offset-checkpoint beside the partition names it. Use endingAt=logEnd.",
+                    path=log.path,
+                )
+            end_offset = high_watermark
+        if self._is_committed:
+            stable_offset = last_stable_offset(log, end_offset)
+            if stable_offset < end_offset:
+                _warn_of_undecided(log, stable_offset)
+            end_offset = stable_offset
+        return end_offset
+
+    @property
+    def name(self) -> str:
+        """The name that Kafka has for this offset."""
+        if self._is_committed:
+            return "last stable offset"
+        return "high watermark" if self._ending_at == "highWatermark" else "log end offset"
+
+    def reaches(self, offset: int) -> bool:
+        """Return True if an offset is not after the limit, which is looked up only if it has to be."""
+        is_plain = self._ending_at == "logEnd" and not self._is_committed
+        segments = self._log.segments
+        # The listing alone says that the log reaches to its last segment.
+        if is_plain and segments and offset <= segments.base_offsets[-1]:
+            return True
+        return offset <= self.offset
 
 
 def _warn_of_undecided(log: PartitionLog, stable_offset: int) -> None:
-    """Warn that a transaction is open where the end of the log is lost: its marker may have been there."""
+    """Warn of a transaction that is open where the end of the log is lost: its marker may have been there."""
     lost_from = log.valid_end_offset
     if stable_offset <= lost_from < log.log_end_offset:
         _log.warning(
@@ -90,117 +124,100 @@ def _warn_of_undecided(log: PartitionLog, stable_offset: int) -> None:
         )
 
 
-class _PartitionResolver:
-    """Turns both bounds of one partition into offsets."""
+def resolve_range(
+    log: PartitionLog,
+    start_offset: int,
+    end_offset: int,
+    limit: ReadLimit | None = None,
+    *,
+    fail_on_data_loss: bool = True,
+) -> PartitionRange:
+    """Restrict a range of offsets to those that a log has.
 
-    def __init__(self, log: PartitionLog, options: ReadOptions) -> None:
-        self._log = log
-        self._options = options
-        self._name = f"{log.topic}-{log.partition}"
+    Args:
+        log: The log.
+        start_offset: The first offset that is asked for.
+        end_offset: The first offset after those that are asked for.
+        limit: Where the log ends for this read; by default, at its end.
+        fail_on_data_loss: Whether it is an error that the log lacks some of them; otherwise a warning is logged.
 
-    def resolve(self) -> PartitionRange:
-        """Turn both bounds into offsets."""
-        start_offset = self.start_offset()
-        end_offset = self._end_offset()
-        if start_offset > end_offset:
-            self._check_inverted(start_offset, end_offset)
-            start_offset = end_offset
-        return PartitionRange(self._log, start_offset, end_offset)
+    Raises:
+        OffsetOutOfRangeError: The log lacks some of them.
+        OptionError: The start is after the end, and no loss of records explains that.
+    """
+    limit = limit or ReadLimit(log)
+    log_start_offset = log.log_start_offset
 
-    @cached_property
-    def _limit_offset(self) -> int:
-        return limit_offset(self._log, self._options)
-
-    @property
-    def _limit_name(self) -> str:
-        if self._options.isolation_level == "read_committed":
-            return "last stable offset"
-        return "high watermark" if self._options.ending_at == "highWatermark" else "log end offset"
-
-    def _is_within_limit(self, offset: int) -> bool:
-        is_plain = self._options.ending_at == "logEnd" and self._options.isolation_level == "read_uncommitted"
-        segments = self._log.segments
-        # Nothing but the listing says that the log reaches to its last segment.
-        if is_plain and segments and offset <= segments.base_offsets[-1]:
-            return True
-        return offset <= self._limit_offset
-
-    def start_offset(self) -> int:
-        """Turn the start into an offset."""
-        requested = requested_bound(self._options.starting, self._log)
-        if isinstance(requested, TimestampBound):
-            return self._start_at_timestamp(requested.timestamp_ms)
-        log_start_offset = self._log.log_start_offset
-        if requested == EARLIEST_OFFSET:
-            return log_start_offset
-        if requested == LATEST_OFFSET:
-            return self._limit_offset
-        if requested < log_start_offset:
-            self._report_loss(requested, log_start_offset, f"the log starts at offset {log_start_offset}")
-            return log_start_offset
-        return requested
-
-    def _start_at_timestamp(self, timestamp_ms: int) -> int:
-        found = self._log.offset_for_timestamp(timestamp_ms, self._limit_offset)
-        if found is not None:
-            return found.offset
-        if self._options.starting_timestamp_strategy == "latest":
-            return self._limit_offset
-        raise TimestampNotFoundError(
-            f"No offset matched from request of topic-partition {self._name} and timestamp {timestamp_ms}. "
-            "Set startingOffsetsByTimestampStrategy=latest to read nothing from such partitions.",
-            path=self._log.path,
-        )
-
-    def _end_offset(self) -> int:
-        requested = requested_bound(self._options.ending, self._log)
-        if isinstance(requested, TimestampBound):
-            found = self._log.offset_for_timestamp(requested.timestamp_ms, self._limit_offset)
-            return self._limit_offset if found is None else found.offset
-        if requested == LATEST_OFFSET:
-            return self._limit_offset
-        if requested == EARLIEST_OFFSET:
-            return self._log.log_start_offset
-        if not self._is_within_limit(requested):
-            limit_offset = self._limit_offset
-            self._report_loss(limit_offset, requested, f"the {self._limit_name} is {limit_offset}")
-            return limit_offset
-        return requested
-
-    def _report_loss(self, start_offset: int, end_offset: int, reason: str) -> None:
+    def report_loss(first_offset: int, end: int, reason: str) -> None:
         message = (
             "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Could not read records in offset "
-            f"[{start_offset}, {end_offset}) for topic partition {self._name}: {reason}."
+            f"[{first_offset}, {end}) for topic partition {log.topic}-{log.partition}: {reason}."
         )
-        if self._options.fail_on_data_loss:
+        if fail_on_data_loss:
             raise OffsetOutOfRangeError(
-                f"{message} Set failOnDataLoss to false to read the records left.", path=self._log.path
+                f"{message} Set failOnDataLoss to false to read the records left.", path=log.path
             )
         _log.warning("%s The read continues without them, because failOnDataLoss is false.", message)
 
-    def _check_inverted(self, start_offset: int, end_offset: int) -> None:
-        """Accept a range that data loss has inverted; any other is an error."""
-        log = self._log
-        is_lost = end_offset < log.log_start_offset or not self._is_within_limit(start_offset)
-        if is_lost and not self._options.fail_on_data_loss:
-            _log.warning(
-                "Nothing is read of %s: its offsets go from %d to %d, and a range from %d to %d was asked for.",
-                self._name,
-                log.log_start_offset,
-                self._limit_offset,
-                start_offset,
-                end_offset,
+    if start_offset < log_start_offset:
+        report_loss(start_offset, log_start_offset, f"the log starts at offset {log_start_offset}")
+        start_offset = log_start_offset
+    if not limit.reaches(end_offset):
+        report_loss(limit.offset, end_offset, f"the {limit.name} is {limit.offset}")
+        end_offset = limit.offset
+    if start_offset > end_offset:
+        is_lost = end_offset < log_start_offset or not limit.reaches(start_offset)
+        if fail_on_data_loss or not is_lost:
+            raise OptionError(
+                f"[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] The resolved start offset {start_offset} is greater "
+                f"than the resolved end offset {end_offset} for topic {log.topic} partition {log.partition}. "
+                "Start with an earlier offset or timestamp, or end with a later one."
             )
-            return
-        raise OptionError(
-            f"[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] The resolved start offset {start_offset} is greater "
-            f"than the resolved end offset {end_offset} for topic {log.topic} partition {log.partition}. "
-            "Start with an earlier offset or timestamp, or end with a later one."
+        _log.warning(
+            "Nothing is read of %s-%d: its offsets go from %d to %d, and a range from %d to %d was asked for.",
+            *(log.topic, log.partition, log_start_offset, limit.offset, start_offset, end_offset),
         )
+        start_offset = end_offset
+    return PartitionRange(log, start_offset, end_offset)
+
+
+def resolve_start(log: PartitionLog, options: ReadOptions, limit: ReadLimit) -> int:
+    """Find the offset that a read of a partition starts with, which the log may not have any more.
+
+    Raises:
+        TimestampNotFoundError: No record is at or after the starting timestamp.
+    """
+    requested = requested_bound(options.starting, log)
+    if not isinstance(requested, TimestampBound):
+        return _named_offset(requested, log, limit)
+    found = log.offset_for_timestamp(requested.timestamp_ms, limit.offset)
+    if found is not None:
+        return found.offset
+    if options.starting_timestamp_strategy == "latest":
+        return limit.offset
+    raise TimestampNotFoundError(
+        f"No offset matched from request of topic-partition {log.topic}-{log.partition} and timestamp "
+        f"{requested.timestamp_ms}. Set startingOffsetsByTimestampStrategy=latest to read nothing from such partitions.",
+        path=log.path,
+    )
+
+
+def _resolve_end(log: PartitionLog, options: ReadOptions, limit: ReadLimit) -> int:
+    requested = requested_bound(options.ending, log)
+    if not isinstance(requested, TimestampBound):
+        return _named_offset(requested, log, limit)
+    found = log.offset_for_timestamp(requested.timestamp_ms, limit.offset)
+    return limit.offset if found is None else found.offset
+
+
+def _named_offset(requested: int, log: PartitionLog, limit: ReadLimit) -> int:
+    if requested == EARLIEST_OFFSET:
+        return log.log_start_offset
+    return limit.offset if requested == LATEST_OFFSET else requested
 
 
 def requested_bound(bound: Bound, log: PartitionLog) -> int | TimestampBound:
-    """The bound of one partition: an offset, -1 or -2, or a timestamp."""
+    """Return the bound of one partition: an offset, -1 for latest, -2 for earliest, or a timestamp."""
     topic_partition = log.directory.topic_partition
     match bound:
         case EarliestBound():
@@ -321,21 +338,16 @@ def resolved_each(resolve: Callable[[_Item], _Result], partitions: Collection[_I
 
 
 def resolve_partition(
-    filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions, level: int = logging.WARNING
+    filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions
 ) -> PartitionRange:
-    """Find where a partition starts and stops, as `resolve` does; raises as it does.
-
-    The log's notices are logged at ``level``: a caller that looks again and again has logged them before.
-    """
+    """Find where a partition starts and stops, as `resolve` does; raises as it does."""
     log = load_log(filesystem, directory, options)
     for notice in log.notices:
-        _log.log(level, "%s", notice)
-    return _PartitionResolver(log, options).resolve()
-
-
-def resolve_start(log: PartitionLog, options: ReadOptions) -> int:
-    """Find where a partition starts, as `resolve` does; raises as it does."""
-    return _PartitionResolver(log, options).start_offset()
+        _log.warning("%s", notice)
+    limit = ReadLimit(log, options.ending_at, options.isolation_level)
+    start_offset = resolve_start(log, options, limit)
+    end_offset = _resolve_end(log, options, limit)
+    return resolve_range(log, start_offset, end_offset, limit, fail_on_data_loss=options.fail_on_data_loss)
 
 
 def _without(

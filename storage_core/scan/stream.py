@@ -21,7 +21,6 @@ from storage_core.errors import DataLossError, LogDirectoryError, OptionError
 from storage_core.options.bounds import (
     LATEST_OFFSET,
     LatestBound,
-    OffsetsBound,
     TimestampBound,
     TopicPartition,
     format_topic_partitions,
@@ -32,10 +31,11 @@ from storage_core.scan.isolation import last_stable_offset
 from storage_core.scan.offset_ranges import PartitionRange, locate_spans
 from storage_core.scan.plan import ScanPlan, cut_span, plan_ranges
 from storage_core.scan.resolve import (
+    ReadLimit,
     check_bounds,
     load_log,
     requested_bound,
-    resolve_partition,
+    resolve_range,
     resolve_start,
     resolved_each,
 )
@@ -141,17 +141,18 @@ class LogStream:
 
     def _initial_offset(self, key: TopicPartition, latest_offset: int) -> int:
         """Where a partition starts."""
-        options = self._tail.options_of(key)
+        options = self._options.read
         log = self._tail.log_of(key)
         requested = requested_bound(options.starting, log)
         if requested == LATEST_OFFSET:
             offset = latest_offset
         elif isinstance(requested, TimestampBound):
-            offset = resolve_start(log, options)
+            offset = resolve_start(log, options, self._tail.limit_of(log))
         else:
             # An offset that is asked for need not be below a high watermark, which may be some seconds old.
-            everything = dataclasses.replace(options, ending_at="logEnd", isolation_level="read_uncommitted")
-            return resolve_partition(self._filesystem, log.directory, everything, logging.DEBUG).start_offset
+            log = load_log(self._filesystem, log.directory, options)
+            start_offset = resolve_start(log, options, ReadLimit(log))
+            return self._resolved(log, start_offset, log.log_end_offset).start_offset
         self._moving.add(key)
         if offset >= latest_offset or self._options.is_start_relative:
             self._anchored.add(key)
@@ -427,8 +428,8 @@ class LogStream:
         options = self._options.read
         key = directory.topic_partition
         is_continued = start_offset is not None and start_offset != (self._initial or {}).get(key)
+        log = load_log(self._filesystem, directory, options)
         if start_offset is None:
-            log = load_log(self._filesystem, directory, options)
             start_offset = log.log_start_offset
             if start_offset:
                 self._report_loss(
@@ -437,14 +438,7 @@ class LogStream:
                 )
             start_offset = min(start_offset, end_offset)
         # The end was decided when the batch was: whatever the isolation level and the high watermark are, it stays.
-        bounds = dataclasses.replace(
-            options,
-            starting=OffsetsBound({key: start_offset}),
-            ending=OffsetsBound({key: end_offset}),
-            ending_at="logEnd",
-            isolation_level="read_uncommitted",
-        )
-        wanted = resolve_partition(self._filesystem, directory, bounds, logging.DEBUG)
+        wanted = self._resolved(log, start_offset, end_offset)
         if is_continued and wanted.start_offset == start_offset > wanted.log.log_start_offset:
             # Damage that reaches into this batch was described by the one that it began in.
             _warn_of_damage_before(wanted)
@@ -452,6 +446,11 @@ class LogStream:
         if not self._has_planned and options.isolation_level == "read_committed":
             _require_stable(wanted.log, end_offset)
         return wanted
+
+    def _resolved(self, log: PartitionLog, start_offset: int, end_offset: int) -> PartitionRange:
+        return resolve_range(
+            log, start_offset, end_offset, fail_on_data_loss=self._options.read.fail_on_data_loss
+        )
 
     def _check_deleted(self, keys: Iterable[TopicPartition]) -> None:
         deleted = sorted(keys)

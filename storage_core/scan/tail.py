@@ -7,7 +7,6 @@ high watermarks says which partitions have new records.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import time
@@ -22,8 +21,8 @@ from storage_core.directory.log_directory_files import LOCK_FILE, is_log_directo
 from storage_core.directory.visibility import CommitWatch, read_visibility
 from storage_core.errors import LogDirectoryError, SegmentLogError
 from storage_core.filesystem.values import MissingError
-from storage_core.scan.resolve import limit_offset, load_log, split_paths
-from storage_core.scan.topic_selection import matches_required, select_partitions
+from storage_core.scan.resolve import ReadLimit, load_log, split_paths
+from storage_core.scan.topic_selection import select_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,34 +58,25 @@ def is_settled(*statuses: FileStatus | None) -> bool:
 
 
 def present_partitions(
-    filesystem: FileSystem, options: ReadOptions, watch: CommitWatch, *, is_repeated: bool = True
+    filesystem: FileSystem,
+    options: ReadOptions,
+    paths: Sequence[str],
+    watch: CommitWatch,
+    *,
+    is_repeated: bool = True,
 ) -> list[PartitionDirectory]:
-    """The partitions of a read that exist now. Topics and partitions that are named may come and go.
+    """Find the partitions of a read that exist now. Topics and partitions that are named may come and go.
 
-    What is left out is news for the log unless the search is repeated.
+    What is left out is logged unless the search is repeated.
     """
     found = find_partitions(
         filesystem,
-        split_paths(filesystem, options.paths),
+        paths,
         follow_symlinks=options.follow_symlinks,
         watch=watch,
         is_repeated=is_repeated,
     )
-    topics = {directory.topic for directory in found}
-    if options.subscribe is not None:
-        subscribed = tuple(topic for topic in options.subscribe if topic in topics)
-        options = dataclasses.replace(options, subscribe=subscribed)
-    if options.assign is not None:
-        present = {directory.topic_partition for directory in found}
-        assigned = {
-            topic: tuple(number for number in numbers if (topic, number) in present)
-            for topic, numbers in options.assign.items()
-            if topic in topics
-        }
-        options = dataclasses.replace(options, assign=assigned)
-    # They may still come.
-    with matches_required(False):
-        return select_partitions(found, options)
+    return select_partitions(found, options, may_be_absent=True)
 
 
 @dataclass(slots=True)
@@ -127,7 +117,7 @@ class _Root:
     """A log directory, and what its checkpoint of high watermarks said at the last look.
 
     Attributes:
-        options: What to read of it; says whether its logs end at the high watermark.
+        ends_at_high_watermark: Whether its logs are read to their high watermarks, or to their ends.
         partitions: Its partitions.
         checkpoint_status: The status of the checkpoint before it was read; None if there is none.
         changed_s: When it last changed, on the monotonic clock.
@@ -137,17 +127,13 @@ class _Root:
     """
 
     path: str
-    options: ReadOptions
+    ends_at_high_watermark: bool
     partitions: list[TailedPartition] = field(default_factory=list)
     checkpoint_status: FileStatus | None = None
     changed_s: float = -float("inf")
     judged_s: float = -float("inf")
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     left_out: set[TopicPartition] = field(default_factory=set)
-
-    @property
-    def ends_at_high_watermark(self) -> bool:
-        return self.options.ending_at == "highWatermark"
 
 
 class LogTail:
@@ -201,14 +187,17 @@ class LogTail:
             )
         return {key: each.end_offset for key, each in self.partitions.items()}
 
-    def options_of(self, key: TopicPartition) -> ReadOptions:
-        """What is read of a partition: as asked for, with what ``latest`` means in its log directory."""
-        return self._roots[self.partitions[key].directory.root.path].options
+    def limit_of(self, log: PartitionLog) -> ReadLimit:
+        """Return what ``latest`` means for a log, by the checkpoint of its log directory."""
+        ending_at = (
+            "highWatermark" if self._roots[log.directory.root.path].ends_at_high_watermark else "logEnd"
+        )
+        return ReadLimit(log, ending_at, self._options.read.isolation_level)
 
     def log_of(self, key: TopicPartition) -> PartitionLog:
         """List a partition as it is now, with the commits that were visible at the last look."""
         directory = self.partitions[key].directory.anew(self._root_files)
-        return load_log(self._filesystem, directory, self.options_of(key), is_followed=True)
+        return load_log(self._filesystem, directory, self._options.read, is_followed=True)
 
     def _root_files(self, path: str) -> LogDirectoryFiles:
         """Return the present files of a log directory, with the commits that were visible at the last look."""
@@ -240,12 +229,14 @@ class LogTail:
     def _search(self) -> None:
         is_first = self._searched_s < 0
         self._searched_s = time.monotonic()
-        options = self._present_paths(is_first=is_first)
+        paths = self._present_paths(is_first=is_first)
         found: list[PartitionDirectory] = []
-        if options.paths:
-            found = present_partitions(self._filesystem, options, self._watch, is_repeated=not is_first)
-        self.has_log_directory = bool(found) or self._leads_to_log_directory(options)
-        if options.paths and not found and is_first:
+        if paths:
+            found = present_partitions(
+                self._filesystem, self._options.read, paths, self._watch, is_repeated=not is_first
+            )
+        self.has_log_directory = bool(found) or self._leads_to_log_directory(paths)
+        if paths and not found and is_first:
             _log.warning(
                 "Nothing to read yet in %s. The stream waits for its first partition.",
                 ", ".join(self._options.read.paths),
@@ -277,25 +268,24 @@ class LogTail:
         status = self._filesystem.status(root, follow_symlinks=True)
         return None if status is None else (status.device, status.inode)
 
-    def _leads_to_log_directory(self, options: ReadOptions) -> bool:
+    def _leads_to_log_directory(self, paths: Sequence[str]) -> bool:
         """Return True if a path is a log directory or a folder of such: an unmounted volume is an empty directory."""
         try:
-            find_partitions(self._filesystem, options.paths, must_be_log_directory=True, is_repeated=True)
+            find_partitions(self._filesystem, paths, must_be_log_directory=True, is_repeated=True)
         except LogDirectoryError:
             return False
-        return bool(options.paths)
+        return bool(paths)
 
-    def _present_paths(self, *, is_first: bool) -> ReadOptions:
-        """Return the options with those of their paths that exist: a log directory may appear later."""
-        options = self._options.read
-        paths = split_paths(self._filesystem, options.paths)
+    def _present_paths(self, *, is_first: bool) -> list[str]:
+        """Return the paths that exist: a log directory may appear later."""
+        paths = split_paths(self._filesystem, self._options.read.paths)
         for path in paths:
             self._places.setdefault(path, _UNKNOWN)
         absent = [path for path in paths if self._filesystem.status(path, follow_symlinks=True) is None]
         if is_first:
             for path in absent:
                 _log.warning("%s does not exist yet. The stream waits for it.", path)
-        return dataclasses.replace(options, paths=tuple(path for path in paths if path not in absent))
+        return [path for path in paths if path not in absent]
 
     def empty_places(self) -> list[str]:
         """List directories that hold nothing, though logs are expected there: volumes may not be mounted on them."""
@@ -327,7 +317,7 @@ class LogTail:
         path = directory.root.path
         root = self._roots.get(path)
         if root is None:
-            root = self._roots[path] = _Root(path, self._options.read)
+            root = self._roots[path] = _Root(path, self._options.read.ending_at == "highWatermark")
             self._follow_checkpoint(root, directory.root)
         return root
 
@@ -350,15 +340,15 @@ class LogTail:
         root.high_watermarks = files.high_watermarks if is_brokers else {}
         if self._options.is_end_given:
             return
-        was_at, had_checkpoint = root.options.ending_at, is_brokers and status is not None
-        root.options = dataclasses.replace(options, ending_at="highWatermark" if had_checkpoint else "logEnd")
-        if not had_checkpoint and (is_new or was_at == "highWatermark"):
+        ended_there, has_checkpoint = root.ends_at_high_watermark, is_brokers and status is not None
+        root.ends_at_high_watermark = has_checkpoint
+        if not has_checkpoint and (is_new or ended_there):
             _log.log(
                 logging.WARNING if is_brokers else logging.INFO,
                 "%s is read to its log ends, because no checkpoint of a broker tells its high watermarks.",
                 root.path,
             )
-        if root.options.ending_at != was_at:
+        if has_checkpoint != ended_there:
             for each in root.partitions:
                 each.directory_status = None
 
@@ -450,7 +440,7 @@ class LogTail:
             lambda path: files if path == files.path else self._root_files(path)
         )
         try:
-            log = load_log(self._filesystem, directory, root.options, is_followed=True)
+            log = load_log(self._filesystem, directory, self._options.read, is_followed=True)
             if (
                 root.ends_at_high_watermark
                 and root.checkpoint_status is not None
@@ -459,7 +449,7 @@ class LogTail:
                 # A broker's checkpoint names a new partition some seconds later.
                 end_offset = log.log_start_offset
             else:
-                end_offset = limit_offset(log, root.options)
+                end_offset = self.limit_of(log).offset
             log.topic_id  # noqa: B018  (read here, where an error counts as a failed look)
         except SegmentLogError as error:
             self._note_failure(tailed, error)

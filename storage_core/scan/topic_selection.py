@@ -28,9 +28,9 @@ _are_matches_required: ContextVar[bool] = ContextVar("are_matches_required", def
 
 
 @contextmanager
-def matches_required(is_required: bool = True) -> Iterator[None]:
+def matches_required() -> Iterator[None]:
     """Make it an error, for as long as this is open, that a pattern or a partition that is named matches nothing."""
-    token = _are_matches_required.set(is_required)
+    token = _are_matches_required.set(True)
     try:
         yield
     finally:
@@ -45,35 +45,42 @@ def report_no_match(message: str) -> None:
 
 
 def select_partitions(
-    directories: Sequence[PartitionDirectory], options: ReadOptions
+    directories: Sequence[PartitionDirectory], options: ReadOptions, *, may_be_absent: bool = False
 ) -> list[PartitionDirectory]:
     """Select the partitions that the options ask for, in the order given.
+
+    Args:
+        directories: Those that there are.
+        options: What to read.
+        may_be_absent: Whether topics and partitions that are named may come later.
 
     Raises:
         OptionError: A topic that is named does not exist; or a match is required, and there is none.
     """
     if options.subscribe is not None:
-        _check_topics("subscribe", options.subscribe, directories)
+        if not may_be_absent:
+            _check_topics("subscribe", options.subscribe, directories)
         return [directory for directory in directories if directory.topic in options.subscribe]
     if options.assign is not None:
-        return _select_assigned(directories, options.assign)
+        return _select_assigned(directories, options.assign, may_be_absent=may_be_absent)
     if options.subscribe_pattern is not None:
         pattern = compile_java_pattern("subscribePattern", options.subscribe_pattern)
         matching = {topic for topic in _public_topics(directories) if pattern.search(topic)}
-        if not matching:
+        if not matching and not may_be_absent:
             report_no_match(f"subscribePattern {options.subscribe_pattern!r} matches no topic.")
         return [directory for directory in directories if directory.topic in matching]
     return [directory for directory in directories if not directory.is_internal]
 
 
 def _select_assigned(
-    directories: Sequence[PartitionDirectory], assign: Mapping[str, tuple[int, ...]]
+    directories: Sequence[PartitionDirectory], assign: Mapping[str, tuple[int, ...]], *, may_be_absent: bool
 ) -> list[PartitionDirectory]:
-    _check_topics("assign", assign, directories)
+    if not may_be_absent:
+        _check_topics("assign", assign, directories)
     assigned = {(topic, partition) for topic, partitions in assign.items() for partition in partitions}
     selected = [directory for directory in directories if directory.topic_partition in assigned]
     missing = assigned - {directory.topic_partition for directory in selected}
-    if missing:
+    if missing and not may_be_absent:
         report_no_match(f"assign names partitions that do not exist: {format_topic_partitions(missing)}.")
     return selected
 
