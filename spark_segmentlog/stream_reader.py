@@ -17,7 +17,7 @@ from spark_segmentlog.reader import arrow_schema, read_records_of
 from spark_segmentlog.tracebacks import raises_without_frames, without_frames
 from spark_segmentlog.workers import reduce_for_workers
 from storage_core.filesystem import FileSystem
-from storage_core.scan.stream import LogStream, json_of_offsets, offsets_of_json
+from storage_core.scan.stream import MicroBatchPlanner, json_of_offsets, offsets_of_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,16 +61,16 @@ class SegmentLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._columns = columns
         self._notices = tuple(notices)
         self._planned_on = socket.gethostname()
-        self._stream: LogStream | None = None
+        self._stream: MicroBatchPlanner | None = None
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
         return reduce_for_workers(self)
 
     @property
-    def _planner(self) -> LogStream:
+    def _planner(self) -> MicroBatchPlanner:
         # The reader that is sent to tasks has none.
         if self._stream is None:
-            self._stream = LogStream(FileSystem(), self._options)
+            self._stream = MicroBatchPlanner(FileSystem(), self._options)
             for notice in self._notices:
                 _logger.warning(notice)
             if self._options.limits.are_given and not HAS_ADMISSION_CONTROL:

@@ -39,7 +39,7 @@ from storage_core.scan.resolve import (
     resolve_start,
     resolved_each,
 )
-from storage_core.scan.tail import LogTail
+from storage_core.scan.tail import PartitionMonitor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 Offsets = Mapping[TopicPartition, int]
 """By topic and partition, the first offset that is not read yet."""
 # While nothing is new, looking takes this part of the time at most.
-_LOOKING_SHARE: Final = 1 / 20
+_POLLING_SHARE: Final = 1 / 20
 _LONGEST_PAUSE_S: Final = 0.5
 # How often a batch is planned while retention deletes segments of it.
 _ATTEMPTS: Final = 3
@@ -96,7 +96,7 @@ def json_of_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
     return by_topic
 
 
-class LogStream:
+class MicroBatchPlanner:
     """The micro-batches of one query, on its driver.
 
     Args:
@@ -107,23 +107,23 @@ class LogStream:
     def __init__(self, filesystem: FileSystem, options: StreamOptions) -> None:
         self._filesystem = filesystem
         self._options = options
-        self._tail = LogTail(filesystem, options)
+        self._monitor = PartitionMonitor(filesystem, options)
         if options.limits.max_offsets == 0:
             _log.warning("maxOffsetsPerTrigger is 0: as with Spark's Kafka source, the stream reads nothing.")
         self._initial: dict[TopicPartition, int] | None = None
-        # Partitions whose initial offset may be another one when the query starts again, and those of them that the
-        # first batch takes nothing of.
-        self._moving: set[TopicPartition] = set()
-        self._anchored: set[TopicPartition] = set()
+        # Partitions that may get another initial offset when the query starts again, and those of them that the first
+        # batch takes nothing of.
+        self._unrepeatable_starts: set[TopicPartition] = set()
+        self._held_in_first_batch: set[TopicPartition] = set()
         self._has_begun = False
-        self._pinned: dict[TopicPartition, int] | None = None
+        self._final_ends: dict[TopicPartition, int] | None = None
         self._position: Offsets | None = None
         self._has_planned = False
         self._triggered_s = -math.inf
         self._is_idle = False
         # The partitions that are known to be absent, or behind, and that a warning was about.
         self._told: set[TopicPartition] = set()
-        self._next_look_s = -math.inf
+        self._next_poll_s = -math.inf
 
     def initial_offsets(self) -> dict[TopicPartition, int]:
         """Where a new query starts. The first call decides.
@@ -133,8 +133,8 @@ class LogStream:
         """
         if self._initial is None:
             warn_of_seconds(self._options.read.starting, LatestBound())
-            ends = self._look()
-            check_bounds(self._options.read, [each.directory for each in self._tail.partitions.values()])
+            ends = self._poll()
+            check_bounds(self._options.read, [each.directory for each in self._monitor.partitions.values()])
             offsets = resolved_each(lambda each: self._initial_offset(*each), ends.items())
             self._initial = dict(zip(ends, offsets, strict=True))
         return self._initial
@@ -142,29 +142,29 @@ class LogStream:
     def _initial_offset(self, key: TopicPartition, latest_offset: int) -> int:
         """Where a partition starts."""
         options = self._options.read
-        log = self._tail.log_of(key)
+        log = self._monitor.log_of(key)
         requested = requested_bound(options.starting, log)
         if requested == LATEST_OFFSET:
             offset = latest_offset
         elif isinstance(requested, TimestampBound):
-            offset = resolve_start(log, options, self._tail.limit_of(log))
+            offset = resolve_start(log, options, self._monitor.limit_of(log))
         else:
             # An offset that is asked for need not be below a high watermark, which may be some seconds old.
             log = load_log(self._filesystem, log.directory, options)
             start_offset = resolve_start(log, options, ReadLimit(log))
             return self._resolved(log, start_offset, log.log_end_offset).start_offset
-        self._moving.add(key)
+        self._unrepeatable_starts.add(key)
         if offset >= latest_offset or self._options.is_start_relative:
-            self._anchored.add(key)
+            self._held_in_first_batch.add(key)
         return offset
 
     def pin_ends(self) -> None:
         """Read up to the present ends, and no further."""
-        self._pinned = self._look()
+        self._final_ends = self._poll()
 
     def newest_offsets(self) -> dict[TopicPartition, int]:
         """Where the partitions ended at the last look."""
-        return {key: each.end_offset for key, each in self._tail.partitions.items()}
+        return {key: each.end_offset for key, each in self._monitor.partitions.items()}
 
     def latest_offsets(self, start: Offsets | None = None, *, is_limited: bool = True) -> Offsets:
         """Where a micro-batch that begins at ``start`` ends; there, too, if there is nothing to read.
@@ -184,29 +184,40 @@ class LogStream:
         self._has_begun = True
         self._wait_while_idle()
         ends = self._known_ends(start)
-        if self._pinned is not None:
-            known = self._pinned.keys() | start.keys()
-            furthest = {key: max(self._pinned.get(key, 0), start.get(key, 0)) for key in known & ends.keys()}
+        if self._final_ends is not None:
+            known = self._final_ends.keys() | start.keys()
+            furthest = {
+                key: max(self._final_ends.get(key, 0), start.get(key, 0)) for key in known & ends.keys()
+            }
             ends = {key: min(ends[key], furthest_offset) for key, furthest_offset in furthest.items()}
         if is_first:
             # The first batch takes nothing of these, so that the checkpoint has their initial offsets.
-            ends |= {key: start[key] for key in self._anchored & ends.keys()}
+            ends |= {key: start[key] for key in self._held_in_first_batch & ends.keys()}
         if is_limited:
             ends = self._limited(start, ends)
         self._is_idle = ends == start
         return start if self._is_idle else ends
 
-    def _look(self) -> dict[TopicPartition, int]:
+    def _poll(self) -> dict[TopicPartition, int]:
         begun_s = time.monotonic()
-        ends = self._tail.look()
-        looked_s = time.monotonic()
-        pause_s = min((looked_s - begun_s) / _LOOKING_SHARE, _LONGEST_PAUSE_S)
-        self._next_look_s = looked_s + pause_s
+        ends = self._monitor.poll()
+        polled_s = time.monotonic()
+        pause_s = min((polled_s - begun_s) / _POLLING_SHARE, _LONGEST_PAUSE_S)
+        self._next_poll_s = polled_s + pause_s
+        for (topic, number), tailed in self._monitor.partitions.items():
+            if tailed.moved_from_topic_id is not None:
+                raise LogDirectoryError(
+                    f"Expected the topic id {tailed.moved_from_topic_id} of {topic}-{number}, whose records this stream "
+                    f"has read, found {tailed.topic_id}: another volume is mounted here, or the topic was created anew on "
+                    "another disk. Mount the right one and start the query again, or read the new topic with a new "
+                    "checkpoint.",
+                    path=tailed.directory.path,
+                )
         return ends
 
     def _wait_while_idle(self) -> None:
         if self._is_idle:
-            time.sleep(max(0.0, self._next_look_s - time.monotonic()))
+            time.sleep(max(0.0, self._next_poll_s - time.monotonic()))
 
     def _known_ends(self, start: Offsets) -> dict[TopicPartition, int]:
         """Return where partitions end for a reader that has read up to ``start``, also those that are not there now.
@@ -214,8 +225,8 @@ class LogStream:
         Spark writes down what becomes of this before it plans the batch, so no partition leaves the offsets, and none goes
         back unless its records were certainly taken away.
         """
-        ends = self._look()
-        if start and not self._tail.has_log_directory:
+        ends = self._poll()
+        if start and not self._monitor.has_log_directory:
             raise LogDirectoryError(
                 "Expected the log directory that this stream reads, found nothing. Mount or restore it, and start the "
                 "query again. If it was moved, start the query with its new path.",
@@ -225,7 +236,7 @@ class LogStream:
         for key in start.keys() & ends.keys():
             end_offset = self._end_after(key, start[key], ends[key])
             if end_offset is None:
-                behind[key] = self._tail.log_of(key).log_end_offset
+                behind[key] = self._monitor.log_of(key).log_end_offset
             ends[key] = start[key] if end_offset is None else end_offset
         absent = start.keys() - ends.keys()
         self._report_absent({key: start[key] for key in absent - self._told})
@@ -235,7 +246,7 @@ class LogStream:
 
     def _end_after(self, key: TopicPartition, start: int, end: int) -> int | None:
         """Return where a partition ends for a reader that has read up to ``start``; None if the log ends before that."""
-        tailed = self._tail.partitions[key]
+        tailed = self._monitor.partitions[key]
         if tailed.rewound_to is not None:
             if tailed.rewound_to < start:
                 return tailed.rewound_to
@@ -243,7 +254,7 @@ class LogStream:
             tailed.rewound_to = None
         # A high watermark may be older than the offsets of a checkpoint, and a last stable offset lower than they are if
         # the isolation level was another one.
-        if end >= start or self._tail.log_of(key).log_end_offset >= start:
+        if end >= start or self._monitor.log_of(key).log_end_offset >= start:
             return max(start, end)
         return None
 
@@ -276,7 +287,7 @@ class LogStream:
                 f"[KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED] Partition {_name(key)}'s offset was changed from "
                 f"{start[key]} to {end_offset}: this is an older copy, or the log was truncated or created anew."
             )
-            path = self._tail.partitions[key].directory.path
+            path = self._monitor.partitions[key].directory.path
             if self._options.read.fail_on_data_loss:
                 raise DataLossError(
                     f"{text} Nothing is skipped or read again: if it is an older copy, put the newer one back and start "
@@ -292,7 +303,7 @@ class LogStream:
 
     def _empty_places(self) -> str:
         """Return a sentence about directories that volumes may have to be mounted on; nothing if there are none."""
-        places = self._tail.empty_places()
+        places = self._monitor.empty_places()
         shown = ", ".join(places[:_SHOWN_PLACES]) + (" and others" if len(places) > _SHOWN_PLACES else "")
         return f" Nothing is in {shown}: is a volume not mounted?" if places else ""
 
@@ -302,7 +313,7 @@ class LogStream:
             return ends
         begins = {key: self._begin(key, start) for key, end in ends.items() if end > start.get(key, -1)}
         sizes = {key: ends[key] - begin for key, begin in begins.items() if ends[key] > begin}
-        if limits.min_offsets is not None and self._pinned is None and self._waits(sum(sizes.values())):
+        if limits.min_offsets is not None and self._final_ends is None and self._waits(sum(sizes.values())):
             return {key: start[key] for key in ends if key in start}
         if limits.max_offsets is not None:
             for key, share in shares(sizes, limits.max_offsets).items():
@@ -313,7 +324,7 @@ class LogStream:
         return ends
 
     def _begin(self, key: TopicPartition, start: Offsets) -> int:
-        return start[key] if key in start else self._tail.log_of(key).log_start_offset
+        return start[key] if key in start else self._monitor.log_of(key).log_start_offset
 
     def _waits(self, new_offsets: int) -> bool:
         """Whether a batch waits for more records; the first one of a run never does."""
@@ -331,7 +342,7 @@ class LogStream:
         """Ends that keep ranges of offsets within a number of bytes, shared in proportion to what each has."""
         ranges = []
         for key, (begin, end) in wanted.items():
-            log = self._tail.log_of(key)
+            log = self._monitor.log_of(key)
             ranges.append(PartitionRange(log, max(begin, log.log_start_offset), end))
         sizes = {
             (each.topic, each.partition): sum(span.size_bytes for span in locate_spans(each))
@@ -354,7 +365,7 @@ class LogStream:
         # some may start after its end. Spark 4.0 and 4.1 plan the empty batch at its end before they repeat it.
         is_first = start == self._initial and (self._position is None or self._position == end)
         self._position = end
-        moving = self._moving if is_first else ()
+        may_start_later = self._unrepeatable_starts if is_first else ()
         if not is_first:
             self._check_deleted(start.keys() - end.keys())
         wanted: dict[TopicPartition, tuple[int | None, int]] = {}
@@ -362,7 +373,7 @@ class LogStream:
             start_offset = start.get(key)
             if start_offset is None or start_offset < end_offset:
                 wanted[key] = start_offset, end_offset
-            elif start_offset > end_offset and key not in moving:
+            elif start_offset > end_offset and key not in may_start_later:
                 self._report_loss(
                     "PARTITION_OFFSET_CHANGED",
                     f"Partition {_name(key)}'s offset was changed from {start_offset} to {end_offset}: it was "
@@ -395,9 +406,9 @@ class LogStream:
         self, keys: Iterable[TopicPartition], watch: CommitWatch
     ) -> dict[TopicPartition, PartitionDirectory]:
         """The directories of partitions as they are now."""
-        if not all(key in self._tail.partitions for key in keys):
+        if not all(key in self._monitor.partitions for key in keys):
             # Nothing was looked at in this run.
-            self._look()
+            self._poll()
         found = {}
         roots: dict[str, LogDirectoryFiles] = {}
 
@@ -406,11 +417,11 @@ class LogStream:
                 watch.observe(path)
                 roots[path] = LogDirectoryFiles(self._filesystem, path)
                 roots[path].visibility = watch.visibility_of(path)
-                roots[path].reported = self._tail.reported_of(path)
+                roots[path].reported = self._monitor.reported_of(path)
             return roots[path]
 
         for key in keys:
-            tailed = self._tail.partitions.get(key)
+            tailed = self._monitor.partitions.get(key)
             if tailed is None or not self._exists(tailed.directory):
                 self._check_deleted([key])
                 continue
@@ -486,10 +497,10 @@ def backlog(
     Raises:
         SegmentLogError: A log cannot be read.
     """
-    tail = LogTail(filesystem, options)
+    monitor = PartitionMonitor(filesystem, options)
     left = {}
-    for key, end_offset in tail.look().items():
-        log = tail.log_of(key)
+    for key, end_offset in monitor.poll().items():
+        log = monitor.log_of(key)
         wanted = PartitionRange(log, max(read.get(key, 0), log.log_start_offset), end_offset)
         if not wanted.is_empty:
             left[key] = wanted.size, sum(span.size_bytes for span in locate_spans(wanted))

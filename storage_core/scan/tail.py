@@ -21,6 +21,7 @@ from storage_core.directory.log_directory_files import LOCK_FILE, is_log_directo
 from storage_core.directory.visibility import CommitWatch, read_visibility
 from storage_core.errors import LogDirectoryError, SegmentLogError
 from storage_core.filesystem.values import MissingError
+from storage_core.scan.pruning import prune_partition
 from storage_core.scan.resolve import ReadLimit, load_log, split_paths
 from storage_core.scan.topic_selection import select_partitions
 
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 
     from storage_core.directory import PartitionDirectory, PartitionLog
     from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
-    from storage_core.options import ReadOptions, StreamOptions
     from storage_core.options.bounds import TopicPartition
+    from storage_core.options.predicate import Predicate
+    from storage_core.options.read_options import ReadOptions, StreamOptions
 
 
 _log = logging.getLogger(__name__)
@@ -93,6 +95,8 @@ class TailedPartition:
         active_status: Its status before the last look.
         directory_status: The directory's status before the last look; None to look again in any case.
         topic_id: The topic's id, which a topic that is created anew does not have.
+        moved_from_topic_id: The id of the topic that was read in another log directory, if the log here is of another
+            topic of that name; None otherwise.
         truncations_bytes: How much of the log directory's list of truncations was taken into account.
         notices: What the last look told of the log.
         failures: How many looks failed, one after the other, since ``failing_since_s``.
@@ -106,6 +110,7 @@ class TailedPartition:
     active_status: FileStatus | None = None
     directory_status: FileStatus | None = None
     topic_id: str | None = None
+    moved_from_topic_id: str | None = None
     truncations_bytes: int = 0
     notices: frozenset[str] = frozenset()
     failures: int = 0
@@ -136,41 +141,51 @@ class _Root:
     left_out: set[TopicPartition] = field(default_factory=set)
 
 
-class LogTail:
-    """The partitions that a stream reads, and where they end.
+class PartitionMonitor:
+    """The partitions that a read goes on with, and where they end.
 
     Args:
         filesystem: Where to look.
         options: What to read.
+        condition: Partitions that it rules out are not looked at.
 
     Attributes:
         partitions: Those that exist.
+        examined: The logs of those that may have changed before the last poll, as they were then.
         has_log_directory: Whether any of the paths leads to a log directory, with or without partitions.
     """
 
-    def __init__(self, filesystem: FileSystem, options: StreamOptions) -> None:
+    def __init__(
+        self, filesystem: FileSystem, options: StreamOptions, condition: Predicate | None = None
+    ) -> None:
         self.partitions: dict[TopicPartition, TailedPartition] = {}
+        self.examined: dict[TopicPartition, PartitionLog] = {}
         self.has_log_directory = False
         self._filesystem = filesystem
         self._options = options
+        self._condition = condition
         self._watch = CommitWatch(filesystem)
         self._roots: dict[str, _Root] = {}
         self._reported: dict[str, set[tuple[str, int]]] = {}
-        # Those that existed in an earlier look, as they were then.
+        # Those that an earlier poll found, as they were then.
         self._absent: dict[TopicPartition, TailedPartition] = {}
         # By path, the status of the directories whose entries are partitions or log directories, and whether a later
         # change will show in it.
         self._places: dict[str, tuple[FileStatus | None, bool]] = {}
         self._searched_s = -float("inf")
 
-    def look(self) -> dict[TopicPartition, int]:
-        """Look for new partitions and new records; return where each partition ends.
+    def poll(self) -> dict[TopicPartition, int]:
+        """Look for new partitions and new records.
 
         All rows of a job that is committed meanwhile are within these ends, or none is.
 
+        Returns:
+            By partition, the offset that it ends at.
+
         Raises:
-            SegmentLogError: A log cannot be read, in several looks one after the other.
+            SegmentLogError: A log cannot be read, in several polls one after the other.
         """
+        self.examined = {}
         for _ in range(_LOOKS_BETWEEN_COMMITS):
             changed_roots = self._changed_roots()
             have_places_changed = self._have_places_changed()
@@ -183,7 +198,7 @@ class LogTail:
                 break
         else:
             _log.warning(
-                "Jobs are committed faster than their partitions can be looked at. The stream looks again."
+                "Jobs are committed faster than their partitions can be looked at. They are looked at again."
             )
         return {key: each.end_offset for key, each in self.partitions.items()}
 
@@ -235,10 +250,14 @@ class LogTail:
             found = present_partitions(
                 self._filesystem, self._options.read, paths, self._watch, is_repeated=not is_first
             )
+        if self._condition is not None:
+            found = [
+                each for each in found if not prune_partition(self._condition, *each.topic_partition).is_empty
+            ]
         self.has_log_directory = bool(found) or self._leads_to_log_directory(paths)
         if paths and not found and is_first:
             _log.warning(
-                "Nothing to read yet in %s. The stream waits for its first partition.",
+                "Nothing to read yet in %s. Waits for the first partition.",
                 ", ".join(self._options.read.paths),
             )
         known = self._absent | self.partitions
@@ -284,7 +303,7 @@ class LogTail:
         absent = [path for path in paths if self._filesystem.status(path, follow_symlinks=True) is None]
         if is_first:
             for path in absent:
-                _log.warning("%s does not exist yet. The stream waits for it.", path)
+                _log.warning("%s does not exist yet. Waits for it.", path)
         return [path for path in paths if path not in absent]
 
     def empty_places(self) -> list[str]:
@@ -401,6 +420,7 @@ class LogTail:
             return False
         for tailed, end in found:
             if end is not None:
+                self.examined[tailed.directory.topic_partition] = end[0]
                 self._note(tailed, *end)
         if root.ends_at_high_watermark:
             self._report_left_out(root, [end[0] for _, end in found if end is not None])
@@ -460,12 +480,21 @@ class LogTail:
         tailed.notices = frozenset(log.notices)
         return log, end_offset
 
-    def _note_failure(self, tailed: TailedPartition, error: SegmentLogError) -> None:
+    def look_again(self, tailed: TailedPartition) -> bool:
+        """Look into a partition in the next poll in any case.
+
+        Returns:
+            False if its directory is gone: the next poll searches for it.
+        """
         tailed.directory_status = None
         directories = (tailed.directory, *tailed.directory.copies)
-        if any(self._filesystem.status(each.path, follow_symlinks=True) is None for each in directories):
-            # Deleted, or moved away: the next search will tell.
-            self._places = dict.fromkeys(self._places, _UNKNOWN)
+        if all(self._filesystem.status(each.path, follow_symlinks=True) is not None for each in directories):
+            return True
+        self._places = dict.fromkeys(self._places, _UNKNOWN)
+        return False
+
+    def _note_failure(self, tailed: TailedPartition, error: SegmentLogError) -> None:
+        if not self.look_again(tailed):
             return
         tailed.failures += 1
         if tailed.failures == 1:
@@ -501,14 +530,7 @@ class LogTail:
         if tailed.active_path and since_bytes <= root.visibility.truncations_bytes:
             rewound_to = truncated_to(self._filesystem, root.path, log.topic, log.partition, since_bytes)
         if None not in (tailed.topic_id, log.topic_id) and log.topic_id != tailed.topic_id:
-            if not tailed.active_path:
-                raise LogDirectoryError(
-                    f"Expected the topic id {tailed.topic_id} of {log.topic}-{log.partition}, whose records this stream "
-                    f"has read, found {log.topic_id}: another volume is mounted here, or the topic was created anew on "
-                    "another disk. Mount the right one and start the query again, or read the new topic with a new "
-                    "checkpoint.",
-                    path=log.path,
-                )
+            tailed.moved_from_topic_id = None if tailed.active_path else tailed.topic_id
             _log.warning("The topic of %s-%d was deleted and created anew.", log.topic, log.partition)
             rewound_to = log.log_start_offset
         if rewound_to is not None:

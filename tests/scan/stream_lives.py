@@ -380,7 +380,7 @@ class Life:
 
 def live(folder: Path, seeds: range, monkeypatch, steps: int = 30) -> Counter[str]:
     """Live some lives, and count what happened in them."""
-    monkeypatch.setattr(stream.LogStream, "_wait_while_idle", lambda self: None)
+    monkeypatch.setattr(stream.MicroBatchPlanner, "_wait_while_idle", lambda self: None)
     # As if a minute went by between two looks.
     monkeypatch.setattr(tail, "_QUIET_S", -1)
     total: Counter[str] = Counter()

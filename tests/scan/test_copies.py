@@ -16,7 +16,7 @@ from storage_core.scan.explanation import explain_plan
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import project, record_schema
-from storage_core.scan.stream import LogStream
+from storage_core.scan.stream import MicroBatchPlanner
 from tests.scan.conftest import PartitionBuilder
 from tests.scan.copies import batches, offsets_of, write_copy
 
@@ -25,7 +25,7 @@ def stream_offsets(*paths, **options):
     """The offsets that the first micro-batch of a stream returns."""
     filesystem = FileSystem()
     raw = {"path": [*map(str, paths)], "starting_offsets": "earliest", **options}
-    stream = LogStream(filesystem, parse_stream_options(raw))
+    stream = MicroBatchPlanner(filesystem, parse_stream_options(raw))
     schema = project(record_schema(), ("offset",))
     plan = stream.plan(stream.initial_offsets(), stream.latest_offsets())
     read = (batch for task in plan.tasks for batch in read_task(filesystem, task, schema))
@@ -232,7 +232,7 @@ class TestUnion:
         old, new = backups
         filesystem = FileSystem()
         raw = {"path": [str(old), str(new)], "starting_offsets": "earliest", "ending_at": "logEnd"}
-        stream = LogStream(filesystem, parse_stream_options(raw))
+        stream = MicroBatchPlanner(filesystem, parse_stream_options(raw))
         assert stream.latest_offsets(stream.initial_offsets()) == {("orders", 0): 200}
         make_newer(new / "orders-0", 200, 230, 1, segment=150)
         assert stream.latest_offsets({("orders", 0): 200}) == {("orders", 0): 230}
@@ -255,7 +255,7 @@ class TestUnion:
     def test_a_stream_goes_on_without_a_copy_that_has_gone(self, tmp_path):
         partition = write_copy(tmp_path / "roots" / "a", {0: batches(0, 50)})
         write_copy(tmp_path / "roots" / "b", {0: batches(0, 50)})
-        stream = LogStream(
+        stream = MicroBatchPlanner(
             FileSystem(), parse_stream_options({"path": str(tmp_path / "roots"), "ending_at": "logEnd"})
         )
         assert stream.initial_offsets() == {("orders", 0): 50}

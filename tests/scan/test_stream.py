@@ -18,7 +18,7 @@ from storage_core.filesystem import FileSystem
 from storage_core.options import parse_stream_options
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import project, record_schema
-from storage_core.scan.stream import LogStream, json_of_offsets, offsets_of_json, shares
+from storage_core.scan.stream import MicroBatchPlanner, json_of_offsets, offsets_of_json, shares
 from tests.examples import examples
 from tests.log.logs import Clock, append, name, open_directory, table
 
@@ -56,7 +56,7 @@ class Query:
         """Start the query, or start it again after it was killed; repeat the batch that was not committed."""
         self.options |= changed
         self.filesystem = FileSystem()
-        self.stream = LogStream(self.filesystem, parse_stream_options(self.options))
+        self.stream = MicroBatchPlanner(self.filesystem, parse_stream_options(self.options))
         if self.ends and not self.knows_starts:
             # What Spark 4.0 and 4.1 do instead of passing the start.
             last = offsets_of_json(json.loads(self.ends[-1]))

@@ -62,7 +62,7 @@ def absence(request, disks):
 
 def search_now(running):
     """Look for directories that match a glob, which a stream does every thirty seconds."""
-    running.stream._tail._searched_s = -float("inf")
+    running.stream._monitor._searched_s = -float("inf")
 
 
 class TestAVolumeThatIsNotMounted:

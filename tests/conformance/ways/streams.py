@@ -13,7 +13,7 @@ from storage_core.filesystem import FileSystem
 from storage_core.options import parse_stream_options
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import record_schema
-from storage_core.scan.stream import LogStream
+from storage_core.scan.stream import MicroBatchPlanner
 
 if TYPE_CHECKING:
     from conformance.case_under_test import CaseUnderTest, Options
@@ -42,7 +42,7 @@ def _micro_batches(case: CaseUnderTest, limits: Options) -> None:
 def _rows(case: CaseUnderTest, options: Options) -> pa.Table:
     parsed = parse_stream_options({**options, "path": str(case.logs)})
     filesystem = FileSystem()
-    running, repeating, restarted = (LogStream(filesystem, parsed) for _ in range(3))
+    running, repeating, restarted = (MicroBatchPlanner(filesystem, parsed) for _ in range(3))
     schema = record_schema(include_headers=True)
     batches = []
     start = initial = running.initial_offsets()
