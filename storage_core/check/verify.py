@@ -27,8 +27,9 @@ from storage_core.check.node_check import compare_roots
 from storage_core.check.partition_check import PlannedPartition, check_partition, with_topic_ids_compared
 from storage_core.check.root_check import RootCheck
 from storage_core.check.segment_check import SegmentFacts, SegmentTask, check_segment
+from storage_core.directory.consistent import GONE, list_again_if_gone
 from storage_core.directory.segment_listing import FileNames, SegmentListing, list_segments
-from storage_core.errors import DataLossError, LogDirectoryError
+from storage_core.errors import LogDirectoryError
 from storage_core.filesystem import FileSystem
 from storage_core.filesystem.values import MissingError
 from storage_core.segment import SegmentReader
@@ -250,32 +251,23 @@ def _unreadable_partition(
     )
 
 
-# How often a partition that a running broker changes is verified anew.
-_ATTEMPTS: Final = 3
-
-
 def _again_if_replaced(
     filesystem: FileSystem, partition: PlannedPartition, facts: list[SegmentFacts | None]
 ) -> tuple[PlannedPartition, list[SegmentFacts | None]]:
     """Verify a partition of which a file was removed or replaced since the listing once more."""
-    for _ in range(_ATTEMPTS):
-        if None not in facts:
-            break
-        first = partition.tasks[0]
-        try:
-            listed = _planned(filesystem, partition.place, first.is_deep, first.max_batch_bytes)
-        except FileNotFoundError:
-            # The whole partition is gone.
-            break
-        if not listed.tasks:
-            break
-        partition, facts = listed, []
-        for task in listed.tasks:
-            found = _check(filesystem, task)
-            if isinstance(found, LogDirectoryError):
-                raise found
-            facts.append(found)
-    return partition, facts
+    if None not in facts:
+        return partition, facts
+    first = partition.tasks[0]
+
+    def verified() -> tuple[PlannedPartition, list[SegmentFacts | None]]:
+        listed = _planned(filesystem, partition.place, first.is_deep, first.max_batch_bytes)
+        return listed, [check_segment(filesystem, task) for task in listed.tasks]
+
+    try:
+        listed, found = list_again_if_gone(verified)
+    except GONE:
+        return partition, facts
+    return (listed, found) if found else (partition, facts)
 
 
 # A process takes half a second to start. Decoding takes longer than checksums, above all of compressed records.
@@ -332,7 +324,7 @@ class _Checks:
 def _check(filesystem: FileSystem, task: SegmentTask) -> _Checked:
     try:
         return check_segment(filesystem, task)
-    except (FileNotFoundError, DataLossError):
+    except GONE:
         return None
     except LogDirectoryError as error:
         return error

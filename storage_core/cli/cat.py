@@ -177,7 +177,8 @@ def _read(
 
 def _tasks_in_turn(filesystem: FileSystem, options: ReadOptions) -> Iterator[ScanTask]:
     """Plan partition by partition: the first records are printed before the last partitions are looked at."""
-    from storage_core.directory.visibility import CommitWatch, read_consistently  # noqa: PLC0415
+    from storage_core.directory.consistent import read_consistently  # noqa: PLC0415
+    from storage_core.directory.visibility import CommitWatch  # noqa: PLC0415
     from storage_core.options.bounds import warn_of_seconds  # noqa: PLC0415
     from storage_core.scan.plan import plan_ranges  # noqa: PLC0415
     from storage_core.scan.resolve import (  # noqa: PLC0415

@@ -2,15 +2,15 @@
 
 A commit changes partition after partition, and makes its rows visible by one line in
 ``.segmentlog-commits``. While its journal exists without that line, readers see each partition that
-it names with its previous log end, and new partitions do not exist. Nothing is locked: a read is
-repeated if a commit began or became visible meanwhile, or a log was truncated.
+it names with its previous log end, and new partitions do not exist. Nothing is locked: `read_consistently`
+repeats a read if a commit began or became visible meanwhile, or a log was truncated.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint.truncations_file import is_truncation_under_way, truncations_bytes
 from storage_core.commit_files.commits_file import CommitEntry, read_last_commit
@@ -20,17 +20,11 @@ from storage_core.commit_files.journal import (
     parse_own_journal,
     read_journal_bytes,
 )
-from storage_core.errors import DataLossError, SegmentLogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from storage_core.filesystem import FileSystem
-
-
-# Planning is faster than a commit or the pause between two, so the second attempt usually succeeds.
-_ATTEMPTS: Final = 10
-_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,28 +118,3 @@ class CommitWatch:
     def is_truncating(self) -> bool:
         """Whether a truncation in these directories is under way, or was interrupted."""
         return any(is_truncation_under_way(self._filesystem, root) for root in self.known)
-
-
-def read_consistently(watch: CommitWatch, read: Callable[[CommitWatch], _Found]) -> _Found:
-    """Repeat a read until no commit began or became visible during it, and no log was truncated.
-
-    An error counts only then, too. During a truncation, or after an interrupted one, it counts only if every
-    attempt fails.
-
-    Raises:
-        DataLossError: Commits or truncations followed each other too quickly.
-    """
-    for attempts_left in reversed(range(_ATTEMPTS)):
-        try:
-            found = read(watch)
-        except SegmentLogError:
-            if not watch.has_changed() and (not attempts_left or not watch.is_truncating()):
-                raise
-        else:
-            if not watch.has_changed():
-                return found
-    message = (
-        "Expected to read this log directory between two commits or truncations, found that one interfered with "
-        f"each of {_ATTEMPTS} attempts. Read again, or commit less often."
-    )
-    raise DataLossError(message, path=", ".join(watch.known))

@@ -11,7 +11,8 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from storage_core.directory.visibility import CommitWatch, read_consistently
+from storage_core.directory.consistent import read_consistently
+from storage_core.directory.visibility import CommitWatch
 from storage_core.errors import DataLossError, LogTruncationError, OptionError, SegmentLogError
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.options.bounds import LatestBound, TimestampBound

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog
-from storage_core.directory.visibility import CommitWatch, Visibility, read_consistently
+from storage_core.directory.consistent import list_again_if_gone, read_consistently
+from storage_core.directory.visibility import CommitWatch, Visibility
 from storage_core.errors import (
-    DataLossError,
     LogTruncationError,
     OffsetOutOfRangeError,
     OptionError,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader
 
 
-_READ_ATTEMPTS: Final = 3
 # Kafka's ListOffsetsRequest gives these negative timestamps a meaning.
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -126,19 +125,17 @@ class LogQueries:
             LogTruncationError: The log was truncated or deleted meanwhile.
         """
         state = self._live_state
-        for attempts_left in reversed(range(_READ_ATTEMPTS)):
-            try:
-                if state is None:
-                    return self.ask_disk(lambda log: query(log, None))
-                return self._ask_state(state, query, with_file_names=with_file_names)
-            except DataLossError:
-                if not attempts_left:
-                    raise
-                if state is not None:
-                    # A thread that removes segments publishes the remaining ones only at the end.
-                    with state.lock:
-                        pass
-        raise AssertionError
+        if state is None:
+            return self.ask_disk(lambda log: query(log, None))
+
+        def wait_for_removal() -> None:
+            # A thread that removes segments publishes the remaining ones only at the end.
+            with state.lock:
+                pass
+
+        return list_again_if_gone(
+            lambda: self._ask_state(state, query, with_file_names=with_file_names), wait_for_removal
+        )
 
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
         """The leader epochs of the log, including those of batches that are still in memory."""

@@ -26,12 +26,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from storage_core.cached_property import cached_property
-from storage_core.errors import CorruptError, CorruptRecordError, DataLossError, UnsupportedFormatError
+from storage_core.errors import CorruptError, CorruptRecordError, UnsupportedFormatError
 from storage_core.record import BatchHeader, ControlType, control_type
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment import AbortedTransaction, DamagedRange, SegmentReader
 from storage_core.segment.file_names import (
-    DELETED_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     offset_index_file_name,
     transaction_index_file_name,
@@ -118,27 +117,21 @@ class TransactionReplay:
     def _walk_again_if_replaced(
         self, index: int, end_offset: int, upper_bound_offset: int | None
     ) -> list[AbortedTransaction]:
-        """Walk a segment; again if a live broker has renamed or replaced its file since the listing."""
+        """Walk a segment, from the same state each time that a live broker has replaced its file since the listing."""
         segments = self._log.segments
         # A segment of which only a part is read may have anything after it.
         is_last = index == len(segments) - 1 or segments.end_offset(index) != segments.next_base_offset(index)
         next_offset, undecided = self.next_offset, list(self.undecided)
         first_offsets, doubtful = dict(self._open), dict(self._doubtful)
-        for reopen in (None, "", DELETED_SUFFIX):
-            segment = segments[index] if reopen is None else segments.reopen(index, reopen)
-            try:
-                if self._log.skip_damage:
-                    return self._walk_over_damage(segment, end_offset, upper_bound_offset)
-                return self._walk_or_blame(segment, end_offset, upper_bound_offset, is_last=is_last)
-            except (FileNotFoundError, DataLossError):
-                self.next_offset, self.undecided = next_offset, list(undecided)
-                self._open, self._doubtful = dict(first_offsets), dict(doubtful)
-        raise DataLossError(
-            "Expected a segment that was listed a moment ago, found it deleted by retention or a cleaner. "
-            "Read again.",
-            path=self._log.path,
-            offset=segments.base_offsets[index],
-        )
+
+        def walk(segment: SegmentReader) -> list[AbortedTransaction]:
+            self.next_offset, self.undecided = next_offset, list(undecided)
+            self._open, self._doubtful = dict(first_offsets), dict(doubtful)
+            if self._log.skip_damage:
+                return self._walk_over_damage(segment, end_offset, upper_bound_offset)
+            return self._walk_or_blame(segment, end_offset, upper_bound_offset, is_last=is_last)
+
+        return self._log.read_segment(index, walk)
 
     def _walk_or_blame(
         self, segment: SegmentReader, end_offset: int, upper_bound_offset: int | None, *, is_last: bool

@@ -14,8 +14,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from storage_core.directory.visibility import CommitWatch, read_consistently
-from storage_core.errors import DataLossError
+from storage_core.directory.consistent import read_consistently
+from storage_core.directory.visibility import CommitWatch
 from storage_core.options.bounds import warn_of_seconds
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.offset_ranges import PartitionRange, RangePieces, locate_spans, split_ranges
@@ -102,8 +102,6 @@ def _sizes(spans: SpanList) -> Iterator[tuple[int, int]]:
 
 # After this many pieces in one batch, its records are looked at: it may claim more offsets than it has records.
 _MOST_REPETITIONS: Final = 64
-# How often a read of a live directory is planned before it fails.
-_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +158,7 @@ def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate
     def plan(watch: CommitWatch) -> ScanPlan:
         return _plan(resolve(filesystem, options, condition, watch), options, condition)
 
-    for attempts_left in reversed(range(_ATTEMPTS)):
-        try:
-            return read_consistently(CommitWatch(filesystem), plan)
-        except DataLossError:
-            # Retention or a cleaner was faster than the planning: list again.
-            if not attempts_left:
-                raise
-    raise AssertionError
+    return read_consistently(CommitWatch(filesystem), plan)
 
 
 def plan_partition(wanted: PartitionRange, options: ReadOptions) -> ScanPlan:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.directory import LogDirectoryFiles
-from storage_core.directory.visibility import CommitWatch, read_consistently
+from storage_core.directory.consistent import read_consistently
+from storage_core.directory.visibility import CommitWatch
 from storage_core.errors import DataLossError, LogDirectoryError, OptionError
 from storage_core.options.bounds import (
     LATEST_OFFSET,
@@ -55,8 +56,6 @@ Offsets = Mapping[TopicPartition, int]
 # While nothing is new, looking takes this part of the time at most.
 _POLLING_SHARE: Final = 1 / 20
 _LONGEST_PAUSE_S: Final = 0.5
-# How often a batch is planned while retention deletes segments of it.
-_ATTEMPTS: Final = 3
 _SHOWN_PARTITIONS: Final = 20
 _SHOWN_PLACES: Final = 5
 _TO_READ_ON: Final = "Set failOnDataLoss to false to read what is left."
@@ -379,17 +378,9 @@ class MicroBatchPlanner:
                     f"Partition {_name(key)}'s offset was changed from {start_offset} to {end_offset}: it was "
                     "truncated, or created anew.",
                 )
-        for attempts_left in reversed(range(_ATTEMPTS)):
-            try:
-                plan = self._planned(wanted)
-            except DataLossError:
-                # Retention or a cleaner was faster than the planning: list again.
-                if not attempts_left:
-                    raise
-            else:
-                self._has_planned |= bool(wanted)
-                return plan
-        raise AssertionError
+        plan = self._planned(wanted)
+        self._has_planned |= bool(wanted)
+        return plan
 
     def _planned(self, wanted: Mapping[TopicPartition, tuple[int | None, int]]) -> ScanPlan:
         if not wanted:

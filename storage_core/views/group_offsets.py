@@ -24,7 +24,8 @@ import pyarrow as pa
 
 from storage_core.checkpoint import PARTITION_METADATA, read_partition_metadata
 from storage_core.directory import find_partitions
-from storage_core.directory.visibility import CommitWatch, read_consistently
+from storage_core.directory.consistent import read_consistently
+from storage_core.directory.visibility import CommitWatch
 from storage_core.errors import CorruptError, CorruptRecordError, LogDirectoryError, UnsupportedFormatError
 from storage_core.internal_records.internal_records import (
     CoordinatorRecord,

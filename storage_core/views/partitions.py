@@ -23,6 +23,7 @@ from storage_core.checkpoint import (
     read_partition_metadata,
 )
 from storage_core.directory import LogDirectoryFiles, PartitionLog
+from storage_core.directory.consistent import list_again_if_gone
 from storage_core.directory.discovery import preferred_replica
 from storage_core.directory.segment_listing import FileNames, SegmentListing
 from storage_core.directory.visibility import NOTHING_COMMITTED
@@ -125,8 +126,6 @@ _PARTITIONS_IN_A_TASK: Final = 64
 # An unlikely run of empty segments is not followed further.
 _MOST_EMPTY: Final = 16
 _MOST_NAMED: Final = 100
-# Of a directory that a broker changes meanwhile.
-_ATTEMPTS: Final = 3
 _BASE_OFFSET_DIGITS: Final = 20
 
 
@@ -392,20 +391,20 @@ def summarize_partition(
         choice.replicas,
         choice.conflict,
     )
-    for _ in range(_ATTEMPTS):
-        try:
-            return _summarized(
+    try:
+        return list_again_if_gone(
+            lambda: _summarized(
                 filesystem, summary, place, root, exact=exact, with_last_stable_offset=with_last_stable_offset
             )
-        except (MissingError, DataLossError):
-            # A live broker renames and deletes files and directories.
-            if filesystem.status(place.path) is None:
-                return None
-        except LogDirectoryError as error:
-            return replace(summary, unreadable=str(error))
-    return replace(
-        summary, unreadable=f"Its files were replaced faster than they could be examined. [{place.path}]"
-    )
+        )
+    except (MissingError, DataLossError):
+        if filesystem.status(place.path) is None:
+            return None
+        return replace(
+            summary, unreadable=f"Its files were replaced faster than they could be examined. [{place.path}]"
+        )
+    except LogDirectoryError as error:
+        return replace(summary, unreadable=str(error))
 
 
 def _summarized(

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from storage_core.directory.visibility import CommitWatch, read_consistently
+from storage_core.directory.consistent import read_consistently
+from storage_core.directory.visibility import CommitWatch
 from storage_core.errors import DataLossError, LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.filesystem.values import MissingError

@@ -4,10 +4,10 @@ import pytest
 
 from storage_core.commit_files.commits_file import CommitEntry, append_commit, read_commits_file
 from storage_core.commit_files.journal import CommitJournal, JournalledPartition, write_commit_journal
+from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import (
     NOTHING_COMMITTED,
     CommitWatch,
-    read_consistently,
     read_visibility,
 )
 from storage_core.errors import CorruptRecordError, DataLossError

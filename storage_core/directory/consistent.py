@@ -1,0 +1,78 @@
+"""Read directories that others change meanwhile: once more, if what was listed is gone or a commit interfered.
+
+Nothing is locked. What a read listed may be renamed, replaced or deleted before it is opened, by a broker's retention and
+cleaner above all, and a commit may become visible in between. Either is noticed, and rare enough that a second attempt
+usually succeeds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from storage_core.errors import DataLossError, SegmentLogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from storage_core.directory.visibility import CommitWatch
+
+
+GONE: Final = (FileNotFoundError, DataLossError)
+"""Errors that say that a listed file is gone, or has become another one."""
+# How often the files of a live directory are listed until all of them are still there when they are read.
+_LISTINGS: Final = 3
+# Planning is faster than a commit or the pause between two.
+_LOOKS_BETWEEN_COMMITS: Final = 10
+_Found = TypeVar("_Found")
+
+
+def list_again_if_gone(read: Callable[[], _Found], before_next: Callable[[], None] = lambda: None) -> _Found:
+    """Run a read that lists files; run it anew if one of them is gone.
+
+    Args:
+        read: Lists the files, and reads them.
+        before_next: Called before the read is run anew.
+
+    Raises:
+        DataLossError: Files were gone each time.
+        FileNotFoundError: The same.
+    """
+    for _ in range(_LISTINGS - 1):
+        try:
+            return read()
+        except GONE:
+            before_next()
+    return read()
+
+
+def read_consistently(watch: CommitWatch, read: Callable[[CommitWatch], _Found]) -> _Found:
+    """Repeat a read until no commit began or became visible during it, no log was truncated, and no file was gone.
+
+    Other errors count only then, too. During a truncation, or after an interrupted one, they count only if every attempt
+    fails.
+
+    Args:
+        watch: The log directories; knows afterwards what was visible in them.
+        read: Lists files, and reads them, with what the watch knows.
+
+    Raises:
+        DataLossError: Commits or truncations followed each other too quickly, or files were gone each time.
+    """
+    return list_again_if_gone(lambda: _read_between_commits(watch, read))
+
+
+def _read_between_commits(watch: CommitWatch, read: Callable[[CommitWatch], _Found]) -> _Found:
+    for attempts_left in reversed(range(_LOOKS_BETWEEN_COMMITS)):
+        try:
+            found = read(watch)
+        except SegmentLogError:
+            if not watch.has_changed() and (not attempts_left or not watch.is_truncating()):
+                raise
+        else:
+            if not watch.has_changed():
+                return found
+    message = (
+        "Expected to read this log directory between two commits or truncations, found that one interfered with "
+        f"each of {_LOOKS_BETWEEN_COMMITS} attempts. Read again, or commit less often."
+    )
+    raise DataLossError(message, path=", ".join(watch.known))
