@@ -22,7 +22,7 @@ def write_readings(path: str) -> None:
             reading = pa.table(
                 {"key": [b"sensor-7"], "value": [f"{log.log_end_offset % 30} degrees".encode()]}
             )
-            print(log.append(reading, flush=True).last_offset, flush=True)
+            print(log.append(reading, acks="all").last_offset, flush=True)
 
 
 def main() -> None:

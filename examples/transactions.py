@@ -37,7 +37,7 @@ def send_orders(log: Log) -> int:
     new = 0
     for number, order in enumerate(ORDERS):
         try:
-            info = log.append(records(order), producer=ProducerSequence(SENDER, 0, number), flush=True)
+            info = log.append(records(order), producer=ProducerSequence(SENDER, 0, number), acks="all")
             new += not info.is_duplicate
         except OutOfOrderSequenceError as error:
             # The log no longer remembers this batch, but it has all records up to here.
@@ -60,7 +60,7 @@ def die_at_work(path: str) -> None:
     with LogDirectory.open(path) as logs:
         orders, accounts = logs.create("orders"), logs.create("accounts")
         for number, order in enumerate(ORDERS[:7]):
-            orders.append(records(order), producer=ProducerSequence(SENDER, 0, number), flush=True)
+            orders.append(records(order), producer=ProducerSequence(SENDER, 0, number), acks="all")
         transfer_money(accounts, "alice", "bob", 5)
         with accounts.transaction() as transfer:
             transfer.append(records(b"bob -3"))

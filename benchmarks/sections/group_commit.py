@@ -26,7 +26,7 @@ _APPENDS_ALONE = 1_000
 _VALUE_SIZE_BYTES = 100
 
 _METHOD = f"""\
-One log. Each thread calls `Log.append(flush=True)` with one record of {_VALUE_SIZE_BYTES} B at a time, and the next only
+One log. Each thread calls `Log.append(acks="all")` with one record of {_VALUE_SIZE_BYTES} B at a time, and the next only
 when that has returned: {_APPENDS_OF_A_THREAD} times each of {_THREADS} threads, {_APPENDS_ALONE:,} times one thread.
 *fsyncs* are all calls that the process makes between the first append and the last. At the end every record has an
 offset of its own, without a gap."""
@@ -96,12 +96,12 @@ def _measure(root: Path, threads: int, appends: int) -> _Run:
     count_fsyncs = _counting_fsyncs()
     with LogDirectory.open(root) as logs, ThreadPoolExecutor(threads) as pool:
         log = logs.create(TOPIC)
-        log.append(record, flush=True)
+        log.append(record, acks="all")
         everybody_is_there = threading.Barrier(threads + 1)
 
         def append() -> list[int]:
             everybody_is_there.wait()
-            return [log.append(record, flush=True).first_offset for _ in range(appends)]
+            return [log.append(record, acks="all").first_offset for _ in range(appends)]
 
         offsets = [pool.submit(append) for _ in range(threads)]
         before = count_fsyncs()

@@ -6,7 +6,7 @@ producers, high watermark. Everything that can be rejected is rejected before th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from storage_core.log_config import LogConfig
 
 
-_MAX_PENDING_BYTES: Final = 1 << 20
 # Up to this size, all records are encoded before the first byte is written.
 _MAX_ENCODED_BYTES: Final = 64 << 20
 # More than the varints, a header's names and what a codec adds to incompressible data.
@@ -63,8 +62,8 @@ class AppendInfo:
     """The result of an append.
 
     Attributes:
-        first_offset: The offset of its first record; the log end offset if there was none.
-        last_offset: The offset of its last record.
+        first_offset: The offset of its first record; the log end offset if there was none; -1 with ``acks=0``.
+        last_offset: The offset of its last record; -1 with ``acks=0``.
         max_timestamp_ms: The largest timestamp; -1 without any.
         offset_of_max_timestamp: The last offset of the first batch that holds it; -1 without any.
         size_bytes: The size of its batches in the log.
@@ -83,6 +82,10 @@ class AppendInfo:
     log_append_time_ms: int | None = None
     is_duplicate: bool = False
 
+    def without_offsets(self) -> AppendInfo:
+        """Return this result with -1 for each offset."""
+        return replace(self, first_offset=_NONE, last_offset=_NONE, offset_of_max_timestamp=_NONE)
+
 
 class _Prepared(NamedTuple):
     """Batches to append, validated except for their producers, and what these produced."""
@@ -97,14 +100,13 @@ def append_records(
     records: pa.Table | pa.RecordBatch,
     *,
     leader_epoch: int | None = None,
-    is_pending: bool = False,
     producer: ProducerSequence | None = None,
     is_transactional: bool = False,
     check: Callable[[], None] | None = None,
 ) -> AppendInfo:
     """Append records; see `Log.append`. The log is not locked.
 
-    Records of a producer are never left in memory. ``check`` is called with the log locked, and may reject the append.
+    ``check`` is called with the log locked, and may reject the append by raising an error.
     """
     if not isinstance(records, (pa.Table, pa.RecordBatch)):
         raise InvalidRecordError(
@@ -134,8 +136,7 @@ def append_records(
         )
         return _Prepared(chunks, produced, count)
 
-    is_pending = is_pending and producer is None
-    return _append_prepared(state, prepare, leader_epoch, now_ms, is_pending=is_pending, check=check)
+    return _append_prepared(state, prepare, leader_epoch, now_ms, check=check)
 
 
 def append_client_batches(
@@ -164,7 +165,6 @@ def _append_prepared(
     leader_epoch: int | None,
     now_ms: int,
     *,
-    is_pending: bool = False,
     are_client_batches: bool = False,
     check: Callable[[], None] | None = None,
 ) -> AppendInfo:
@@ -185,7 +185,6 @@ def _append_prepared(
                 count,
                 _epoch(state, leader_epoch),
                 now_ms,
-                is_pending=is_pending,
                 are_client_batches=are_client_batches,
             )
 
@@ -253,7 +252,6 @@ def append_marker(
 
 def assign_epoch_start_offset(state: LogState, leader_epoch: int) -> int:
     """Begin a leader epoch at the log end, before its first batch; see `Log.assign_epoch_start_offset`."""
-    write_pending(state)
     epoch = _epoch(state, leader_epoch)
     state.leader_epochs.assign(epoch, state.offsets.log_end_offset)
     return state.leader_epochs.entries[-1].start_offset
@@ -267,7 +265,6 @@ def _append(
     leader_epoch: int,
     now_ms: int,
     *,
-    is_pending: bool = False,
     are_client_batches: bool = False,
 ) -> AppendInfo:
     """Append validated batches of format v2 at the log end, with offsets that the log assigns. The log is locked.
@@ -283,18 +280,13 @@ def _append(
         )
         if duplicate is not None:
             return _info_of_duplicate(duplicate, is_append_time=log_append_time_ms is not None)
-    if not is_pending:
-        write_pending(state)
-    first_offset = next_offset = state.next_offset
+    first_offset = next_offset = state.offsets.log_end_offset
     infos = []
     for chunk in chunks:
         batches = chunk.with_offsets(next_offset, leader_epoch)
         next_offset = batches.next_offset
         infos.append(_info(batches))
-        if is_pending:
-            _keep_pending(state, batches)
-        else:
-            _write(state, batches, now_ms)
+        _write(state, batches, now_ms)
     if len(infos) == 1 and log_append_time_ms is None:
         return infos[0]
     return _sum(infos, first_offset, next_offset, log_append_time_ms)
@@ -315,20 +307,18 @@ def _info_of_duplicate(duplicate: DuplicateAppend, *, is_append_time: bool) -> A
 
 
 def _require_room(state: LogState, count: int) -> None:
-    if state.next_offset > MAX_OFFSET - count:
+    log_end_offset = state.offsets.log_end_offset
+    if log_end_offset > MAX_OFFSET - count:
         raise OffsetOverflowError(
             f"Expected offsets below {MAX_OFFSET}, the largest log end offset, found {count} records to append from "
-            f"offset {state.next_offset} on. Use another partition.",
+            f"offset {log_end_offset} on. Use another partition.",
             path=state.path,
-            offset=state.next_offset,
+            offset=log_end_offset,
         )
 
 
 def _epoch(state: LogState, leader_epoch: int | None) -> int:
     latest = state.leader_epochs.latest_epoch or 0
-    if state.pending.batches:
-        # The log learns their epoch only when they are written.
-        latest = max(latest, int(state.pending.batches[-1].headers["leader_epoch"][-1]))
     if leader_epoch is None:
         return latest
     check_leader_epoch(leader_epoch)
@@ -403,9 +393,9 @@ def _is_surely_small(records: pa.Table | pa.RecordBatch, config: LogConfig) -> b
 
 def append_replicated(state: LogState, batches: RecordBatches, now_ms: int) -> AppendInfo:
     """Append batches of any format that keep their offsets and epochs. Only their producers are checked here."""
-    write_pending(state)
     if not batches.count:
-        return _sum([], state.next_offset, state.next_offset, None)
+        log_end_offset = state.offsets.log_end_offset
+        return _sum([], log_end_offset, log_end_offset, None)
     producers = state.producers
     transactional = batches.count_with(TRANSACTIONAL_FLAG)
     if transactional < batches.count and (transactional or producers.open_transactions):
@@ -414,35 +404,6 @@ def append_replicated(state: LogState, batches: RecordBatches, now_ms: int) -> A
     state.is_only_replica = False
     _write(state, batches, now_ms)
     return _info(batches)
-
-
-def write_pending(state: LogState) -> None:
-    """Write the batches in memory. If that fails, they are lost and the log has failed."""
-    pending = state.pending
-    if not pending.batches:
-        return
-    batches = pending.batches
-    try:
-        _write(state, batches[0] if len(batches) == 1 else _joined(batches), state.clock.now_ms())
-    except BaseException as error:
-        # Any error at all: the batches are already acknowledged, so they cannot be rejected.
-        state.fail(error)
-        raise
-    pending.clear()
-
-
-def _keep_pending(state: LogState, batches: RecordBatches) -> None:
-    state.pending.add(batches)
-    if state.pending.size_bytes >= _MAX_PENDING_BYTES:
-        write_pending(state)
-
-
-def _joined(parts: list[RecordBatches]) -> RecordBatches:
-    return RecordBatches(
-        np.concatenate([part.headers for part in parts]),
-        np.concatenate([part.sizes_bytes for part in parts]),
-        [piece for part in parts for piece in part.pieces],
-    )
 
 
 def _write(state: LogState, batches: RecordBatches, now_ms: int) -> None:

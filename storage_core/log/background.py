@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from storage_core.config import LONG_MAX
 from storage_core.errors import LogClosedError, LogFailedError, OptionError, SegmentLogError
-from storage_core.log.append import write_pending
 from storage_core.log.local_log import flush_appended, forget_expired_producers, is_flush_due, take_due_files
 from storage_core.log.log_state import LogState, ScheduledDeletion
 
@@ -245,7 +244,6 @@ class PeriodicFlush:
                 continue
             try:
                 with state.writing():
-                    write_pending(state)
                     is_due = is_flush_due(state, state.clock.now_ms())
                 if is_due:
                     flush_appended(state)

@@ -51,7 +51,7 @@ _base_offset_of = attrgetter("base_offset")
 def flush_up_to(state: LogState, offset: int, *, with_indexes: bool = True) -> None:
     """Flush everything below an offset, and move the recovery point to it (Kafka's ``UnifiedLog.flush``).
 
-    The log is locked, and nothing is pending. The active segment's indexes may be left out, because recovery rebuilds
+    The log is locked. The active segment's indexes may be left out, because recovery rebuilds
     the indexes of the segment that holds the recovery point; those of earlier segments must be intact.
     """
     recovery_point = state.offsets.recovery_point

@@ -15,7 +15,6 @@ from storage_core.log.append import (
     append_records,
     append_replicated,
     assign_epoch_start_offset,
-    write_pending,
 )
 from storage_core.log.cleaner_config import CleanerConfig, CleanerStatistics
 from storage_core.log.leader_epoch_cache import EpochEndOffset, end_offset_for, epoch_for_offset
@@ -33,7 +32,6 @@ from storage_core.log.log_read import (
     LogQueries,
     OffsetAndTimestamp,
     fetch,
-    fetch_isolation,
     high_watermark_of,
     last_stable_offset_of,
     offset_for_timestamp,
@@ -123,8 +121,10 @@ class Log:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset of the next record, counting records that are acknowledged but still in memory."""
-        return self._queries.ask_either(lambda state: state.next_offset, lambda log: log.log_end_offset)
+        """The offset of the next record."""
+        return self._queries.ask_either(
+            lambda state: state.offsets.log_end_offset, lambda log: log.log_end_offset
+        )
 
     @property
     def high_watermark(self) -> int:
@@ -153,8 +153,10 @@ class Log:
 
     @property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """The start offset of each leader epoch. Batches in memory are written first: they may begin an epoch."""
-        return self._queries.leader_epochs()
+        """The start offset of each leader epoch."""
+        return self._queries.ask_either(
+            lambda state: state.leader_epochs.entries, lambda log: log.leader_epochs
+        )
 
     def read(
         self,
@@ -200,7 +202,6 @@ class Log:
         start_offset: int,
         max_size_bytes: int,
         *,
-        isolation: Literal["log_end", "high_watermark", "committed"] | None = None,
         isolation_level: Literal["read_uncommitted", "read_committed"] | None = None,
         min_one_message: bool = True,
     ) -> FetchedData:
@@ -209,26 +210,24 @@ class Log:
         Args:
             start_offset: The batch that holds this offset comes first.
             max_size_bytes: Return at most this many bytes; the last batch may be cut off.
-            isolation: The upper bound of the read: the log end (the default), the high watermark, or the last stable
-                offset. With ``committed``, the aborted transactions among the batches are returned too.
-            isolation_level: The same in a consumer's words: ``read_uncommitted`` reads up to the high watermark,
-                ``read_committed`` is the same as ``committed``.
+            isolation_level: How far a consumer reads: up to the high watermark (``read_uncommitted``), or up to the
+                last stable offset (``read_committed``), which also returns the aborted transactions among the batches.
+                If None, up to the log end, as a replica.
             min_one_message: Whether the first batch is returned in full, however large it is.
 
         Raises:
             OffsetOutOfRangeError: The start is below the log start or beyond the log end.
-            OptionError: The isolation is unknown, or both parameters are given.
+            OptionError: The isolation level is unknown.
         """
-        limit = fetch_isolation(isolation, isolation_level)
         return self._queries.ask(
             partial(
                 fetch,
                 start_offset=start_offset,
                 max_size_bytes=max_size_bytes,
-                isolation=limit,
+                isolation_level=isolation_level,
                 min_one_message=min_one_message,
             ),
-            with_file_names=limit == "committed",
+            with_file_names=isolation_level == "read_committed",
         )
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
@@ -268,7 +267,6 @@ class Log:
         records: pa.Table | pa.RecordBatch,
         *,
         acks: Literal[0, 1, -1, "all"] = 1,
-        flush: bool = False,
         leader_epoch: int | None = None,
         producer: ProducerSequence | None = None,
         is_transactional: bool = False,
@@ -282,9 +280,8 @@ class Log:
 
         Args:
             records: Columns ``value`` and, if wanted, ``key``, ``timestamp`` and ``headers``.
-            acks: Where the records are when this returns. 0: in memory; 1: written to the operating system; -1 or
-                "all": on disk. Records of a producer are never left in memory.
-            flush: The same as ``acks="all"``.
+            acks: Where the records are when this returns. 1: written to the operating system; -1 or "all": on disk. 0 is
+                the same as 1, but the result has no offsets (-1), as a producer with ``acks=0`` learns none.
             leader_epoch: The leader epoch of the batches; if None, the log's latest one, or 0.
             producer: The producer, its epoch, and the sequence number of the first record. After 2,147,483,647, the
                 numbers continue at 0.
@@ -308,18 +305,16 @@ class Log:
         if producer is not None:
             check_producer_sequence(producer, has_sequence=origin == "client")
         state = self._writable()
-        is_flushed = flush or acks in (-1, "all")
         info = append_records(
             state,
             records,
             leader_epoch=leader_epoch,
-            is_pending=acks == 0 and not is_flushed,
             producer=producer,
             is_transactional=is_transactional,
         )
-        if is_flushed:
+        if acks in (-1, "all"):
             flush_appended(state)
-        return info
+        return info if acks else info.without_offsets()
 
     def append_as_leader(
         self,
@@ -377,11 +372,10 @@ class Log:
         """
         state = self._writable()
         if not isinstance(batches, RecordBatches):
-            batches = RecordBatches.parse(batches, lowest_offset=state.next_offset)
+            batches = RecordBatches.parse(batches, lowest_offset=state.offsets.log_end_offset)
         if leader_epoch is not None:
             batches = batches_up_to_epoch(batches, leader_epoch)
         with state.writing():
-            write_pending(state)
             validate_follower_append(batches, state.config, state.offsets.log_end_offset, path=self.path)
             info = append_replicated(state, batches, state.clock.now_ms())
         if flush:
@@ -487,7 +481,6 @@ class Log:
         """Close and flush the active segment, and begin a new one at the log end."""
         state = self._writable()
         with state.writing():
-            write_pending(state)
             roll(state)
             delete_due_files(state)
 
@@ -499,7 +492,6 @@ class Log:
         """
         state = self._writable()
         with state.writing():
-            write_pending(state)
             flush_up_to(state, state.offsets.log_end_offset)
             delete_due_files(state)
 
@@ -513,14 +505,12 @@ class Log:
         """
         state = self._writable()
         with state.writing():
-            write_pending(state)
             return truncate_to(state, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything: the log begins and ends at an offset."""
         state = self._writable()
         with state.writing():
-            write_pending(state)
             truncate_fully_and_start_at(state, offset)
 
     def delete_records(self, before_offset: int) -> int:
@@ -534,7 +524,6 @@ class Log:
         """
         state = self._writable()
         with state.writing():
-            write_pending(state)
             return delete_records(state, before_offset)
 
     def apply_retention(self, now_ms: int | None = None) -> tuple[int, ...]:
@@ -598,7 +587,6 @@ class Log:
         state = self._writable()
         with state.writing():
             before, altered = state.config, altered_config(state.config, config)
-            write_pending(state)
             # Readers first: nothing may be written that is too large to be read.
             queries = self._queries
             queries.max_batch_bytes = max(queries.max_batch_bytes, readable_batch_bytes(altered))
@@ -616,7 +604,6 @@ class Log:
         """
         state = self._writable()
         with state.writing():
-            write_pending(state)
             state.is_only_replica = False
             state.publish(state.offsets.with_high_watermark(high_watermark))
             return state.offsets.high_watermark

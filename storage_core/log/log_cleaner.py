@@ -36,7 +36,6 @@ from storage_core.errors import (
     SegmentLogError,
     UnsupportedFormatError,
 )
-from storage_core.log.append import write_pending
 from storage_core.log.cleaner_config import CleanerConfig, CleanerStatistics
 from storage_core.log.local_log import flush_up_to, replace_segments
 from storage_core.log.log_cleaner_manager import (
@@ -128,7 +127,6 @@ class _Pass:
         self._truncations = truncations
         self._statistics = CleanStatistics()
         with state.writing():
-            write_pending(state)
             # A superseding record must be on disk before the superseded one is removed.
             if not self.is_interrupted and state.offsets.recovery_point < cleanable.first_uncleanable_offset:
                 flush_up_to(state, cleanable.first_uncleanable_offset)

@@ -48,7 +48,7 @@ def delete_directory_name(topic: str, partition: int) -> str:
 def delete_log(state: LogState) -> str:
     """Rename a log's directory durably, and close the log; return the directory's new path.
 
-    A log that is closed, or has failed, can be deleted too. Batches in memory are dropped.
+    A log that is closed, or has failed, can be deleted too.
 
     Raises:
         LogForkedError: Another process opened it.
@@ -69,7 +69,6 @@ def delete_log(state: LogState) -> str:
         except BaseException as error:
             state.fail(error)
             raise
-        state.pending.clear()
         state.scheduled_deletions.clear()
         # Files to delete need not be flushed.
         with contextlib.suppress(SegmentLogError):

@@ -20,7 +20,6 @@ from storage_core.errors import (
     OptionError,
     SegmentLogError,
 )
-from storage_core.log.append import write_pending
 from storage_core.log.leader_epoch_cache import epoch_for_offset
 from storage_core.log.log_state import LogOffsets, LogState, partition_log_of_view
 from storage_core.options import parse_read_options
@@ -51,7 +50,6 @@ _MAX_TIMESTAMP: Final = -3
 _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
 _NONE: Final = -1
-_ISOLATION_OF_LEVEL: Final = {"read_uncommitted": "high_watermark", "read_committed": "committed"}
 # Log.read has parameters of its own for these, or no use for them.
 _NOT_FOR_A_LOG: Final = frozenset(
     {"path", "paths", "subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets"}
@@ -137,14 +135,6 @@ class LogQueries:
             lambda: self._ask_state(state, query, with_file_names=with_file_names), wait_for_removal
         )
 
-    def leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """The leader epochs of the log, including those of batches that are still in memory."""
-        state = self._live_state
-        if state is None:
-            return self.ask_disk(lambda log: log.leader_epochs)
-        _write_acknowledged(state)
-        return state.leader_epochs.entries
-
     @property
     def _live_state(self) -> LogState | None:
         """The state, if this process opened the log. A forked process has a stale copy, whose locks may be held."""
@@ -166,7 +156,6 @@ class LogQueries:
         *,
         with_file_names: bool,
     ) -> _Answer:
-        _write_acknowledged(state)
         # Read before the view: the view contains every truncation noted by now, or the end of one will be noted.
         truncations_file, truncations = state.truncations_file, state.truncations
         truncations_bytes = 0 if truncations_file is None else truncations_file.size_bytes
@@ -187,16 +176,6 @@ class LogQueries:
         if state.truncations != truncations:
             raise _truncated(state)
         return answer
-
-
-def _write_acknowledged(state: LogState) -> None:
-    """Write the batches in memory, so that reads see them; wait if another thread is writing them."""
-    if state.pending.batches:
-        with state.lock:
-            # They are lost if the log has failed meanwhile.
-            if state.pending.batches:
-                with state.writing():
-                    write_pending(state)
 
 
 def _truncated(state: LogState) -> LogTruncationError:
@@ -285,42 +264,30 @@ def _require_within(log: PartitionLog, offset: int) -> None:
         )
 
 
-def fetch_isolation(isolation: str | None, isolation_level: str | None) -> str:
-    """The isolation of a fetch, given by either of its two parameters (Kafka's ``FetchIsolation``)."""
-    if isolation_level is None:
-        if isolation not in (None, "log_end", "high_watermark", "committed"):
-            raise OptionError(
-                f"Expected isolation log_end, high_watermark or committed, found {isolation!r}."
-            )
-        return isolation or "log_end"
-    if isolation is not None:
-        raise OptionError("Expected isolation or isolation_level, found both. Give one of them.")
-    if isolation_level not in _ISOLATION_OF_LEVEL:
-        raise OptionError(
-            f"Expected isolation_level read_uncommitted or read_committed, found {isolation_level!r}."
-        )
-    return _ISOLATION_OF_LEVEL[isolation_level]
-
-
 def fetch(
     log: PartitionLog,
     offsets: LogOffsets | None,
     *,
     start_offset: int,
     max_size_bytes: int,
-    isolation: str,
+    isolation_level: str | None,
     min_one_message: bool,
 ) -> FetchedData:
     """Read bytes of one segment, beginning with the batch that holds an offset; see `Log.fetch`.
 
     If the offset lies in a gap, the first batch after the gap comes first.
     """
-    is_committed = isolation == "committed"
-    limit_offset = log.log_end_offset
-    if isolation == "high_watermark":
-        limit_offset = high_watermark_of(log)
+    is_committed = isolation_level == "read_committed"
+    if isolation_level is None:
+        limit_offset = log.log_end_offset
     elif is_committed:
         limit_offset = last_stable_offset_of(log, offsets)
+    elif isolation_level == "read_uncommitted":
+        limit_offset = high_watermark_of(log)
+    else:
+        raise OptionError(
+            f"Expected isolation_level read_uncommitted or read_committed, found {isolation_level!r}."
+        )
     if max_size_bytes < 0:
         raise OptionError(f"Expected a size of at least 0 bytes to fetch, found {max_size_bytes}.")
     _require_within(log, start_offset)

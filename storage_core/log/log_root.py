@@ -40,7 +40,6 @@ from storage_core.errors import (
     SegmentLogError,
 )
 from storage_core.filesystem.file_system import TEMPORARY_FILE
-from storage_core.log.append import write_pending
 from storage_core.log.local_log import delete_due_files, flush_directory_if_changed, flush_up_to
 from storage_core.log.log_loader import LoadOptions, load_log
 from storage_core.log.recovery_check import check_directory
@@ -309,7 +308,6 @@ def _close_locked(state: LogState) -> None:
 
 
 def _close(state: LogState) -> None:
-    write_pending(state)
     delete_due_files(state)
     log_end_offset = state.offsets.log_end_offset
     state.producers.map_end_offset = log_end_offset

@@ -11,7 +11,6 @@ watermark stays between the two, and the recovery point at or below the log end.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from contextlib import contextmanager
@@ -50,10 +49,8 @@ if TYPE_CHECKING:
     from storage_core.log.root_checkpoints import CleanerCheckpoint
     from storage_core.log.transaction import Transaction
     from storage_core.log_config import LogConfig
-    from storage_core.record.record_batches import RecordBatches
     from storage_core.segment.log_segment import LogSegment
 
-_log = logging.getLogger(__name__)
 # Errors raised before anything changes: they do not fail the log.
 _REFUSALS = (AppendError, NotWritableError, OffsetOutOfRangeError, OptionError)
 # A flush may be faster than many threads. The flushing thread waits for those that came the last time, but for at most
@@ -269,30 +266,6 @@ class LogView:
     active_size_bytes: int
 
 
-@dataclass(slots=True, eq=False)
-class PendingBatches:
-    """Batches that were acknowledged while in memory: they have offsets, but are in no file yet.
-
-    A reader without the lock looks here first, and then at the view: batches are added here before they are
-    acknowledged, and removed after they are visible in the view.
-    """
-
-    batches: list[RecordBatches] = field(default_factory=list)
-    size_bytes: int = 0
-    next_offset: int = 0
-
-    def add(self, batches: RecordBatches) -> None:
-        """Add batches."""
-        # First: a reader that sees batches uses it.
-        self.next_offset = batches.next_offset
-        self.batches.append(batches)
-        self.size_bytes += batches.size_bytes
-
-    def clear(self) -> None:
-        """Remove all batches."""
-        self.batches, self.size_bytes = [], 0
-
-
 class ScheduledDeletion(NamedTuple):
     """A file to delete once it is due; ``delete`` deletes it."""
 
@@ -318,7 +291,6 @@ class LogState:
         scheduled_deletions: Files to delete later.
         current_transactions: The latest unfinished transaction of each producer id in this process.
         failure: What made the log fail: nothing has been written since.
-        lost_offsets: Offsets that were acknowledged while in memory, and lost when the log failed.
         config_altered: Called after the configuration was altered.
         checkpoint: Writes the checkpoints of the log directory.
         checkpoint_if_due: Writes them if they were not written for some time.
@@ -344,11 +316,9 @@ class LogState:
     is_only_replica: bool = True
     unflushed_directory: bool = True
     restarts_at: int | None = None
-    pending: PendingBatches = field(default_factory=PendingBatches)
     scheduled_deletions: list[ScheduledDeletion] = field(default_factory=list)
     current_transactions: WeakValueDictionary[int, Transaction] = field(default_factory=WeakValueDictionary)
     failure: BaseException | None = None
-    lost_offsets: range = range(0)
     is_closed: bool = False
     is_deleted: bool = False
     checkpoint: Callable[[], None] = lambda: None
@@ -378,18 +348,13 @@ class LogState:
         """The offsets of the log."""
         return self.view.offsets
 
-    @property
-    def next_offset(self) -> int:
-        """The offset of the next record, after those in memory."""
-        return self.pending.next_offset if self.pending.batches else self.view.offsets.log_end_offset
-
     def has_been_truncated(self, since: int) -> bool:
         """Whether the log is being truncated, or was since ``truncations`` had a value."""
         # In this order, a truncation that ends between the two checks is seen.
         return self.is_truncating or self.truncations != since
 
     def alter_config(self, config: LogConfig) -> None:
-        """Replace the configuration by a new object. The log is locked, and nothing is pending."""
+        """Replace the configuration by a new object. The log is locked."""
         self.segments.active.alter_config(config)
         self.producers.expiration_ms = config.producer_id_expiration_ms
         self.encoding = _encoding_of(config)
@@ -423,17 +388,9 @@ class LogState:
         return replace(offsets, first_unstable_offset=producers.first_unstable_offset)
 
     def fail(self, error: BaseException) -> None:
-        """Mark the log as failed; the caller holds the lock. Batches acknowledged while in memory are lost."""
-        if self.failure is not None:
-            return
-        log_end_offset, pending = self.view.offsets.log_end_offset, self.pending
-        if pending.batches and pending.next_offset > log_end_offset:
-            self.lost_offsets = range(log_end_offset, pending.next_offset)
-            lost = f"{_offsets(self.lost_offsets)} acknowledged from memory (acks=0), and lost"
-            error.add_note(f"{self.path}: {lost}.")
-            _log.warning("%s: %s, because the log has failed: %s", self.path, lost, error)
-        pending.clear()
-        self.failure = error
+        """Mark the log as failed, if it has not failed before. The caller holds the lock."""
+        if self.failure is None:
+            self.failure = error
 
     def writing(self) -> _Writing:
         """Hold the lock for a change, as a context manager. A change that fails midway fails the log.
@@ -460,14 +417,10 @@ class LogState:
         """Raise an error if the log is closed or has failed."""
         self.check_open()
         if self.failure is not None:
-            lost = self.lost_offsets
-            but = f", but for {_offsets(lost)} acknowledged from memory (acks=0)" if lost else ""
             raise LogFailedError(
                 f"A write to this log failed before ({self.failure}), so it accepts no more writes. Close its log "
-                f"directory and open it again: acknowledged records are recovered then{but}.",
+                f"directory and open it again: acknowledged records are recovered then.",
                 path=self.path,
-                offset=lost.start if lost else None,
-                last_offset=lost.stop - 1 if lost else None,
             ) from self.failure
 
 
@@ -494,10 +447,6 @@ class _Writing:
         if error is not None and not isinstance(error, _REFUSALS):
             state.fail(error)
         state.lock.release()
-
-
-def _offsets(lost: range) -> str:
-    return f"offset {lost.start} was" if len(lost) == 1 else f"offsets {lost.start} to {lost.stop - 1} were"
 
 
 def _encoding_of(config: LogConfig) -> BatchEncoding:

@@ -12,7 +12,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from storage_core.errors import LogClosedError, LogFailedError
-from storage_core.log.append import write_pending
 from storage_core.log.local_log import remove_below_log_start, roll, segments_below_log_start
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ def apply_retention(state: LogState, now_ms: int | None = None) -> tuple[int, ..
     Returns the base offsets of the removed segments. The log is not locked.
     """
     with state.writing():
-        write_pending(state)
         removed = _raise_log_start(state, state.clock.now_ms() if now_ms is None else now_ms)
         if removed:
             state.checkpoint()
@@ -54,7 +52,6 @@ def apply_retention_to_all(
         if with_compacted or not state.config.is_compacted:
             try:
                 with state.writing():
-                    write_pending(state)
                     segments = _raise_log_start(state, now_ms)
             except Exception as error:  # noqa: BLE001  (the other logs are processed anyway)
                 _note_failure(state, error, failures)

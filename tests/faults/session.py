@@ -92,19 +92,19 @@ class Session:
             self.number += 1
         return made
 
-    def append(self, *sizes_bytes: int, acks: int | str = 1, flush: bool = False) -> None:
+    def append(self, *sizes_bytes: int, acks: int | str = 1) -> None:
         """Append one batch of records."""
         values, before = self.values(*sizes_bytes), self.model.history
         self.model.append(values)
         try:
-            info = self.log.append(table_of(values), acks=acks, flush=flush)
+            info = self.log.append(table_of(values), acks=acks)
         except AppendError:
             self.model.refuse(before)
             raise
         assert (info.first_offset, info.last_offset) == (before.end_offset, self.model.end_offset - 1)
-        if flush or acks in {-1, "all"}:
+        if acks in {-1, "all"}:
             self.model.flushed()
-        elif acks == 1:
+        else:
             self.model.written()
 
     def flush(self) -> None:

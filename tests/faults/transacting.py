@@ -31,7 +31,6 @@ from tests.faults.forked import in_child
 from tests.faults.transaction_ledger import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    Event,
     LedgerFile,
     Rows,
     judge,
@@ -94,7 +93,6 @@ def fork(life: TransactionalLife, rng: random.Random) -> None:
     """A forked child tries every operation that changes the log: each is refused, nothing changes, and reads work."""
     # Arrow's locks would hang the child if another thread were reading during the fork.
     with life.reading:
-        in_memory = life.plain_from_memory(*_sizes(rng)) if rng.random() < 0.5 else None
         begin, before = life.ledger.moment(), _contents(life.root)
         taken, rows = in_child(partial(_change_and_read, life))
         assert not taken, f"a forked process was allowed to {taken}"
@@ -102,9 +100,6 @@ def fork(life: TransactionalLife, rng: random.Random) -> None:
     for level, found in rows.items():
         wrong = judge(found, life.ledger, begin, level, may_miss_what_is_new=level == READ_COMMITTED)
         assert not wrong, f"a forked process, {level}: {wrong}"
-    if in_memory is not None:
-        life.log.flush()
-        life.note(Event("appended", in_memory))
 
 
 def _change_and_read(life: TransactionalLife) -> tuple[list[str], dict[str, Rows]]:
@@ -112,7 +107,6 @@ def _change_and_read(life: TransactionalLife) -> tuple[list[str], dict[str, Rows
     log, logs, rows = life.log, life.logs, pa.table({"value": [b"0:0:of a child"]})
     changes: dict[str, Callable[[], object]] = {
         "append": lambda: log.append(rows),
-        "append from memory": lambda: log.append(rows, acks=0),
         "flush": log.flush,
         "roll": log.roll,
         "truncate_to": lambda: log.truncate_to(1),

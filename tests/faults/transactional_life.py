@@ -76,14 +76,8 @@ class TransactionalLife:
         """Append rows outside any transaction."""
         unit = self._new_unit()
         values = self._before_append(unit, sizes_bytes)
-        self.log.append(_table(values), flush=flush)
+        self.log.append(_table(values), acks="all" if flush else 1)
         self.note(Event("appended", unit))
-
-    def plain_from_memory(self, *sizes_bytes: int) -> int:
-        """Append rows that are acknowledged before they are written; return their unit, to be noted afterwards."""
-        unit = self._new_unit()
-        self.log.append(_table(self._before_append(unit, sizes_bytes)), acks=0)
-        return unit
 
     def begin(self, producer_id: int) -> int:
         """Begin a transaction; return its unit."""

@@ -306,15 +306,6 @@ def test_how_long_a_silent_producer_is_remembered(log, clock):
     assert log.append(table(value(1)), producer=ProducerSequence(7, 0, 5)).first_offset == 1
 
 
-def test_what_waits_in_memory_was_taken_under_the_old_one(log):
-    append(log, 4, acks=0)
-    log.alter_config({"internal.segment.bytes": 2 * BATCH_BYTES})
-    append(log, 3, acks=0)
-    log.flush()
-    assert log.segment_base_offsets == (0, 4, 6)
-    assert offsets(log) == list(range(7))
-
-
 # -- Compaction --------
 
 

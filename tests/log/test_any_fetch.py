@@ -129,7 +129,7 @@ def test_a_committed_fetch_tells_the_aborted_transactions_of_its_batches(logs, d
     log = written(logs, model)
     start = choices.draw(st.integers(0, model.end), "start")
     max_size_bytes = choices.draw(st.sampled_from([0, 1, 100, 250, 10_000]), "size")
-    fetched = log.fetch(start, max_size_bytes, isolation="committed")
+    fetched = log.fetch(start, max_size_bytes, isolation_level="read_committed")
     bases, _ = batches_in(fetched)
     end = max((last + 1 for base, last, _ in model.batches if base in bases), default=start)
     assert end <= max(start, model.last_stable)
@@ -143,7 +143,7 @@ def test_an_empty_committed_fetch_inside_an_aborted_transaction_tells_none(logs)
     # Producer 2 is open from offset 1 on, inside the transaction that producer 1 aborts.
     log = written(logs, Model([(0, "open", 1, 1), (0, "open", 1, 2), (0, "abort", 1, 1)]))
     assert log.last_stable_offset == 1
-    fetched = log.fetch(1, 10_000, isolation="committed")
+    fetched = log.fetch(1, 10_000, isolation_level="read_committed")
     assert (fetched.data, fetched.aborted_transactions) == (b"", ())
 
 
@@ -171,12 +171,12 @@ def test_no_fetch_crosses_its_limit(logs, drawn, choices):
     log = written(logs, model)
     high_watermark = choices.draw(st.integers(0, model.end), "high watermark")
     log.update_high_watermark(high_watermark)
-    limits = {"log_end": model.end, "high_watermark": high_watermark, "committed": log.last_stable_offset}
+    limits = {None: model.end, "read_uncommitted": high_watermark, "read_committed": log.last_stable_offset}
     assert log.last_stable_offset <= high_watermark
     assert model.last_stable >= log.last_stable_offset
     start = choices.draw(st.integers(0, model.end), "start")
-    for isolation, limit in limits.items():
-        fetched = log.fetch(start, 10_000, isolation=isolation)
+    for isolation_level, limit in limits.items():
+        fetched = log.fetch(start, 10_000, isolation_level=isolation_level)
         bases, size_bytes = batches_in(fetched)
         assert size_bytes == len(fetched.data)
         allowed = [base for base, last, _ in model.batches if last >= start and last < limit]

@@ -62,7 +62,7 @@ def logs(root):
 @pytest.fixture
 def log(logs):
     log = logs.create("orders", 0, CONFIG)
-    log.append(values(b"first", None, b"third"), flush=True)
+    log.append(values(b"first", None, b"third"), acks="all")
     return log
 
 
@@ -78,7 +78,7 @@ def check_unharmed(log, root, before):
     """Nothing was written, and the log goes on."""
     assert snapshot(root) == before
     assert records_of(log) == BEFORE
-    info = log.append(values(b"next"), flush=True)
+    info = log.append(values(b"next"), acks="all")
     assert (info.first_offset, info.last_offset) == (3, 3)
     assert records_of(log) == [*BEFORE, (3, b"next")]
 
@@ -105,11 +105,10 @@ WRONG_RECORDS = {
 
 @pytest.mark.parametrize(("records", "named"), WRONG_RECORDS.values(), ids=WRONG_RECORDS)
 @pytest.mark.parametrize("rows", [1, 100])
-@pytest.mark.parametrize("acks", [0, 1, -1])
-def test_columns_that_no_log_takes(log, root, records, named, rows, acks):
+def test_columns_that_no_log_takes(log, root, records, named, rows):
     before = snapshot(root)
     with pytest.raises(InvalidRecordError, match=named):
-        log.append(pa.concat_tables([records] * rows), acks=acks)
+        log.append(pa.concat_tables([records] * rows))
     check_unharmed(log, root, before)
 
 
@@ -123,14 +122,13 @@ def test_what_is_no_table_at_all(log, root, records):
 
 
 @pytest.mark.parametrize("position", [0, 50, 99])
-@pytest.mark.parametrize("acks", [0, 1, -1])
-def test_a_record_that_is_too_large(log, root, position, acks):
+def test_a_record_that_is_too_large(log, root, position):
     """Nothing of an append is written if a single record of it is refused."""
     before = snapshot(root)
     content = [b"small"] * 100
     content[position] = bytes(2_001)
     with pytest.raises(RecordTooLargeError, match=r"max\.message\.bytes"):
-        log.append(values(*content), acks=acks)
+        log.append(values(*content))
     check_unharmed(log, root, before)
 
 

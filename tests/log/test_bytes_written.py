@@ -40,7 +40,7 @@ def appends(log) -> None:
     """In every way, over several segments."""
     for first in range(0, 300, 30):
         log.append(records(first, 30), leader_epoch=first // 100)
-    log.append(records(300, 3), acks=0)
+    log.append(records(300, 3))
     log.flush()
 
 

@@ -26,26 +26,26 @@ SIZES = (20, 700, 90, 3, 300)
 
 def appends(session):
     for number in range(8):
-        session.append(SIZES[number % 5], 40, acks=(1, -1, 0)[number % 3])
+        session.append(SIZES[number % 5], 40, acks=(1, -1)[number % 2])
     session.flush()
 
 
 def rolls(session):
     for _ in range(3):
-        session.append(50, flush=True)
+        session.append(50, acks="all")
         session.roll()
 
 
 def truncations(session):
     session.truncate_to(9)
-    session.append(5, flush=True)
+    session.append(5, acks="all")
     session.truncate_fully_and_start_at(5)
-    session.append(5, flush=True)
+    session.append(5, acks="all")
 
 
 def deletions(session):
     session.delete_records(13)
-    session.append(5, flush=True)
+    session.append(5, acks="all")
 
 
 def closes(session):
@@ -56,7 +56,7 @@ def closes(session):
 def opens(session):
     session.close()
     session.open()
-    session.append(50, flush=True)
+    session.append(50, acks="all")
 
 
 WORKLOADS = [appends, rolls, truncations, deletions, closes, opens]
@@ -91,7 +91,7 @@ def check_afterwards(session, expectation, name):
         found = records_of(log)
         assert expectation.problems(found, log.log_start_offset, log.log_end_offset) == [], name
         end_offset = log.log_end_offset
-        log.append(table_of([b"999999:new"]), flush=True)
+        log.append(table_of([b"999999:new"]), acks="all")
     with LogDirectory.open(session.root, read_only=True) as logs:
         assert records_of(logs.get(TOPIC, 0)) == [*found, (end_offset, b"999999:new")], name
 
@@ -132,7 +132,7 @@ def refuses_more(session, name) -> str:
     """After a failed write nothing more is written; if nothing was begun, the log continues."""
     records = session.model.records
     try:
-        session.append(1, flush=True)
+        session.append(1, acks="all")
     except LogFailedError:
         return "failed"
     except LogClosedError:
@@ -185,7 +185,7 @@ def test_a_failed_flush_is_never_tried_again(seed):
     """What the system has thrown away after a failed flush, a second flush does not bring to the disk."""
     filesystem = new_filesystem()
     session = Session(filesystem).open()
-    session.append(100, flush=True)
+    session.append(100, acks="all")
     session.append(100)
     expectation = session.model.after_power_cut()
     filesystem.fail = lambda call: OSError(errno.EIO, "I/O error") if call.name == "flush" else None
@@ -197,7 +197,7 @@ def test_a_failed_flush_is_never_tried_again(seed):
     with pytest.raises(LogFailedError):
         session.log.flush()
     with pytest.raises(LogFailedError):
-        session.log.append(table_of([b"7:v"]), flush=True)
+        session.log.append(table_of([b"7:v"]), acks="all")
     session.logs.close()
     assert flushes == []
     with open_directory(filesystem.crash(random.Random(seed)), "kafka") as logs:
@@ -209,7 +209,7 @@ def test_a_failed_flush_is_never_tried_again(seed):
 def test_a_close_that_cannot_flush_leaves_no_marker(seed):
     filesystem = new_filesystem()
     session = Session(filesystem).open()
-    session.append(100, flush=True)
+    session.append(100, acks="all")
     session.append(100)
     expectation = session.model.after_power_cut()
     filesystem.fail = lambda call: OSError(errno.EIO, "I/O error") if call.name == "flush" else None

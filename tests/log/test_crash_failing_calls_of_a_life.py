@@ -181,7 +181,7 @@ def fail_once(work: Work, folder: str, before, after, fault: Fault) -> str | Non
 def goes_on(log) -> str:
     """Whether a log accepts records after an error; if so, they are readable."""
     try:
-        info = log.append(table((b"more", b"more")), flush=True)
+        info = log.append(table((b"more", b"more")), acks="all")
     except SegmentLogError:
         return "failed"
     assert records_of(log)[info.last_offset] == (b"more", b"more")

@@ -67,7 +67,7 @@ def test_what_threads_were_told_to_be_on_disk_survives_a_power_cut_at_each_call(
             rng = random.Random(f"{seed} {thread}")
             for number in range(6):
                 values = [b"%d:%s" % (thread * 100 + number, b"v" * rng.choice(SIZES)) for _ in range(2)]
-                info = log.append(table_of(values), flush=True)
+                info = log.append(table_of(values), acks="all")
                 acknowledged.note(info.first_offset, values)
 
         threads = [threading.Thread(target=append, args=(thread,)) for thread in range(6)]
@@ -110,7 +110,7 @@ def test_what_is_appended_during_a_flush_does_not_count_as_flushed(record_proper
         values = session.values(size_bytes)
         model.append(values)
         filesystem.observe = observe
-        session.log.append(table_of(values), flush=True)
+        session.log.append(table_of(values), acks="all")
         filesystem.observe = None
         if flushed_end is not None:
             model._flushed_end = flushed_end
@@ -169,7 +169,7 @@ def test_a_flush_that_fails_loses_no_more_than_what_was_not_acknowledged():
         for number in range(20):
             values = [b"%d:" % (thread * 100 + number)]
             try:
-                info = log.append(table_of(values), flush=True)
+                info = log.append(table_of(values), acks="all")
             except (StorageError, LogFailedError):
                 failed.append(thread)
                 return

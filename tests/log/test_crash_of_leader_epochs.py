@@ -42,12 +42,12 @@ class Work:
     def begin(self, epoch):
         self.began(epoch, self.log.assign_epoch_start_offset(epoch))
 
-    def append(self, *sizes, epoch=None, flush=False):
+    def append(self, *sizes, epoch=None, acks=1):
         values = []
         for size in sizes:
             values.append(b"%d:%s" % (self.number, b"v" * size))
             self.number += 1
-        info = self.log.append(table_of(values), leader_epoch=epoch, flush=flush)
+        info = self.log.append(table_of(values), leader_epoch=epoch, acks=acks)
         if epoch is not None:
             self.began(epoch, info.first_offset)
 
@@ -71,7 +71,7 @@ def one_leader_after_the_other(work):
     for epoch in (1, 4, 5):
         work.begin(epoch)
         work.append(20, 300)
-        work.append(60, flush=True)
+        work.append(60, acks="all")
 
 
 def leaders_without_records(work):
@@ -83,7 +83,7 @@ def leaders_without_records(work):
 
 
 def behind_what_is_not_on_disk(work):
-    work.append(60, flush=True)
+    work.append(60, acks="all")
     work.append(700, 20, epoch=2)
     work.begin(3)
     work.append(700, epoch=4)
@@ -102,7 +102,7 @@ def truncations(work):
     work.truncate_to(6)
     work.truncate_to(2)
     work.begin(6)
-    work.append(5, flush=True)
+    work.append(5, acks="all")
 
 
 WORKLOADS = [one_leader_after_the_other, leaders_without_records, behind_what_is_not_on_disk, truncations]

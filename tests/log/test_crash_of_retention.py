@@ -108,13 +108,13 @@ def retain_some(session):
     # From here on, the log start is told by the name of the first segment alone.
     session.logs.checkpoint()
     retain(session, 1)
-    session.append(60, 5, flush=True)
+    session.append(60, 5, acks="all")
 
 
 def retain_all(session):
     retain(session, len(session.log.segment_base_offsets))
     session.append(60, 5)
-    session.append(60, 5, flush=True)
+    session.append(60, 5, acks="all")
     retain(session, 1)
 
 
@@ -128,14 +128,14 @@ def retain_and_close(session):
 def retain_and_truncate(session):
     retain(session, 2)
     session.truncate_to(session.log.segment_base_offsets[1] + 2)
-    session.append(60, 5, flush=True)
+    session.append(60, 5, acks="all")
     retain(session, 1)
 
 
 def retain_again_and_again(session):
     while len(session.log.segment_base_offsets) > 1:
         retain(session, 1)
-    session.append(5, flush=True)
+    session.append(5, acks="all")
 
 
 WORKLOADS = [
@@ -239,7 +239,7 @@ def retain_in_all(logs, sessions):
         for session in sessions:
             session.model.start_is_kept()
             session.check()
-        sessions[1].append(5, flush=True)
+        sessions[1].append(5, acks="all")
     for session in sessions:
         session.model.delete_records(session.model.end_offset)
     logs.apply_retention()

@@ -25,19 +25,19 @@ def open_logs(filesystem, sessions):
 def work(filesystem, sessions):
     logs = open_logs(filesystem, sessions)
     for number in range(24):
-        sessions[number % 3].append(SIZES[number % 5], 150, acks=(-1, 1, 0)[number % 3 if number % 4 else 0])
+        sessions[number % 3].append(SIZES[number % 5], 150, acks=(-1, 1)[number % 2 if number % 4 else 0])
     sessions[0].truncate_to(5)
     sessions[1].delete_records(3)
     sessions[2].roll()
     logs.checkpoint()
-    sessions[0].append(5, flush=True)
+    sessions[0].append(5, acks="all")
     logs.close()
     for session in sessions:
         session.model.flushed()
     open_logs(filesystem, sessions)
     sessions[2].append(5)
     sessions[1].truncate_fully_and_start_at(2)
-    sessions[1].append(5, flush=True)
+    sessions[1].append(5, acks="all")
 
 
 @pytest.mark.parametrize("recovery", ["tail", "kafka"])

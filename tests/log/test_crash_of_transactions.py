@@ -77,7 +77,7 @@ class Work:
     def plain(self, name, *sizes, flush=False):
         rows = self.rows(name, *sizes)
         self.units[name] = Unit(tuple(rows), "ending")
-        self.log.append(table(rows), flush=flush)
+        self.log.append(table(rows), acks="all" if flush else 1)
         self.ended(name, flush=flush)
 
     def begin(self, name, producer_id=PRODUCER):
@@ -306,7 +306,7 @@ def row(number):
 
 def append_numbered(log, start, count):
     rows = [row(start + number) for number in range(count)]
-    return log.append(table(rows), producer=ProducerSequence(PRODUCER, 0, start), flush=True)
+    return log.append(table(rows), producer=ProducerSequence(PRODUCER, 0, start), acks="all")
 
 
 def go_on(log, start, count):

@@ -227,7 +227,7 @@ def test_what_recovery_has_dropped_does_not_come_back_after_new_records(record_p
     filesystem = new_filesystem()
     session = Session(filesystem).open()
     for _ in range(4):
-        session.append(280, flush=True)
+        session.append(280, acks="all")
     path = last_segment(filesystem.files())
     damaged = filesystem_with(filesystem.files())
     data = filesystem.files()[path]

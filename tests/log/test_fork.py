@@ -46,10 +46,9 @@ def heard(connection):
 
 @pytest.fixture
 def log(logs):
-    """12 records in two segments, of which the last two wait in memory."""
+    """14 records in two segments."""
     log = logs.create("orders")
-    append(log, 12)
-    append(log, 2, acks=0)
+    append(log, 14)
     return log
 
 
@@ -63,7 +62,6 @@ def path(logs, log, tmp_path):
 
 CHANGES_OF_A_LOG = {
     "append": lambda log: log.append(table(value(14))),
-    "append from memory": lambda log: log.append(table(value(14)), acks=0),
     "append to disk": lambda log: log.append(table(value(14)), acks="all"),
     "append of a producer": lambda log: log.append(table(value(14)), producer=ProducerSequence(1, 0, 0)),
     "append_as_leader": lambda log: log.append_as_leader(data(0)),
@@ -169,7 +167,7 @@ def test_leaving_the_block_changes_nothing(path, ending):
     root = path.with_name("left")
     with open_directory(root) as logs:
         log = logs.create("orders")
-        append(log, 2, acks=0)
+        append(log, 2)
         before = contents(root)
         in_child(lambda: leave(logs))
         assert contents(root) == before
@@ -201,7 +199,7 @@ def test_what_is_given_up_in_the_child_writes_nothing(path):
     held = {}
     held["logs"] = logs = open_directory(root)
     held["log"] = log = logs.create("orders")
-    append(log, 3, acks=0)
+    append(log, 3)
     before = contents(root)
 
     def give_up() -> None:
@@ -259,9 +257,8 @@ def test_reading_sees_what_any_other_process_sees(logs, log, path):
     before = contents(path)
     seen = in_child(look)
     assert seen == in_child(look_by_another_process)
-    # What waits in the parent's memory is its own.
-    assert seen["values"] == [value(number) for number in range(12)]
-    assert seen["log_end_offset"] == 12
+    assert seen["values"] == [value(number) for number in range(14)]
+    assert seen["log_end_offset"] == 14
     assert contents(path) == before
 
 
@@ -281,8 +278,6 @@ def test_reading_never_grows_old(logs, log):
         orders[0].send(None)
         return heard(answers[1])
 
-    assert seen() == ([value(number) for number in range(12)], 12, ["orders"])
-    log.flush()
     assert seen() == ([value(number) for number in range(14)], 14, ["orders"])
     log.truncate_to(5)
     log.append(table(b"other"))
@@ -462,7 +457,7 @@ def _fork_while_held(folder, work, number) -> bool:
     log = logs.create("orders")
     append(log, 12)
     logs.checkpoint()
-    append(log, flush=True)
+    append(log, acks="all")
     open_directory(other).close()
     is_held = held.start(lambda: work(logs, log, path), number)
 

@@ -169,7 +169,7 @@ def test_who_does_not_come_is_not_waited_for_for_ever():
 @pytest.fixture
 def log(logs):
     log = logs.create("orders", config=small(1 << 20))
-    append(log, flush=True)
+    append(log, acks="all")
     return log
 
 
@@ -202,7 +202,7 @@ def test_64_threads_share_their_flushes(logs, log, monkeypatch):
     def work(name):
         nonlocal working
         for number in range(appends):
-            info = log.append(table(b"%d %d" % (name, number)), flush=True)
+            info = log.append(table(b"%d %d" % (name, number)), acks="all")
             assert log.recovery_point > info.last_offset
         with lock:
             working -= 1
@@ -214,7 +214,7 @@ def test_64_threads_share_their_flushes(logs, log, monkeypatch):
 
 def test_others_append_while_the_disk_is_at_work(log, during_flush):
     during_flush(lambda: append(log, 3))
-    append(log, flush=True)
+    append(log, acks="all")
     # Their records are not taken for flushed.
     assert (log.log_end_offset, log.recovery_point) == (5, 2)
     log.flush()
@@ -227,20 +227,20 @@ def test_a_flush_that_fails_fails_all_who_wait_for_it_and_for_the_next(log, monk
 
     def fail(descriptor):
         calls.append(descriptor)
-        others.extend(in_threads(*[lambda: append(log, flush=True)] * 5))
+        others.extend(in_threads(*[lambda: append(log, acks="all")] * 5))
         wait_until(lambda: group._waiting == 5)
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(StorageError, match=r"Could not flush.*Input/output error"):
-        append(log, flush=True)
+        append(log, acks="all")
     errors = ended(others)
     assert [type(error) for error in errors] == [StorageError] * 5
     assert "appended, but not flushed" in str(errors[0])
     # Once, and never again.
     assert len(calls) == 1
     with pytest.raises(LogFailedError, match="Input/output error"):
-        append(log, flush=True)
+        append(log, acks="all")
     with pytest.raises(LogFailedError, match="Input/output error"):
         log.flush()
     assert len(calls) == 1
@@ -255,7 +255,7 @@ def test_an_interrupt_during_a_flush_fails_the_log(log, during_flush):
 
     during_flush(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        append(log, flush=True)
+        append(log, acks="all")
     with pytest.raises(LogFailedError):
         append(log)
 
@@ -270,7 +270,7 @@ def test_a_flush_that_succeeds_counts_though_another_write_has_failed(log, durin
         raise OSError(errno.ENOSPC, "No space left on device")
 
     during_flush(fail_another)
-    assert append(log, flush=True).last_offset == 1
+    assert append(log, acks="all").last_offset == 1
     assert log.recovery_point == 2
     # Before the log directory is closed.
     monkeypatch.undo()
@@ -310,7 +310,7 @@ def test_what_changes_the_log_waits_for_the_flush_of_its_file(
     append(log, 2)
     changing = []
     during_flush(lambda: changing.append(blocked(log, lambda: change(log))))
-    append(log, flush=True)
+    append(log, acks="all")
     assert ended(changing) == [None]
     assert log._state.failure is None
     assert (log.recovery_point, log.log_end_offset) == (recovery_point, log_end_offset)
@@ -329,12 +329,12 @@ def test_records_after_a_truncation_are_not_taken_for_flushed(log, during_flush)
 
     changing = []
     during_flush(at_work)
-    append(log, flush=True)
+    append(log, acks="all")
     ended(changing)
     assert log.log_end_offset == 10
     # The flush covered the offsets below; those above hold other records by now.
     assert log.recovery_point <= 2
-    append(log, flush=True)
+    append(log, acks="all")
     assert log.recovery_point == 11
 
 
@@ -342,12 +342,12 @@ def test_a_roll_that_came_first_saves_the_flush(log, logs, during_flush):
     waiting, rolled = [], []
 
     def at_work():
-        waiting.extend(in_threads(lambda: append(log, flush=True)))
+        waiting.extend(in_threads(lambda: append(log, acks="all")))
         wait_until(lambda: log._state.group_commit._waiting == 1)
         rolled.append(blocked(log, log.roll))
 
     during_flush(at_work)
-    append(log, flush=True)
+    append(log, acks="all")
     assert ended(waiting + rolled) == [None, None]
     assert log.recovery_point == 3
     assert log.segment_base_offsets == (0, 3)
@@ -355,16 +355,16 @@ def test_a_roll_that_came_first_saves_the_flush(log, logs, during_flush):
 
 def test_a_close_that_came_first_saves_the_flush(log, monkeypatch):
     monkeypatch.setattr(GroupCommit, "_wait_for_others", lambda group: log.close())
-    assert append(log, flush=True).last_offset == 1
+    assert append(log, acks="all").last_offset == 1
     assert log.recovery_point == 2
 
 
 def test_flushes_of_several_logs_do_not_wait_for_one_another(logs, during_flush):
     one, other = (logs.create(name, config=small(1 << 20)) for name in ("one", "other"))
-    append(one, flush=True)
-    append(other, flush=True)
-    during_flush(lambda: append(other, flush=True))
-    append(one, flush=True)
+    append(one, acks="all")
+    append(other, acks="all")
+    during_flush(lambda: append(other, acks="all"))
+    append(one, acks="all")
     assert (one.recovery_point, other.recovery_point) == (2, 2)
 
 
@@ -372,17 +372,17 @@ def test_flush_messages_and_flush_ms_count_from_the_shared_flush(logs, clock, mo
     config = small(1 << 20, flush_messages=3, flush_ms=1000)
     log = flushing_only_on_append(logs).create("counted", config=config)
     calls = []
-    append(log, flush=True)
+    append(log, acks="all")
     monkeypatch.setattr(os, "fsync", calls.append)
     append(log, 2)
     assert calls == []
-    append(log, flush=True)
+    append(log, acks="all")
     # The third record since the last flush was flushed when it was written: nothing was left to do.
     assert len(calls) == 1
     clock.time_ms += 999
     append(log)
     assert len(calls) == 1
-    append(log, flush=True)
+    append(log, acks="all")
     assert len(calls) == 2
     clock.time_ms += 999
     append(log)
@@ -394,14 +394,14 @@ def test_flush_messages_and_flush_ms_count_from_the_shared_flush(logs, clock, mo
 
 def test_time_counts_from_the_beginning_of_a_shared_flush(logs, clock, during_flush):
     log = flushing_only_on_append(logs).create("timed", config=small(1 << 20, flush_ms=1000))
-    append(log, flush=True)
+    append(log, acks="all")
 
     def take_long():
         append(log)
         clock.time_ms += 900
 
     during_flush(take_long)
-    append(log, flush=True)
+    append(log, acks="all")
     # The record that came during the flush is older than the flush's end.
     clock.time_ms += 100
     append(log)

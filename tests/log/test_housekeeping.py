@@ -211,7 +211,7 @@ def test_producers_are_forgotten_as_seldom_as_a_broker_does(logs, clock, tasks):
 
 def test_checkpoints_are_written(logs, path, tasks):
     log = logs.create("orders")
-    append(log, 3, flush=True)
+    append(log, 3, acks="all")
     tasks["Writing checkpoints"].run()
     assert (path / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 0 3\n"
 

@@ -108,25 +108,11 @@ def test_nothing_of_an_empty_table_is_numbered(log):
     assert (info.first_offset, info.is_duplicate, log.log_end_offset) == (1, False, 1)
 
 
-def test_a_producers_records_are_not_left_in_memory(log, logs, root_path):
-    append(log, 1, acks=0)
-    crash(logs)
-    with open_directory(root_path) as opened:
-        assert opened.get("orders").log_end_offset == 1
-
-
-def test_they_come_after_those_in_memory(log):
-    log.append(table(b"waits"), acks=0)
-    assert append(log, 2, acks=0).first_offset == 1
-    assert append(log, 2).is_duplicate
-    assert values(log) == [b"waits", b"0", b"1"]
-
-
-@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize("acks", [1, "all"])
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_after_a_reopen_the_last_batch_is_known(log, logs, root_path, is_clean, flush):
+def test_after_a_reopen_the_last_batch_is_known(log, logs, root_path, is_clean, acks):
     for sequence in range(3):
-        append(log, 1, sequence=sequence, flush=flush)
+        append(log, 1, sequence=sequence, acks=acks)
     if is_clean:
         logs.close()
     else:

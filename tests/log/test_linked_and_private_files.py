@@ -52,7 +52,7 @@ def root(tmp_path):
 
 
 def append(log):
-    log.append(rows(100), flush=True)
+    log.append(rows(100), acks="all")
 
 
 def truncate_the_active_segment(log):
@@ -82,7 +82,7 @@ def test_a_backup_by_hard_links_is_not_changed(root, tmp_path, change, is_open):
     with LogDirectory.open(root) as logs:
         log = logs.get("t")
         if is_open:
-            log.append(rows(50), flush=True)
+            log.append(rows(50), acks="all")
             before = linked_copy(root, tmp_path / "backup")
         change(log)
     assert contents(tmp_path / "backup") == before
@@ -198,7 +198,7 @@ def test_a_copy_that_fails_changes_neither_the_backup_nor_what_was_acknowledged(
             contextlib.suppress(SegmentLogError),
             LogDirectory.open(copy) as logs,
         ):
-            logs.get("t").append(rows(100), flush=True)
+            logs.get("t").append(rows(100), acks="all")
             appended = 5
         assert contents(tmp_path / "backup") == before
         with LogDirectory.open(copy):

@@ -78,7 +78,7 @@ def test_a_closed_log_takes_nothing(tmp_path):
 def test_one_log_is_closed_without_its_directory(tmp_path):
     with open_directory(tmp_path) as logs:
         closed, other = logs.create("closed"), logs.create("other")
-        append(closed, 3, acks=0)
+        append(closed, 3)
         closed.close()
         closed.close()
         with pytest.raises(LogClosedError):

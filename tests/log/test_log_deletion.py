@@ -21,7 +21,6 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.filesystem import FileSystem
-from storage_core.log import log_read
 from storage_core.log.log_deletion import delete_directory_name
 from storage_core.record.record_batches import ProducerSequence
 from tests.faults.observed_filesystem import ObservedSimulation
@@ -278,7 +277,6 @@ def test_a_failed_removal_does_not_prevent_closing_and_opening(logs, path, monke
 
 USES = {
     "append": append,
-    "append from memory": lambda log: append(log, acks=0),
     "read": lambda log: list(log.read()),
     "fetch": lambda log: log.fetch(0, 100),
     "by time": lambda log: log.offset_for_timestamp(0),
@@ -317,14 +315,6 @@ def test_its_transactions_are_gone(logs):
         transaction.append(table(value(1)))
     with pytest.raises(LogClosedError, match="was deleted"):
         transaction.commit()
-
-
-def test_what_waits_in_memory_goes_with_it(logs, path):
-    log = logs.create("orders")
-    append(log, 3, acks=0)
-    logs.delete("orders")
-    logs.close()
-    assert [name for name in names(path) if name.startswith("orders")] == []
 
 
 def test_there_is_none_to_delete(logs):
@@ -586,20 +576,6 @@ def test_others_see_that_it_is_gone_and_that_another_has_come(logs, path):
         assert offsets(reading.get("orders")) == [0]
 
 
-def test_a_read_that_waits_for_the_deletion_finds_the_log_closed(logs, monkeypatch):
-    """Records in memory make a read wait for the lock, which the deletion holds."""
-    log = logs.create("orders")
-    append(log, 5)
-
-    def delete_and_make_again(_):
-        logs.delete("orders")
-        logs.create("orders")
-
-    monkeypatch.setattr(log_read, "_write_acknowledged", delete_and_make_again)
-    with pytest.raises(LogClosedError, match="was deleted"):
-        offsets(log)
-
-
 def test_a_directory_of_deleted_logs_alone_has_no_rows(logs, path):
     append(logs.create("orders"), 25)
     logs.delete("orders")
@@ -615,11 +591,11 @@ def test_threads_that_append_and_read_meanwhile(logs, path):
     problems = []
 
     def work(kind) -> None:
-        for number in range(60):
+        for _ in range(60):
             try:
                 log = logs.get_or_create("orders")
                 if kind == "append":
-                    append(log, 2, acks=number % 2)
+                    append(log, 2)
                 elif kind == "read":
                     found = offsets(log)
                     assert found == list(range(len(found)))

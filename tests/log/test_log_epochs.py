@@ -218,13 +218,6 @@ def test_of_an_empty_log(logs, root):
     assert checkpoint(root, "payments") == b"0\n1\n3 0\n"
 
 
-def test_after_records_that_wait_in_memory(logs):
-    log = logs.create("payments")
-    log.append(table(b"a"), acks=0, leader_epoch=2)
-    assert log.assign_epoch_start_offset(3) == 1
-    assert epochs(log) == [(2, 0), (3, 1)]
-
-
 def test_the_latest_epoch_has_begun_already(log):
     assert log.assign_epoch_start_offset(5) == 9
     assert log.assign_epoch_start_offset(8) == 12

@@ -16,18 +16,18 @@ def test_no_fetch_crosses_its_limit(log):
     log.append_batches(transactional(4, producer=1) + data(5))
     log.update_high_watermark(5)
 
-    def end(isolation):
-        fetched = log.fetch(0, 1 << 20, isolation=isolation)
+    def end(isolation_level):
+        fetched = log.fetch(0, 1 << 20, isolation_level=isolation_level)
         return sum(BATCH_BYTES for _ in range(4)) - len(fetched.data)
 
-    assert end("log_end") == -(len(data(4)) + len(data(5)))
-    assert end("high_watermark") == -len(data(4))
-    assert end("committed") == 0
+    assert end(None) == -(len(data(4)) + len(data(5)))
+    assert end("read_uncommitted") == -len(data(4))
+    assert end("read_committed") == 0
     assert log.last_stable_offset == 4
-    assert log.fetch(4, 100, isolation="committed").data == b""
-    assert log.fetch(5, 100, isolation="committed").data == b""
+    assert log.fetch(4, 100, isolation_level="read_committed").data == b""
+    assert log.fetch(5, 100, isolation_level="read_committed").data == b""
     with pytest.raises(OptionError, match="isolation"):
-        log.fetch(0, 1, isolation="read_committed")
+        log.fetch(0, 1, isolation_level="committed")
 
 
 def test_a_fetch_gives_whole_batches_unless_asked_otherwise(log):
@@ -121,40 +121,24 @@ def test_a_consumer_leaves_out_what_a_committed_fetch_tells(logs, transacted, ma
 
 
 def test_a_fetch_tells_the_aborted_transactions_of_its_batches_alone(transacted):
-    every = transacted.fetch(0, 1 << 20, isolation="committed")
+    every = transacted.fetch(0, 1 << 20, isolation_level="read_committed")
     first = every.aborted_transactions[0]
     assert (first.producer_id, first.first_offset) == (1, 0)
-    assert every == transacted.fetch(0, 1 << 20, isolation_level="read_committed")
     # It is open around this batch of another producer, up to its marker at offset 16.
-    within = transacted.fetch(2, 1, isolation="committed")
+    within = transacted.fetch(2, 1, isolation_level="read_committed")
     assert (within.base_offset, within.aborted_transactions) == (1, (first,))
-    assert transacted.fetch(16, 1, isolation="committed").aborted_transactions == (first,)
-    assert transacted.fetch(17, 1, isolation="committed").aborted_transactions == ()
+    assert transacted.fetch(16, 1, isolation_level="read_committed").aborted_transactions == (first,)
+    assert transacted.fetch(17, 1, isolation_level="read_committed").aborted_transactions == ()
     # A batch that is cut off counts by itself, not by what comes after it.
-    cut = transacted.fetch(0, 10, isolation="committed", min_one_message=False)
+    cut = transacted.fetch(0, 10, isolation_level="read_committed", min_one_message=False)
     assert (cut.is_first_entry_incomplete, cut.aborted_transactions) == (True, (first,))
-    end = transacted.fetch(transacted.log_end_offset, 100, isolation="committed")
+    end = transacted.fetch(transacted.log_end_offset, 100, isolation_level="read_committed")
     assert (end.data, end.aborted_transactions) == (b"", ())
 
 
 def test_only_a_committed_fetch_tells_of_transactions(transacted):
-    for options in ({}, {"isolation": "log_end"}, {"isolation": "high_watermark"}):
-        assert transacted.fetch(0, 1 << 20, **options).aborted_transactions is None
-    uncommitted = transacted.fetch(0, 1 << 20, isolation_level="read_uncommitted")
-    assert uncommitted == transacted.fetch(0, 1 << 20, isolation="high_watermark")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"isolation_level": "committed"},
-        {"isolation_level": "high_watermark"},
-        {"isolation": "committed", "isolation_level": "read_committed"},
-    ],
-)
-def test_an_isolation_that_there_is_not(log, options):
-    with pytest.raises(OptionError, match="isolation"):
-        log.fetch(0, 1, **options)
+    for level in (None, "read_uncommitted"):
+        assert transacted.fetch(0, 1 << 20, isolation_level=level).aborted_transactions is None
 
 
 def test_a_committed_fetch_looks_no_further_than_its_transactions_reach(logs):
@@ -165,5 +149,5 @@ def test_a_committed_fetch_looks_no_further_than_its_transactions_reach(logs):
     assert len(log.segment_base_offsets) > 40
     statistics = log._filesystem.statistics
     before = statistics.files_opened
-    assert log.fetch(0, 100, isolation="committed").aborted_transactions == ()
+    assert log.fetch(0, 100, isolation_level="read_committed").aborted_transactions == ()
     assert statistics.files_opened - before < 20

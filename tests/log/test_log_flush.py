@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from storage_core.errors import InvalidRecordError, LogFailedError, StorageError
+from storage_core.errors import LogFailedError, StorageError
 from storage_core.filesystem import FileSystem
 from tests.log.logs import Clock, append, flushing_only_on_append, offsets, open_directory, small
 
@@ -81,11 +81,17 @@ def test_acks_1_hands_the_records_to_the_operating_system(log, filesystem):
     assert (log.log_end_offset, log.recovery_point) == (2, 1)
 
 
-@pytest.mark.parametrize(
-    "options", [{"acks": -1}, {"acks": "all"}, {"flush": True}, {"acks": 0, "flush": True}]
-)
-def test_acks_all_returns_when_the_records_are_on_disk(log, filesystem, options):
-    append(log, **options)
+def test_acks_0_writes_like_1_and_tells_no_offset(log, filesystem):
+    info = append(log, acks=0)
+    assert (info.first_offset, info.last_offset, info.offset_of_max_timestamp) == (-1, -1, -1)
+    assert info.batch_count == 1
+    assert filesystem.taken() == [("write", LOG)]
+    assert (log.log_end_offset, log.recovery_point) == (2, 1)
+
+
+@pytest.mark.parametrize("acks", [-1, "all"])
+def test_acks_all_returns_when_the_records_are_on_disk(log, filesystem, acks):
+    append(log, acks=acks)
     assert filesystem.taken() == [("write", LOG), ("flush", LOG)]
     assert log.recovery_point == 2
 
@@ -93,10 +99,10 @@ def test_acks_all_returns_when_the_records_are_on_disk(log, filesystem, options)
 def test_the_name_of_a_new_segment_is_forced_to_disk_with_its_first_records(log, filesystem):
     log.roll()
     filesystem.taken()
-    append(log, flush=True)
+    append(log, acks="all")
     name = "00000000000000000001.log"
     assert filesystem.taken() == [("write", name), ("flush", name), ("flush", "orders-0")]
-    append(log, flush=True)
+    append(log, acks="all")
     assert filesystem.taken() == [("write", name), ("flush", name)]
 
 
@@ -106,61 +112,6 @@ def test_acks_all_forces_to_disk_what_was_appended_before(log, filesystem):
     append(log, acks="all")
     assert filesystem.taken() == [("write", LOG)] * 5 + [("flush", LOG)]
     assert log.recovery_point == log.log_end_offset == 6
-
-
-def test_acks_0_keeps_the_records_in_memory(log, filesystem, tmp_path):
-    assert append(log, 3, acks=0).last_offset == 3
-    assert filesystem.taken() == []
-    assert (log.log_end_offset, log.high_watermark) == (4, 1)
-    # Readers in this process see them.
-    assert offsets(log) == [0, 1, 2, 3]
-    assert filesystem.taken() == [("write", LOG)]
-    assert log.high_watermark == 4
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        append,
-        lambda log: log.roll(),
-        lambda log: log.flush(),
-        lambda log: log.truncate_to(3),
-        lambda log: log.delete_records(-1),
-        lambda log: log.fetch(0, 1),
-        lambda log: log.offset_for_timestamp(0),
-        lambda log: log.update_high_watermark(0),
-    ],
-)
-def test_records_in_memory_are_written_before_anything_else_happens(log, filesystem, write):
-    append(log, 2, acks=0)
-    write(log)
-    assert filesystem.taken()[0] == ("write", LOG)
-
-
-def test_at_most_a_mebibyte_is_kept_in_memory(logs, filesystem):
-    log = logs.create("big", config=small(1 << 30))
-    while not log.high_watermark:
-        append(log, 100, acks=0)
-    # The record with which it is full goes with it.
-    assert log.high_watermark == 10_486
-    assert log.log_end_offset == 10_500
-    assert offsets(log) == list(range(log.log_end_offset))
-
-
-def test_records_in_memory_roll_as_others_do(logs):
-    log = logs.create("rolling", config=small())
-    append(log, 25, acks=0)
-    assert log.segment_base_offsets == (0,)
-    log.flush()
-    assert log.segment_base_offsets == (0, 10, 20)
-    assert offsets(log) == list(range(25))
-
-
-def test_a_close_writes_what_is_in_memory(tmp_path):
-    with open_directory(tmp_path) as logs:
-        append(logs.create("orders"), 3, acks=0)
-    with open_directory(tmp_path) as logs:
-        assert offsets(logs.get("orders")) == [0, 1, 2]
 
 
 def test_flush_messages_forces_to_disk_after_so_many_records(logs, filesystem):
@@ -204,7 +155,6 @@ def test_a_flush_that_failed_is_never_tried_again(log, filesystem, fails_at):
     for write in (
         log.flush,
         lambda: append(log),
-        lambda: append(log, acks=0),
         log.roll,
         lambda: log.truncate_to(0),
     ):
@@ -216,7 +166,7 @@ def test_a_flush_that_failed_is_never_tried_again(log, filesystem, fails_at):
 
 
 def test_a_roll_forces_the_indexes_to_disk_of_records_that_are_there_already(log, filesystem):
-    append(log, 3, flush=True)
+    append(log, 3, acks="all")
     filesystem.taken()
     log.roll()
     calls = filesystem.taken()
@@ -231,15 +181,6 @@ def test_the_removal_of_deleted_records_is_on_disk(log, filesystem):
     filesystem.taken()
     log.delete_records(20)
     assert filesystem.taken()[-1] == ("flush", "orders-0")
-
-
-def test_records_in_memory_tell_the_epoch_of_those_after_them(log):
-    append(log, acks=0, leader_epoch=5)
-    with pytest.raises(InvalidRecordError, match="Expected a leader epoch of at least 5"):
-        append(log, acks=0, leader_epoch=4)
-    append(log, acks=0)
-    append(log)
-    assert [(each.epoch, each.start_offset) for each in log.leader_epochs] == [(0, 0), (5, 1)]
 
 
 def test_deleted_records_do_not_let_unflushed_ones_count_as_flushed(log, logs, filesystem):

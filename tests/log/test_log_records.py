@@ -8,7 +8,6 @@ from storage_core import LogConfig, read_table
 from storage_core.errors import (
     BatchTooLargeError,
     InvalidRecordError,
-    OptionError,
     RecordBatchTooLargeError,
     RecordTooLargeError,
 )
@@ -113,9 +112,3 @@ def test_a_leader_epoch_below_the_latest_is_refused(log):
     log.append(table(b"b"))
     (batch,) = log.read(include_metadata=True)
     assert [each["leaderEpoch"] for each in batch["_metadata"].to_pylist()] == [4, 4]
-
-
-@pytest.mark.parametrize("acks", [2, "1", None])
-def test_unknown_acks_are_refused(log, acks):
-    with pytest.raises(OptionError, match="acks"):
-        log.append(table(b"a"), acks=acks)

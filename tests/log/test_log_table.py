@@ -80,7 +80,7 @@ def test_what_is_checkpointed_of_a_removed_log_does_not_count_for_a_new_one(tmp_
         log.delete_records(23)
     shutil.rmtree(tmp_path / "orders-0")
     logs = open_directory(tmp_path)
-    append(logs.create("orders"), 12, flush=True)
+    append(logs.create("orders"), 12, acks="all")
     crash(logs)
     with open_directory(tmp_path) as logs:
         log = logs.get("orders")

@@ -22,7 +22,7 @@ def work(root, filesystem, check=lambda: None):
         steps = [
             lambda log: append(log, 4),
             lambda log: append(log, 9, acks=-1),
-            lambda log: append(log, 2, acks=0),
+            lambda log: append(log, 2),
             lambda log: log.roll(),
             lambda log: append(log, 3),
             lambda log: log.truncate_to(16),

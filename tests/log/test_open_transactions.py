@@ -71,15 +71,6 @@ def test_the_next_transaction_of_the_producer_aborts_it(logs, log, path):
         assert aborted(log) == (AbortedTransaction(7, 0, 1, 2),)
 
 
-def test_a_marker_comes_after_what_is_in_memory(log):
-    log.transaction(7).append(table(b"a"))
-    log.append(table(b"b"), acks=0)
-    assert log.abort_transaction(7).first_offset == 2
-    log.append(table(b"c"), acks=0)
-    assert log.end_transaction(7, 1, is_abort=True).first_offset == 4
-    assert (values(log), committed(log)) == ([b"a", b"b", b"c"], [b"b", b"c"])
-
-
 def test_aborted_by_others_it_is_fenced(log):
     transaction = log.transaction(7)
     transaction.append(table(b"a"))

@@ -194,13 +194,6 @@ def test_an_empty_log_stays_as_it_is(logs):
     assert log.segment_base_offsets == (0,)
 
 
-def test_records_in_memory_count(logs):
-    log = logs.create("orders", config=forever(retention_ms=DAY_MS))
-    log.append(table(value(0), timestamps=[100]), acks=0)
-    assert log.apply_retention(NOW_MS) == (0,)
-    assert (log.log_start_offset, log.log_end_offset) == (1, 1)
-
-
 # -- The high watermark --------
 
 

@@ -18,8 +18,6 @@ ROOT_VARIABLE = "SEGMENTLOG_TEST_ROOT"
 logs = LogDirectory.open(os.environ[ROOT_VARIABLE])
 log = logs.get_or_create("events")
 log.append(pa.table({"value": pa.array([b"0", b"1", b"2"])}))
-# In the memory of the daemon, so each worker inherits a copy.
-log.append(pa.table({"value": pa.array([b"3", b"4"])}), acks=0)
 
 if __name__ == "__main__":
     pyspark.daemon.manager()
