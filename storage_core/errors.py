@@ -31,7 +31,7 @@
     │   └── LogFailedError              an earlier write or flush failed: close it and open it again
     ├── StorageError                    the file system refused: no space left, an I/O error
     ├── CommitInDoubtError              a job failed after it wrote its journal: the next writer completes it
-    ├── RecoveryWouldDiscard            opening would discard whole, valid batches
+    ├── RecoveryWouldDiscardError            opening would discard whole, valid batches
     └── CorruptError                    bytes on disk violate their format
         ├── CorruptRecordError          a record batch: length, magic, CRC or record structure
         ├── BatchTooLargeError          a record batch declares, or inflates to, more than the limit
@@ -77,7 +77,7 @@ __all__ = [
     "RecordBatchTooLargeError",
     "RecordError",
     "RecordTooLargeError",
-    "RecoveryWouldDiscard",
+    "RecoveryWouldDiscardError",
     "ReplicaConflictError",
     "SegmentLogError",
     "StorageError",
@@ -330,7 +330,7 @@ class CommitInDoubtError(SegmentLogError):
     """A job failed after it wrote its journal: its rows are not visible yet, but the next writer completes it."""
 
 
-class RecoveryWouldDiscard(SegmentLogError):  # noqa: N818  (the name says what it would do)
+class RecoveryWouldDiscardError(SegmentLogError):
     """Opening would discard whole, valid batches.
 
     Args:

@@ -82,7 +82,7 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     """
     _check_usage(target, in_place, aside, manifest, dry_run)
     from storage_core.check.index_check import log_bytes  # noqa: PLC0415
-    from storage_core.errors import LogDirectoryLockedError, RecoveryWouldDiscard  # noqa: PLC0415
+    from storage_core.errors import LogDirectoryLockedError, RecoveryWouldDiscardError  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.recover.recover import recover  # noqa: PLC0415
@@ -107,7 +107,7 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
                     is_in_place=in_place,
                     advance=advance,
                 )
-    except (RecoveryWouldDiscard, LogDirectoryLockedError) as error:
+    except (RecoveryWouldDiscardError, LogDirectoryLockedError) as error:
         raise click.ClickException(str(error)) from error
     output.write_report(report, lambda console: _show(console, report))
     if not report.is_complete:

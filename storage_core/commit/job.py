@@ -297,7 +297,7 @@ class CommitJob:
         Raises:
             LogDirectoryLockedError: A broker or another process has it open for writing.
             LogDirectoryError: It is not a log directory, or belongs to a broker.
-            RecoveryWouldDiscard: It was not closed cleanly, and recovery would drop complete batches.
+            RecoveryWouldDiscardError: It was not closed cleanly, and recovery would drop complete batches.
             StorageError: The file system lacks something that a commit needs.
         """
         # Another job releases the lock soon, but a broker does not.

@@ -144,7 +144,7 @@ class LogDirectory:
         Raises:
             LogDirectoryLockedError: A broker, another process, or this one has it open for writing.
             LogDirectoryError: It is not a log directory.
-            RecoveryWouldDiscard: Complete batches would be lost; nothing was changed.
+            RecoveryWouldDiscardError: Complete batches would be lost; nothing was changed.
             CorruptCheckpointError: The journal of a job, or the list of commits, is damaged; nothing was changed.
             StorageError: The file system reported an error.
         """

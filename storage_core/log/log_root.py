@@ -36,7 +36,7 @@ from storage_core.errors import (
     CorruptCheckpointError,
     LogDirectoryError,
     OptionError,
-    RecoveryWouldDiscard,
+    RecoveryWouldDiscardError,
     SegmentLogError,
 )
 from storage_core.filesystem.file_system import TEMPORARY_FILE
@@ -188,7 +188,7 @@ def check_recovery(
     Returns the regular files in each partition's directory.
 
     Raises:
-        RecoveryWouldDiscard: It would discard some.
+        RecoveryWouldDiscardError: It would discard some.
     """
     found = _in_parallel(
         lambda directory: check_directory(
@@ -203,7 +203,7 @@ def check_recovery(
     )
     dropped = tuple(text for checked in found for text in checked.dropped)
     if dropped:
-        raise RecoveryWouldDiscard(
+        raise RecoveryWouldDiscardError(
             "Expected only torn bytes after the last valid batch of each log, found complete batches that a "
             f"recovery by Kafka's rules discards: {'; '.join(dropped)}. Copy the directory first; then open it with "
             "LogDirectory.open and recovery='kafka' to discard them.",

@@ -56,7 +56,7 @@ from storage_core.errors import (
     LogDirectoryError,
     LogDirectoryLockedError,
     OptionError,
-    RecoveryWouldDiscard,
+    RecoveryWouldDiscardError,
     SegmentLogError,
     StorageError,
 )
@@ -210,7 +210,7 @@ def recover(  # noqa: PLR0913  (one for each flag)
 
     Raises:
         OptionError: The path is not one log directory, or the target is inside of it.
-        RecoveryWouldDiscard: The policy is ``tail``, and complete batches would be lost.
+        RecoveryWouldDiscardError: The policy is ``tail``, and complete batches would be lost.
         LogDirectoryError: The target is not empty, or the source changed meanwhile.
         StorageError: The file system refused. The target does not exist then.
     """
@@ -350,8 +350,8 @@ class Survey:
             raise _would_discard(dropped, self.root.path)
 
 
-def _would_discard(lost: Sequence[str], path: str) -> RecoveryWouldDiscard:
-    return RecoveryWouldDiscard(
+def _would_discard(lost: Sequence[str], path: str) -> RecoveryWouldDiscardError:
+    return RecoveryWouldDiscardError(
         "Expected only torn bytes after the last valid batch of each log, found complete batches that would be lost: "
         f"{'; '.join(lost)}. Recover with the policy salvage to keep every valid batch, or broker to keep what a broker "
         "would.",

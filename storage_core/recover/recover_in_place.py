@@ -106,7 +106,7 @@ def recover_in_place(
     Raises:
         LogDirectoryLockedError: A broker or another process has it open.
         OptionError: The path is not one log directory, topics are chosen, or ``aside`` is inside of it.
-        RecoveryWouldDiscard: The policy is ``tail``, and complete batches would be lost. Nothing was changed.
+        RecoveryWouldDiscardError: The policy is ``tail``, and complete batches would be lost. Nothing was changed.
         StorageError: The file system refused.
     """
     aside = os.path.abspath(path_of(aside))

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from storage_core import LogDirectory
-from storage_core.errors import RecoveryWouldDiscard
+from storage_core.errors import RecoveryWouldDiscardError
 from tests.commit.commit_crashes import crashes_of_job
 from tests.commit.jobs import CONFIG, JOBS, ROOT, fill, rows_of
 from tests.commit.whole_jobs import Job, crash_at, remains, seen
@@ -109,7 +109,7 @@ def open_again(files) -> None:
     """Recover by tail recovery, or as a broker does where that refuses."""
     try:
         LogDirectory.open(ROOT, filesystem=files, config=CONFIG, clock=Clock()).close()
-    except RecoveryWouldDiscard:
+    except RecoveryWouldDiscardError:
         LogDirectory.open(ROOT, filesystem=files, config=CONFIG, clock=Clock(), recovery="kafka").close()
 
 

@@ -23,7 +23,7 @@ from storage_core.errors import (
     LogDirectoryError,
     LogDirectoryLockedError,
     OptionError,
-    RecoveryWouldDiscard,
+    RecoveryWouldDiscardError,
     StorageError,
 )
 from storage_core.record.record_batches import RecordBatches
@@ -649,7 +649,7 @@ def test_a_root_whose_recovery_would_lose_something_is_refused(filesystem):
     with filesystem.open_for_writing(f"{ROOT}/orders-0/00000000000000000000.log") as log:
         log.write_at([b"\xff"], 70)
     filesystem.delete(f"{ROOT}/recovery-point-offset-checkpoint")
-    with pytest.raises(RecoveryWouldDiscard):
+    with pytest.raises(RecoveryWouldDiscardError):
         staged_job(filesystem, ROOT, JOBS[0])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from storage_core import LogConfig, LogDirectory
-from storage_core.errors import CorruptError, RecoveryWouldDiscard
+from storage_core.errors import CorruptError, RecoveryWouldDiscardError
 from tests.faults.log_model import Expectation
 from tests.faults.session import CONFIG, ROOT, TOPIC, Session, StillClock, records_of, timestamp_of
 from tests.faults.simulated_filesystem import SimulatedFileSystem
@@ -129,7 +129,7 @@ def open_or_none(
     """Open the log directory; None if the recovery refuses because it would discard valid batches."""
     try:
         return open_directory(filesystem, recovery, config=config)
-    except RecoveryWouldDiscard as error:
+    except RecoveryWouldDiscardError as error:
         if not error.discarded:
             raise
         return None

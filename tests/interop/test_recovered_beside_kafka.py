@@ -15,7 +15,7 @@ import pytest
 
 import storage_core
 from storage_core import LogDirectory
-from storage_core.errors import RecoveryWouldDiscard
+from storage_core.errors import RecoveryWouldDiscardError
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
 from storage_core.recover.recover import recover
@@ -202,7 +202,7 @@ def _recover(found: Recovered, scratch: Path) -> None:
             target.parent.mkdir(exist_ok=True)
             try:
                 report = _run(found.source, target, policy, subscribe=topic)
-            except RecoveryWouldDiscard:
+            except RecoveryWouldDiscardError:
                 continue
             _note(found, report, policy)
             place(target, found.root, topic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.errors import RecoveryWouldDiscard
+from storage_core.errors import RecoveryWouldDiscardError
 from tests.faults.counting import cases
 from tests.faults.crash_points import CrashState, open_directory, recovery_states
 from tests.faults.log_model import Expectation, History
@@ -132,7 +132,7 @@ def test_a_replacement_that_would_lose_records_is_refused():
     damaged[100] ^= 1
     state = state_of("damaged", offsets, {**files, name(0, ".swap"): bytes(damaged)})
     before = state.filesystem.files()
-    with pytest.raises(RecoveryWouldDiscard):
+    with pytest.raises(RecoveryWouldDiscardError):
         open_directory(state.filesystem, "tail")
     after = state.filesystem.files()
     assert {path: after[path] for path in before} == before

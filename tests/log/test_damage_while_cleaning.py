@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import LogConfig, LogDirectory
-from storage_core.errors import CorruptError, RecoveryWouldDiscard, SegmentLogError
+from storage_core.errors import CorruptError, RecoveryWouldDiscardError, SegmentLogError
 from storage_core.log.cleaner_config import CleanerConfig
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem
@@ -143,7 +143,7 @@ def test_damaged_batches_are_an_error_or_nothing_is_lost(cleaning, record_proper
     for filesystem, name in each_damaged(crashes, (".log", ".log.swap"), damage_log):
         try:
             logs, log = open_log(filesystem)
-        except (CorruptError, RecoveryWouldDiscard):
+        except (CorruptError, RecoveryWouldDiscardError):
             outcomes["not opened"] += 1
             continue
         with logs:

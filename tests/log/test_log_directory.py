@@ -19,7 +19,7 @@ from storage_core.errors import (
     LogFailedError,
     LogReadOnlyError,
     OptionError,
-    RecoveryWouldDiscard,
+    RecoveryWouldDiscardError,
     StorageError,
 )
 from storage_core.filesystem import FileSystem
@@ -258,7 +258,7 @@ def test_all_partitions_are_looked_at_before_any_is_recovered(tmp_path):
     with (tmp_path / "orders-0/00000000000000000010.log").open("ab") as file:
         file.write(b"torn")
     before = contents(tmp_path)
-    with pytest.raises(RecoveryWouldDiscard) as caught:
+    with pytest.raises(RecoveryWouldDiscardError) as caught:
         open_directory(tmp_path)
     assert contents(tmp_path) == before
     # Bytes after the damage, and the whole next segment.

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from storage_core.errors import LogDirectoryError, RecoveryWouldDiscard
+from storage_core.errors import LogDirectoryError, RecoveryWouldDiscardError
 from tests.log.logs import (
     BATCH_BYTES,
     Clock,
@@ -265,7 +265,7 @@ def test_a_malformed_marker_with_a_right_crc_is_damage(root, path, following):
         file.write(MALFORMED_MARKER + following)
     on_disk = contents(root)
     with pytest.raises(
-        RecoveryWouldDiscard, match=f"bytes 500 to {568 + len(following)}, .* that is rejected"
+        RecoveryWouldDiscardError, match=f"bytes 500 to {568 + len(following)}, .* that is rejected"
     ) as caught:
         open_directory(root)
     assert len(caught.value.discarded) == 1

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from storage_core import LogConfig
-from storage_core.errors import RecoveryWouldDiscard
+from storage_core.errors import RecoveryWouldDiscardError
 from storage_core.filesystem import WritableFile
 from tests.log.logs import (
     BATCH_BYTES,
@@ -149,7 +149,7 @@ def test_damage_before_a_wide_gap_is_recovered_like_any_other(tmp_path, recovery
     with (tmp_path / "orders-0" / name(0)).open("ab") as file:
         file.write(data(1)[:11] + b"\x05" + bytes(100))
     if recovery == "tail":
-        with pytest.raises(RecoveryWouldDiscard, match="the whole segment of 69 bytes"):
+        with pytest.raises(RecoveryWouldDiscardError, match="the whole segment of 69 bytes"):
             open_directory(tmp_path)
         return
     with open_directory(tmp_path, recovery=recovery) as logs:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from storage_core.errors import RecoveryWouldDiscard
+from storage_core.errors import RecoveryWouldDiscardError
 from tests.log.logs import BATCH_BYTES, DAMAGE, contents, flip, name, open_directory, reopened, unclean
 from tests.log.producing import data
 
@@ -17,7 +17,7 @@ def test_the_default_recovery_drops_nothing_whole_and_changes_nothing(root, path
     flip(path / name(base_offset), position)
     unclean(root)
     before = contents(root)
-    with pytest.raises(RecoveryWouldDiscard, match="recovery='kafka'") as caught:
+    with pytest.raises(RecoveryWouldDiscardError, match="recovery='kafka'") as caught:
         open_directory(root)
     assert contents(root) == before
     if base_offset != 30:
@@ -25,7 +25,7 @@ def test_the_default_recovery_drops_nothing_whole_and_changes_nothing(root, path
     if what != "the last batch of an earlier segment":
         assert name(base_offset) in caught.value.discarded[0]
     # It goes on being refused, and the lock was given back.
-    with pytest.raises(RecoveryWouldDiscard):
+    with pytest.raises(RecoveryWouldDiscardError):
         open_directory(root)
     open_directory(root, recovery="kafka").close()
     open_directory(root).close()
@@ -44,7 +44,7 @@ def test_a_damaged_offset_that_leads_out_of_the_segment_is_damage(root, path):
     content[200] = 1
     (path / name(30)).write_bytes(content)
     unclean(root)
-    with pytest.raises(RecoveryWouldDiscard, match="bytes 200 to 499"):
+    with pytest.raises(RecoveryWouldDiscardError, match="bytes 200 to 499"):
         open_directory(root)
     assert reopened(root, recovery="kafka")[-1] == list(range(32))
 
@@ -57,7 +57,7 @@ def test_a_damaged_transaction_index_is_no_reason_to_drop_batches(root, path, is
     if not is_clean:
         unclean(root, recovery_point=35)
     before = contents(root)
-    with pytest.raises(RecoveryWouldDiscard, match="bytes 200 to 999") as caught:
+    with pytest.raises(RecoveryWouldDiscardError, match="bytes 200 to 999") as caught:
         open_directory(root)
     assert len(caught.value.discarded) == 1
     assert contents(root) == before
@@ -71,7 +71,7 @@ def test_damage_after_offsets_that_do_not_fit_their_segment_is_found_too(root, p
     (path / name(30)).write_bytes(content)
     flip(path / name(30), len(content) // 4 * 2 + 65)
     unclean(root)
-    with pytest.raises(RecoveryWouldDiscard, match="from a complete batch at byte 207 with base offset"):
+    with pytest.raises(RecoveryWouldDiscardError, match="from a complete batch at byte 207 with base offset"):
         open_directory(root)
     flip(path / name(30), len(content) // 4 * 2 + 65)
     assert reopened(root)[-1] == [*range(31), far, far + 1, far + 2]

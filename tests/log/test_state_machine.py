@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from storage_core.errors import OffsetOutOfRangeError, RecordBatchTooLargeError, RecoveryWouldDiscard
+from storage_core.errors import OffsetOutOfRangeError, RecordBatchTooLargeError, RecoveryWouldDiscardError
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem
 from tests.faults.session import Session, records_of, timestamp_of
@@ -107,7 +107,7 @@ class LogMachine(RuleBasedStateMachine):
         before = filesystem.files()
         try:
             session.open()
-        except RecoveryWouldDiscard:
+        except RecoveryWouldDiscardError:
             assert recovery == "tail"
             assert loses_valid_batches(before)
             session.recovery = "kafka"

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from storage_core import LogConfig, LogDirectory
-from storage_core.errors import RecoveryWouldDiscard
+from storage_core.errors import RecoveryWouldDiscardError
 from storage_core.log.cleaner_config import CleanerConfig
 from tests.compaction.plain_batches import PlainBatch, batches_of
 from tests.faults.counting import cases
@@ -223,7 +223,7 @@ class LifeMachine(ProducersMachine):
         before = self.filesystem.files()
         try:
             self.open(recovery)
-        except RecoveryWouldDiscard:
+        except RecoveryWouldDiscardError:
             assert recovery == "tail"
             assert loses_valid_batches(before)
             self.open("kafka")

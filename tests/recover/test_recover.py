@@ -17,7 +17,7 @@ from storage_core.errors import (
     LogDirectoryError,
     LogDirectoryLockedError,
     OptionError,
-    RecoveryWouldDiscard,
+    RecoveryWouldDiscardError,
 )
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
@@ -120,7 +120,7 @@ def test_policy_tail_refuses_to_lose_a_batch(way, tmp_path, target):
     before = fingerprint(source)
     try:
         report = run(source, target, "tail")
-    except RecoveryWouldDiscard as error:
+    except RecoveryWouldDiscardError as error:
         refusal = error
     else:
         refusal = None
@@ -135,7 +135,7 @@ def test_policy_tail_refuses_to_lose_a_batch(way, tmp_path, target):
 
 def test_tail_names_what_would_go(tmp_path, target):
     source = damaged_root(tmp_path / "source", "damaged-flipped-in-the-middle")
-    with pytest.raises(RecoveryWouldDiscard, match=r"complete batches that would be lost: .*bytes"):
+    with pytest.raises(RecoveryWouldDiscardError, match=r"complete batches that would be lost: .*bytes"):
         run(source, target, "tail")
 
 
@@ -500,7 +500,7 @@ def test_in_place_tail_refuses_before_it_changes_anything(tmp_path):
     source = damaged_root(tmp_path / "source", "damaged-flipped-in-the-middle")
     (source / ".lock").touch()
     before = fingerprint(source)
-    with pytest.raises(RecoveryWouldDiscard):
+    with pytest.raises(RecoveryWouldDiscardError):
         run_in_place(source, tmp_path / "aside", "tail")
     assert fingerprint(source) == before
     assert not (tmp_path / "aside").exists()

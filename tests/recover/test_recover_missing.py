@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import LogDirectory
-from storage_core.errors import CorruptError, RecoveryWouldDiscard
+from storage_core.errors import CorruptError, RecoveryWouldDiscardError
 from tests.conformance.archives import unpack_case
 from tests.recover.recovering import EXAMPLES, PARTITION_DIRECTORY, rows, run, write_checkpoint
 
@@ -317,7 +317,7 @@ def test_no_recovery_is_complete_that_lacks_a_record(source, partition, tmp_path
     policy = rng.choice(("broker", "tail", "salvage"))
     try:
         report = run(source, tmp_path / "target", policy)
-    except RecoveryWouldDiscard:
+    except RecoveryWouldDiscardError:
         return
     except CorruptError:
         # A clean-shutdown marker vouches for a damaged end: a broker does not load it, either.

@@ -27,7 +27,7 @@ from storage_core.errors import (
     LogDirectoryLockedError,
     OptionError,
     RecordTooLargeError,
-    RecoveryWouldDiscard,
+    RecoveryWouldDiscardError,
     StorageError,
 )
 from storage_core.filesystem import FileSystem
@@ -333,7 +333,7 @@ def test_a_root_whose_recovery_would_drop_whole_batches(refused, root):
     data[70] ^= 0xFF
     log.write_bytes(data)
     refused(
-        RecoveryWouldDiscard,
+        RecoveryWouldDiscardError,
         "complete batches that a recovery by Kafka's rules discards",
         what_to_do=r"Copy the directory first; then open it with LogDirectory\.open.*recovery='kafka'",
     )
