@@ -40,9 +40,9 @@ from storage_core.views.index_entries import (
     OFFSET,
     TIME,
     TRANSACTION,
-    JudgedIndex,
-    JudgedIndexes,
-    judge_indexes,
+    IndexComparison,
+    IndexComparisons,
+    compare_indexes,
     producer_batches,
 )
 from storage_core.views.roots import has_topic_selection, require_outside
@@ -98,7 +98,7 @@ class SegmentCheck:
 
     base_offset: int
     suffix: str
-    judged: JudgedIndexes
+    judged: IndexComparisons
     findings: tuple[IndexFinding, ...]
     aborted: tuple[AbortedTransaction, ...]
 
@@ -178,7 +178,7 @@ def check_segments(
             skip_damage=True,
         )
         try:
-            judged = judge_indexes(filesystem, segment, take)
+            judged = compare_indexes(filesystem, segment, take)
         except FileNotFoundError:
             # A live broker deletes old segments.
             continue
@@ -209,7 +209,7 @@ def _check_log(
 
 
 def _findings(
-    judged: JudgedIndexes, aborted: Sequence[AbortedTransaction], *, is_complete: bool
+    judged: IndexComparisons, aborted: Sequence[AbortedTransaction], *, is_complete: bool
 ) -> Iterator[IndexFinding]:
     offsets, times, transactions = judged.indexes
     for index in judged.indexes:
@@ -222,11 +222,11 @@ def _findings(
         yield from _missing_transactions(transactions, aborted)
 
 
-def _is_unusable(index: JudgedIndex) -> bool:
+def _is_unusable(index: IndexComparison) -> bool:
     return index.problem is not None and not (index.kind == TRANSACTION and index.problem == MISSING)
 
 
-def _faults_of_file(index: JudgedIndex) -> Iterator[IndexFinding]:
+def _faults_of_file(index: IndexComparison) -> Iterator[IndexFinding]:
     name = os.path.basename(index.path)
     if _is_unusable(index):
         fault: Fault = "missing" if index.problem == MISSING else "corrupt"
@@ -238,7 +238,7 @@ def _faults_of_file(index: JudgedIndex) -> Iterator[IndexFinding]:
         yield IndexFinding(name, index.kind, "contradicted", len(wrong), detail)
 
 
-def _missing_offset_entries(index: JudgedIndex, judged: JudgedIndexes) -> Iterator[IndexFinding]:
+def _missing_offset_entries(index: IndexComparison, judged: IndexComparisons) -> Iterator[IndexFinding]:
     places = np.concatenate([[0], np.sort(index.columns["position"]), [judged.end.position_bytes]])
     gaps = np.diff(places)
     number = int(gaps.argmax())
@@ -247,7 +247,7 @@ def _missing_offset_entries(index: JudgedIndex, judged: JudgedIndexes) -> Iterat
         yield IndexFinding(os.path.basename(index.path), OFFSET, "incomplete", 0, detail)
 
 
-def _missing_last_time(index: JudgedIndex, judged: JudgedIndexes) -> Iterator[IndexFinding]:
+def _missing_last_time(index: IndexComparison, judged: IndexComparisons) -> Iterator[IndexFinding]:
     largest_ms = judged.largest_timestamp.timestamp_ms
     last_ms = int(index.columns["timestampMs"][-1]) if len(index) else -1
     if last_ms < largest_ms:
@@ -256,7 +256,7 @@ def _missing_last_time(index: JudgedIndex, judged: JudgedIndexes) -> Iterator[In
 
 
 def _missing_transactions(
-    index: JudgedIndex, aborted: Sequence[AbortedTransaction]
+    index: IndexComparison, aborted: Sequence[AbortedTransaction]
 ) -> Iterator[IndexFinding]:
     known = set(index.columns["lastOffset"].tolist())
     absent = [each for each in aborted if each.last_offset not in known]

@@ -47,8 +47,8 @@ from storage_core.views.index_entries import (
     OFFSET,
     TIME,
     TRANSACTION,
-    JudgedIndexes,
-    judge_indexes,
+    IndexComparisons,
+    compare_indexes,
 )
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def check_segment(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts:
         filesystem, f"{file.directory}/{transaction_index_file_name(file.base_offset)}{file.suffix}"
     )
     observer = _Observer(task, aborted)
-    judged = judge_indexes(filesystem, segment, see=observer.see)
+    judged = compare_indexes(filesystem, segment, see=observer.see)
     with segment.open_log() as log_file:
         tail = _tail(log_file, segment, judged)
         proven_bytes = min((each.start_bytes for each in judged.damage), default=judged.end.position_bytes)
@@ -301,7 +301,7 @@ def _aborted(filesystem: FileSystem, path: str) -> list[AbortedEntry]:
     return list(map(AbortedEntry, *columns))
 
 
-def _tail(log_file: OpenFile, segment: SegmentReader, judged: JudgedIndexes) -> Tail | None:
+def _tail(log_file: OpenFile, segment: SegmentReader, judged: IndexComparisons) -> Tail | None:
     """What follows the last valid batch of the last segment: damage is only reported where a batch follows."""
     start_bytes = judged.end.position_bytes
     if judged.damage:
@@ -433,7 +433,7 @@ class _Observer:
 
     def facts(
         self,
-        judged: JudgedIndexes,
+        judged: IndexComparisons,
         tail: Tail | None,
         scan: BrokerScan,
     ) -> SegmentFacts:
@@ -730,7 +730,7 @@ _ENTRY_BYTES: Final = {
 }
 
 
-def _index_faults(judged: JudgedIndexes) -> Iterator[IndexFault]:
+def _index_faults(judged: IndexComparisons) -> Iterator[IndexFault]:
     for index in judged.indexes:
         if index.problem is not None and not (index.kind == TRANSACTION and index.problem in _STALE):
             problem = index.problem.rstrip(".")
@@ -759,7 +759,7 @@ def _index_faults(judged: JudgedIndexes) -> Iterator[IndexFault]:
     yield from _missing_largest_timestamp(judged)
 
 
-def _missing_largest_timestamp(judged: JudgedIndexes) -> Iterator[IndexFault]:
+def _missing_largest_timestamp(judged: IndexComparisons) -> Iterator[IndexFault]:
     """The last entry of a closed segment's time index has its largest timestamp: look-ups by time rely on it."""
     times = judged.indexes[1]
     largest_ms = judged.largest_timestamp.timestamp_ms

@@ -31,10 +31,10 @@ _MOST_SHOWN = 100
 )
 @click.option(
     "--policy",
-    type=click.Choice(["broker", "tail", "salvage"]),
-    default="broker",
+    type=click.Choice(["kafka", "tail", "salvage"]),
+    default="kafka",
     show_default=True,
-    help="broker keeps what a broker's own recovery keeps. tail cuts off no more than a torn end, and refuses if more "
+    help="kafka keeps what a broker's own recovery keeps. tail cuts off no more than a torn end, and refuses if more "
     "would go. salvage keeps every valid batch; gaps stay gaps.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be kept and left out. Nothing is written.")

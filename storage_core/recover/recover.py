@@ -188,7 +188,7 @@ def recover(  # noqa: PLR0913  (one for each flag)
     options: ReadOptions,
     target: str | None,
     *,
-    policy: Policy = "broker",
+    policy: Policy = "kafka",
     link: bool = True,
     manifest: str | None = None,
     is_dry_run: bool = False,
@@ -214,7 +214,7 @@ def recover(  # noqa: PLR0913  (one for each flag)
         LogDirectoryError: The target is not empty, or the source changed meanwhile.
         StorageError: The file system refused. The target does not exist then.
     """
-    found = survey(filesystem, options, is_in_place=is_in_place)
+    found = scan_for_recovery(filesystem, options, is_in_place=is_in_place)
     if target is not None:
         target = os.path.abspath(path_of(target))
         require_outside(filesystem, target, [found.root.path, *(each.path for each in found.directories)])
@@ -253,7 +253,7 @@ def _require_new_file(filesystem: FileSystem, path: str, source: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class RecoveryScan:
     """What is in the log directory to recover.
 
     Attributes:
@@ -353,14 +353,16 @@ class Survey:
 def _would_discard(lost: Sequence[str], path: str) -> RecoveryWouldDiscardError:
     return RecoveryWouldDiscardError(
         "Expected only torn bytes after the last valid batch of each log, found complete batches that would be lost: "
-        f"{'; '.join(lost)}. Recover with the policy salvage to keep every valid batch, or broker to keep what a broker "
+        f"{'; '.join(lost)}. Recover with the policy salvage to keep every valid batch, or kafka to keep what a broker "
         "would.",
         discarded=tuple(lost),
         path=path,
     )
 
 
-def survey(filesystem: FileSystem, options: ReadOptions, *, is_in_place: bool = False) -> Survey:
+def scan_for_recovery(
+    filesystem: FileSystem, options: ReadOptions, *, is_in_place: bool = False
+) -> RecoveryScan:
     """Find out what is in the one log directory that the options name, and what will stay in it.
 
     Raises:
@@ -385,7 +387,7 @@ def survey(filesystem: FileSystem, options: ReadOptions, *, is_in_place: bool = 
         _require_no_links(filesystem, root.path)
     everything = [] if is_partition else find_partitions(filesystem, [root.path])
     known = {os.path.basename(each.path) for each in everything}
-    return Survey(
+    return RecoveryScan(
         root,
         tuple(each for each in found if each.topic != CLUSTER_METADATA_TOPIC),
         tuple(each for each in found if each.topic == CLUSTER_METADATA_TOPIC),
@@ -402,7 +404,7 @@ def survey(filesystem: FileSystem, options: ReadOptions, *, is_in_place: bool = 
     )
 
 
-def warn_of_damaged_commits(filesystem: FileSystem, found: Survey) -> None:
+def warn_of_damaged_commits(filesystem: FileSystem, found: RecoveryScan) -> None:
     """Warn of a damaged list of commits, which is kept: without it, jobs would write rows again that are here."""
     path = found.commits_path
     try:
@@ -516,8 +518,8 @@ def _not_found(filesystem: FileSystem, root: LogDirectoryFiles, known: set[str])
             )
 
 
-def _left_out_of(survey: Survey, plan: PartitionPlan) -> tuple[LeftOut, ...]:
-    earlier = survey.earlier.get(plan.directory.topic_partition, ())
+def _left_out_of(scan: RecoveryScan, plan: PartitionPlan) -> tuple[LeftOut, ...]:
+    earlier = scan.earlier.get(plan.directory.topic_partition, ())
     known = [(each.start_offset, each.end_offset) for each in earlier]
     missing = [
         each
@@ -528,16 +530,16 @@ def _left_out_of(survey: Survey, plan: PartitionPlan) -> tuple[LeftOut, ...]:
 
 
 def report_of(
-    survey: Survey, plans: Sequence[PartitionPlan], policy: Policy, target: str | None
+    scan: RecoveryScan, plans: Sequence[PartitionPlan], policy: Policy, target: str | None
 ) -> RecoveryReport:
     """What a recovery by these plans keeps and leaves out."""
-    left_out = [_left_out_of(survey, plan) for plan in plans]
+    left_out = [_left_out_of(scan, plan) for plan in plans]
     damaged = [plan.damaged + plan.suspect for plan in plans]
-    unserved = survey.unserved + tuple(
+    unserved = scan.unserved + tuple(
         LeftOutFile(plan.directory.path, plan.unserved) for plan in plans if plan.unserved is not None
     )
     return RecoveryReport(
-        survey.root.path,
+        scan.root.path,
         target,
         None,
         policy,
@@ -559,13 +561,9 @@ def report_of(
             for plan, parts, kept in zip(plans, left_out, damaged, strict=True)
         ),
         (
-            *survey.left_out_files,
+            *scan.left_out_files,
             *(each for plan in plans for each in plan.left_out_files),
-            *(
-                [LeftOutFile(survey.commits_path, _CUT_COMMITS)]
-                if survey.has_commits and any(left_out)
-                else ()
-            ),
+            *([LeftOutFile(scan.commits_path, _CUT_COMMITS)] if scan.has_commits and any(left_out) else ()),
         ),
         unserved,
     )
@@ -706,14 +704,14 @@ class _Copy:
     def __init__(
         self,
         filesystem: FileSystem,
-        survey: Survey,
+        scan: RecoveryScan,
         report: RecoveryReport,
         work: str,
         link: bool,
         advance: Callable[[int], object] | None,
     ) -> None:
         self._filesystem = filesystem
-        self._survey = survey
+        self._scan = scan
         # Files of the root that are left out.
         self._without = {each.path for each in (*report.unserved, *report.left_out_files)}
         self._work = work
@@ -725,7 +723,7 @@ class _Copy:
     def copy(self, plans: Sequence[PartitionPlan]) -> None:
         for plan in plans:
             self._copy_partition(plan)
-        for directory in () if self._survey.is_selection else self._survey.metadata:
+        for directory in () if self._scan.is_selection else self._scan.metadata:
             self._copy_metadata(directory)
         self._copy_root(plans)
         _require_unchanged(self._filesystem, plans)
@@ -786,11 +784,11 @@ class _Copy:
     def _copy_root(self, plans: Sequence[PartitionPlan]) -> None:
         # A commit says how long the list of truncations was: its rows would count as truncated without the list.
         for name in (META_PROPERTIES, _BOOTSTRAP_CHECKPOINT, COMMITS_FILE, TRUNCATIONS_FILE):
-            path = os.path.join(self._survey.root.path, name)
+            path = os.path.join(self._scan.root.path, name)
             if path not in self._without:
                 self._copy_file(path, os.path.join(self._work, name))
         TruncationsFile(self._filesystem, self._work).settle()
-        cleaned = cleaner_offsets(self._filesystem, self._survey.root.path, plans)
+        cleaned = cleaner_offsets(self._filesystem, self._scan.root.path, plans)
         if cleaned:
             write_offset_checkpoint(
                 self._filesystem, os.path.join(self._work, CLEANER_OFFSET_CHECKPOINT), cleaned

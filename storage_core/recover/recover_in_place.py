@@ -40,12 +40,12 @@ from storage_core.recover.recover import (
     IN_PROGRESS_FILE,
     MANIFEST_FILE,
     RecoveryReport,
-    Survey,
+    RecoveryScan,
     copy_flushed,
     copy_ranges,
     manifest_bytes,
     report_of,
-    survey,
+    scan_for_recovery,
     warn_of_damaged_commits,
     with_ends,
     write_manifest,
@@ -88,7 +88,7 @@ def recover_in_place(
     options: ReadOptions,
     aside: str,
     *,
-    policy: Policy = "broker",
+    policy: Policy = "kafka",
     advance: Callable[[int], object] | None = None,
 ) -> RecoveryReport:
     """Recover a log directory where it is, under its lock.
@@ -110,13 +110,13 @@ def recover_in_place(
         StorageError: The file system refused.
     """
     aside = os.path.abspath(path_of(aside))
-    root = _whole(survey(filesystem, options)).root.path
+    root = _whole(scan_for_recovery(filesystem, options)).root.path
     require_outside(filesystem, aside, [root])
     require_empty(filesystem, aside)
     with contextlib.ExitStack() as locked:
         locked.callback(filesystem.lock(os.path.join(root, LOCK_FILE)).release)
         # Another process may have changed it until then.
-        found = _whole(survey(filesystem, options, is_in_place=True))
+        found = _whole(scan_for_recovery(filesystem, options, is_in_place=True))
         if found.root.path != root:
             raise LogDirectoryError(
                 f"Expected the log directory {root}, found another one.", path=found.root.path
@@ -138,7 +138,7 @@ def recover_in_place(
     return with_ends(report, ends)
 
 
-def _whole(found: Survey) -> Survey:
+def _whole(found: RecoveryScan) -> RecoveryScan:
     if found.is_selection:
         raise OptionError(
             "In place, a log directory is recovered as a whole. Leave out the choice of topics."
@@ -172,16 +172,18 @@ def _complete_replacements(
 class _InPlace:
     """Puts aside what changes, then changes it."""
 
-    def __init__(self, filesystem: FileSystem, survey: Survey, aside: str, report: RecoveryReport) -> None:
+    def __init__(
+        self, filesystem: FileSystem, scan: RecoveryScan, aside: str, report: RecoveryReport
+    ) -> None:
         self._filesystem = filesystem
-        self._survey = survey
+        self._scan = scan
         self._aside = aside
         self._report = report
 
     def change(self, plans: Sequence[PartitionPlan]) -> None:
         self._put_aside(plans)
-        root = self._survey.root.path
-        if self._report.policy == "salvage" or self._survey.root.clean_shutdown:
+        root = self._scan.root.path
+        if self._report.policy == "salvage" or self._scan.root.clean_shutdown:
             # Should a broker start before this is done, it must not discard what comes after damage.
             self._flush_logs(plans)
             points = {
@@ -198,8 +200,8 @@ class _InPlace:
                 cut_offset = min(each.start_offset for each in plan.left_out)
                 truncations.note_begin(plan.directory.topic, plan.directory.partition, cut_offset)
         delete_clean_shutdown_file(self._filesystem, root)
-        if any(each.path == self._survey.commits_path for each in self._report.left_out_files):
-            self._filesystem.delete(self._survey.commits_path)
+        if any(each.path == self._scan.commits_path for each in self._report.left_out_files):
+            self._filesystem.delete(self._scan.commits_path)
         for plan in plans:
             self._change_partition(plan)
         cleaned = cleaner_offsets(self._filesystem, root, plans)
@@ -209,9 +211,9 @@ class _InPlace:
 
     def _flush_logs(self, plans: Sequence[PartitionPlan]) -> None:
         """Flush what the recovery points are going to call flushed; after a clean shutdown it is."""
-        if self._survey.root.clean_shutdown:
+        if self._scan.root.clean_shutdown:
             return
-        self._filesystem.sync(self._survey.root.path)
+        self._filesystem.sync(self._scan.root.path)
         for plan in plans:
             for segment in plan.segments:
                 path = os.path.join(plan.directory.path, segment.name)
@@ -219,7 +221,7 @@ class _InPlace:
                     file.flush()
 
     def _put_aside(self, plans: Sequence[PartitionPlan]) -> None:
-        filesystem, root = self._filesystem, self._survey.root.path
+        filesystem, root = self._filesystem, self._scan.root.path
         make_directories(filesystem, self._aside, like=[root])
         for name in _SET_ASIDE:
             copy_flushed(filesystem, os.path.join(root, name), os.path.join(self._aside, name))

@@ -1,6 +1,6 @@
 """What a recovery keeps of each partition, and what it leaves out, by policy. Nothing is written.
 
-broker    what a broker's own recovery keeps: of unflushed segments the batches before the first invalid one, and
+kafka     what a broker's own recovery keeps: of unflushed segments the batches before the first invalid one, and
           nothing after it; flushed segments, and all of a log that was closed cleanly, are kept unread
 tail      the same, but refused if that discards a complete batch
 salvage   every valid batch; the gaps between them stay gaps
@@ -51,7 +51,7 @@ from storage_core.segment.file_names import (
     log_file_name,
 )
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
-from storage_core.views.index_entries import judge_indexes
+from storage_core.views.index_entries import compare_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from storage_core.record.batch_window import BatchWindow
 
 
-Policy = Literal["broker", "tail", "salvage"]
+Policy = Literal["kafka", "tail", "salvage"]
 _SEGMENT_SUFFIXES: Final = (".log", *INDEX_SUFFIXES, SNAPSHOT_SUFFIX)
 
 
@@ -401,7 +401,7 @@ class _Planner:
     def _swap_end_offset(self, base_offset: int) -> int:
         segment = self._open(base_offset, SWAP_SUFFIX)
         if self._is_salvage:
-            return judge_indexes(self._filesystem, segment).end.next_offset
+            return compare_indexes(self._filesystem, segment).end.next_offset
         return segment.end().next_offset
 
     def _open(self, base_offset: int, suffix: str) -> SegmentReader:
@@ -689,7 +689,7 @@ def damaged_swaps(
         segment = SegmentReader(
             filesystem, path, base_offset, suffix=suffix, max_batch_bytes=max_batch_bytes, skip_damage=True
         )
-        found = judge_indexes(filesystem, segment)
+        found = compare_indexes(filesystem, segment)
         is_valid = not found.damage and found.end.position_bytes == found.size_bytes
         return is_valid, max(found.end.next_offset, base_offset + 1)
 

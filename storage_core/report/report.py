@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from storage_core.options import ReadOptions
     from storage_core.views.inventory import Inventory
     from storage_core.views.partitions import PartitionSummary
-    from storage_core.views.span_headers import HeaderRun
+    from storage_core.views.span_headers import HeaderChunk
 
 
 Severity = Literal["damage", "unreadable", "suspect", "warning", "unclean", "note"]
@@ -340,7 +340,7 @@ class _Look:
         options = tolerating_damage(self._options_of(summary))
         is_transactional = False
         for wanted in resolved_ranges(self._filesystem, options):
-            for run in PartitionSpans.of(wanted, options).runs(self._filesystem):
+            for run in PartitionSpans.of(wanted, options).chunks(self._filesystem):
                 buckets.add(run)
                 is_transactional |= bool((run.headers["attributes"] & TRANSACTIONAL_FLAG).any())
         return is_transactional
@@ -568,7 +568,7 @@ class _Buckets:
     record_count: int = 0
     is_counted: bool = True
 
-    def add(self, run: HeaderRun) -> None:
+    def add(self, run: HeaderChunk) -> None:
         """Account for the batches of a run."""
         headers = run.headers
         # Markers have the coordinator's time, not that of a producer.

@@ -27,7 +27,7 @@ from storage_core.record.batch_header import (
 )
 from storage_core.record.section import batch_section
 from storage_core.scan import plan_scan
-from storage_core.views.span_headers import HeaderRun, header_runs
+from storage_core.views.span_headers import HeaderChunk, iter_header_chunks
 from storage_core.views.view import (
     PARTITION_COLUMNS,
     TIMESTAMP,
@@ -117,7 +117,7 @@ def _read(filesystem: FileSystem, task: ScanTask, wanted: frozenset[str]) -> Ite
     with_records = not wanted.isdisjoint(_NEED_RECORDS)
     for span in task.spans:
         limit_bytes = task.settings.max_batch_bytes
-        for run in header_runs(filesystem, span, task.settings, with_records=with_records):
+        for run in iter_header_chunks(filesystem, span, task.settings, with_records=with_records):
             unwrapped = _with_unwrapped(run, span, limit_bytes)
             if len(unwrapped):
                 yield _Rows(unwrapped, span, limit_bytes).batch(wanted)
@@ -126,7 +126,7 @@ def _read(filesystem: FileSystem, task: ScanTask, wanted: frozenset[str]) -> Ite
 class _Rows:
     """The rows of a run of batches, column by column."""
 
-    def __init__(self, run: HeaderRun, span: LogSpan, limit_bytes: int) -> None:
+    def __init__(self, run: HeaderChunk, span: LogSpan, limit_bytes: int) -> None:
         self._span = span
         self._limit_bytes = limit_bytes
         self._run = run
@@ -266,7 +266,7 @@ def last_sequences(headers: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     return np.where(first < 0, -1, wrapped).astype(np.int32)
 
 
-def control_type_of(run: HeaderRun, index: int, limit_bytes: int) -> ControlType | None:
+def control_type_of(run: HeaderChunk, index: int, limit_bytes: int) -> ControlType | None:
     """The type of a control batch; None if compaction emptied it, or it is damaged."""
     batch = run.batch(index, limit_bytes)
     if batch is None or not batch_crc_matches(batch):
@@ -277,7 +277,7 @@ def control_type_of(run: HeaderRun, index: int, limit_bytes: int) -> ControlType
         return None
 
 
-def _uncompressed_size_bytes(run: HeaderRun, index: int, limit_bytes: int) -> int | None:
+def _uncompressed_size_bytes(run: HeaderChunk, index: int, limit_bytes: int) -> int | None:
     """The size of a compressed batch's records; None if they cannot be decompressed within the limit."""
     batch = run.batch(index, limit_bytes)
     if batch is None:
@@ -289,7 +289,7 @@ def _uncompressed_size_bytes(run: HeaderRun, index: int, limit_bytes: int) -> in
     return int(section.ends[0])
 
 
-def _with_unwrapped(run: HeaderRun, span: LogSpan, limit_bytes: int) -> HeaderRun:
+def _with_unwrapped(run: HeaderChunk, span: LogSpan, limit_bytes: int) -> HeaderChunk:
     """The same batches; those of wrappers with the first offset and the number of the messages inside.
 
     A wrapper's header states neither, so it is decoded. One that cannot be keeps the lower bound and a count of 1; one

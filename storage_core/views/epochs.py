@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from storage_core.directory import PartitionLog
     from storage_core.filesystem import FileSystem
     from storage_core.scan import ReadOptions
-    from storage_core.views.span_headers import HeaderRun
+    from storage_core.views.span_headers import HeaderChunk
 
 _log = logging.getLogger(__name__)
 _COLUMNS: Final = (
@@ -102,14 +102,14 @@ def _read(
     _wanted: frozenset[str],
 ) -> Iterator[pa.RecordBatch]:
     in_log: dict[int, _EpochInLog] = {}
-    for run in task.part.runs(filesystem):
+    for run in task.part.chunks(filesystem):
         for epoch, found in _epochs_of(run):
             known = in_log.get(epoch)
             in_log[epoch] = found if known is None else known.followed_by(found)
     return batches_of_rows(_COLUMNS, _rows(task, in_log))
 
 
-def _epochs_of(run: HeaderRun) -> Iterator[tuple[int, _EpochInLog]]:
+def _epochs_of(run: HeaderChunk) -> Iterator[tuple[int, _EpochInLog]]:
     """The stretches of equal epochs; batches of older formats, which have none, are left out."""
     epochs = run.headers["leader_epoch"].astype(np.int64)
     firsts = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))

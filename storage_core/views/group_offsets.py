@@ -419,7 +419,7 @@ class _Marker(NamedTuple):
 
 def _markers(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[_Marker]:
     """The markers up to the time that counts, in the order of the log."""
-    for run in task.part.runs(filesystem):
+    for run in task.part.chunks(filesystem):
         for index in (run.headers["attributes"] & CONTROL_FLAG).nonzero()[0].tolist():
             header = run.header(index)
             if task.as_of_ms is not None and header.max_timestamp_ms > task.as_of_ms:
@@ -715,7 +715,7 @@ def _note(
     if not 0 < log.end_offset - offset <= _MOST_MARKERS:
         return None
     rest = PartitionSpans.of(log.part(offset, log.end_offset), tolerating_damage(options))
-    controls = [bool((run.headers["attributes"] & CONTROL_FLAG).all()) for run in rest.runs(filesystem)]
+    controls = [bool((run.headers["attributes"] & CONTROL_FLAG).all()) for run in rest.chunks(filesystem)]
     return ONLY_MARKERS if controls and all(controls) else None
 
 

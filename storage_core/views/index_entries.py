@@ -98,7 +98,7 @@ _PROBLEMS: Final = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class JudgedIndex:
+class IndexComparison:
     """The whole entries of one index file, and what the log says about each.
 
     Attributes:
@@ -129,7 +129,7 @@ class JudgedIndex:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class JudgedIndexes:
+class IndexComparisons:
     """The indexes of one segment, judged by its log.
 
     Attributes:
@@ -140,7 +140,7 @@ class JudgedIndexes:
         size_bytes: Size of the log file.
     """
 
-    indexes: tuple[JudgedIndex, JudgedIndex, JudgedIndex]
+    indexes: tuple[IndexComparison, IndexComparison, IndexComparison]
     end: SegmentEnd
     largest_timestamp: TimestampOffset
     damage: tuple[DamagedRange, ...]
@@ -195,7 +195,7 @@ class _OffsetEntries:
         self.codes[chosen] = np.where(begins, np.where(is_below, _BELOW_BATCH, _FINE), _NO_BATCH)
         self._batch_offsets[chosen[begins]] = base_offsets[begins]
 
-    def take_damage(self, damage: DamagedRange) -> None:
+    def add_damage(self, damage: DamagedRange) -> None:
         self.codes[self._between(damage.start_bytes, damage.end_bytes)] = _DAMAGED
 
     def finish(self, end: SegmentEnd) -> npt.NDArray[np.int8]:
@@ -249,7 +249,7 @@ class _TimeEntries:
             self.largest = TimestampOffset(int(largest[-1]), int(batches.last_offsets[holder]))
         self._next_offset = next_offset
 
-    def take_damage(self, damage: DamagedRange) -> None:
+    def add_damage(self, damage: DamagedRange) -> None:
         self.codes[self._between(damage.start_offset, damage.end_offset)] = _DAMAGED
         self._next_offset = max(self._next_offset, damage.end_offset)
 
@@ -298,7 +298,7 @@ class _TransactionEntries:
             self.codes[number] = self._judged(self.table[number], batch.producer_id, begun)
         self._begun[batch.producer_id] = _Begun(batch.base_offset)
 
-    def take_damage(self, damage: DamagedRange) -> None:
+    def add_damage(self, damage: DamagedRange) -> None:
         last_offsets = self.table["last_offset"]
         self.codes[(last_offsets >= damage.start_offset) & (last_offsets < damage.end_offset)] = _DAMAGED
         # A marker may have been lost, so nothing is known of where the next transactions begin.
@@ -322,12 +322,12 @@ class _TransactionEntries:
         return _FINE if int(entry["last_stable_offset"]) <= last_offset + 1 else _BEYOND_MARKER
 
 
-def judge_indexes(
+def compare_indexes(
     filesystem: FileSystem,
     segment: SegmentReader,
     observe: Callable[[BatchWindow], object] | None = None,
     see: Callable[[BatchWindow | DamagedRange], object] | None = None,
-) -> JudgedIndexes:
+) -> IndexComparisons:
     """Compare the indexes of a segment with its log. All of the log is read, and every CRC checked.
 
     The segment is a fresh one: its log may have grown since another was opened.
@@ -355,9 +355,9 @@ def judge_indexes(
                 see(item)
             if isinstance(item, DamagedRange):
                 damage.append(item)
-                transactions.take_damage(item)
+                transactions.add_damage(item)
                 for judge in judges:
-                    judge.take_damage(item)
+                    judge.add_damage(item)
                 continue
             batches = _columns_of(item)
             for judge in judges:
@@ -367,7 +367,7 @@ def judge_indexes(
             if observe is not None:
                 observe(item)
             end = SegmentEnd(int(batches.last_offsets[-1]) + 1, batches.end_bytes)
-    return JudgedIndexes(
+    return IndexComparisons(
         (
             _judged_offsets(_path(segment, offset_index_file_name), offset_problem, offsets, end),
             _judged_times(_path(segment, time_index_file_name), time_problem, times, end),
@@ -539,19 +539,21 @@ def producer_batches(window: BatchWindow) -> ProducerBatches:
         return ProducerBatches((), _next_offset(window))
 
 
-def _judged_offsets(path: str, problem: str | None, judge: _OffsetEntries, end: SegmentEnd) -> JudgedIndex:
+def _judged_offsets(
+    path: str, problem: str | None, judge: _OffsetEntries, end: SegmentEnd
+) -> IndexComparison:
     columns = {"offset": judge.offsets, "position": judge.positions}
-    return JudgedIndex(OFFSET, path, problem, columns, judge.finish(end))
+    return IndexComparison(OFFSET, path, problem, columns, judge.finish(end))
 
 
-def _judged_times(path: str, problem: str | None, judge: _TimeEntries, end: SegmentEnd) -> JudgedIndex:
+def _judged_times(path: str, problem: str | None, judge: _TimeEntries, end: SegmentEnd) -> IndexComparison:
     columns = {"offset": judge.offsets, "timestampMs": judge.timestamps_ms}
-    return JudgedIndex(TIME, path, problem, columns, judge.finish(end))
+    return IndexComparison(TIME, path, problem, columns, judge.finish(end))
 
 
 def _judged_transactions(
     path: str, problem: str | None, judge: _TransactionEntries, end: SegmentEnd
-) -> JudgedIndex:
+) -> IndexComparison:
     fields = {
         "offset": "first_offset",
         "lastOffset": "last_offset",
@@ -559,7 +561,7 @@ def _judged_transactions(
         "lastStableOffset": "last_stable_offset",
     }
     columns = {column: judge.table[name].astype(np.int64) for column, name in fields.items()}
-    return JudgedIndex(TRANSACTION, path, problem, columns, judge.finish(end))
+    return IndexComparison(TRANSACTION, path, problem, columns, judge.finish(end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -605,7 +607,7 @@ def _read(filesystem: FileSystem, task: IndexTask, _wanted: frozenset[str]) -> I
     for file in task.segments:
         segment = file.reader(filesystem, skip_damage=True, max_batch_bytes=task.max_batch_bytes)
         try:
-            judged = judge_indexes(filesystem, segment)
+            judged = compare_indexes(filesystem, segment)
         except FileNotFoundError:
             # A live broker deletes old segments.
             continue
@@ -613,7 +615,7 @@ def _read(filesystem: FileSystem, task: IndexTask, _wanted: frozenset[str]) -> I
             yield from _batches_of(task, file, index)
 
 
-def _batches_of(task: IndexTask, file: SegmentFile, index: JudgedIndex) -> Iterator[pa.RecordBatch]:
+def _batches_of(task: IndexTask, file: SegmentFile, index: IndexComparison) -> Iterator[pa.RecordBatch]:
     if index.problem is not None and not (index.kind == TRANSACTION and index.problem == MISSING):
         yield _rows(file, index, None)
     is_inside = np.ones(len(index), np.bool_)
@@ -626,7 +628,7 @@ def _batches_of(task: IndexTask, file: SegmentFile, index: JudgedIndex) -> Itera
         yield _rows(file, index, numbers[first : first + _MAX_ROWS])
 
 
-def _rows(file: SegmentFile, index: JudgedIndex, numbers: npt.NDArray[np.int64] | None) -> pa.RecordBatch:
+def _rows(file: SegmentFile, index: IndexComparison, numbers: npt.NDArray[np.int64] | None) -> pa.RecordBatch:
     """The rows of some entries, or the one about the file as a whole."""
     count = 1 if numbers is None else len(numbers)
     arrays: dict[str, pa.Array] = {
@@ -646,7 +648,7 @@ def _rows(file: SegmentFile, index: JudgedIndex, numbers: npt.NDArray[np.int64] 
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _entry_columns(index: JudgedIndex, numbers: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+def _entry_columns(index: IndexComparison, numbers: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
     codes = index.codes[numbers]
     arrays = {name: pa.array(column[numbers]) for name, column in index.columns.items()}
     arrays["entry"] = pa.array(numbers)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
     from storage_core.log.producer_batches import ProducerBatch
     from storage_core.scan import ReadOptions
-    from storage_core.views.span_headers import HeaderRun
+    from storage_core.views.span_headers import HeaderChunk
 
 _log = logging.getLogger(__name__)
 _COLUMNS: Final = (
@@ -109,7 +109,7 @@ def _read(
         entry.producer_id: ProducerState.of_snapshot_entry(entry) for entry in task.snapshot.producers
     }
     changed: set[int] = set()
-    for run in task.part.runs(filesystem):
+    for run in task.part.chunks(filesystem):
         for batch in _producer_batches(run):
             _apply(producers.setdefault(batch.producer_id, ProducerState(batch.producer_id)), batch)
             changed.add(batch.producer_id)
@@ -117,7 +117,7 @@ def _read(
     return batches_of_rows(_COLUMNS, rows)
 
 
-def _producer_batches(run: HeaderRun) -> tuple[ProducerBatch, ...]:
+def _producer_batches(run: HeaderChunk) -> tuple[ProducerBatch, ...]:
     """The batches that change the state of producers, without damaged markers."""
     is_control = (run.headers["attributes"] & CONTROL_FLAG) != 0
     is_kept = ~is_control

@@ -46,7 +46,7 @@ from storage_core.segment.file_names import (
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES, SegmentReader
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
-from storage_core.views.span_headers import HeaderRun, header_runs
+from storage_core.views.span_headers import HeaderChunk, iter_header_chunks
 from storage_core.views.view import (
     PARTITION_COLUMNS,
     TIMESTAMP,
@@ -191,16 +191,16 @@ class HeaderStatistics:
     codecs: set[int] = field(default_factory=set)
     magics: set[int] = field(default_factory=set)
 
-    def add(self, run: HeaderRun, start_offset: int = 0) -> None:
+    def add(self, chunk: HeaderChunk, start_offset: int = 0) -> None:
         """Count some more batches, and of their records those from an offset on."""
-        headers = run.headers
+        headers = chunk.headers
         attributes = headers["attributes"]
         is_control = (attributes & CONTROL_FLAG) != 0
         self.batch_count += len(headers)
         self.control_batch_count += int(np.count_nonzero(is_control))
-        self.record_count += int(_record_counts(run, start_offset)[~is_control].sum())
+        self.record_count += int(_record_counts(chunk, start_offset)[~is_control].sum())
         self.wrapper_count += int(np.count_nonzero(wrapper_rows(headers)))
-        self.size_bytes += int(run.sizes_bytes.sum())
+        self.size_bytes += int(chunk.sizes_bytes.sum())
         self.codecs.update(np.unique(attributes & CODEC_MASK).tolist())
         self.magics.update(np.unique(headers["magic"]).tolist())
         has_no_base = (attributes & (DELETE_HORIZON_FLAG | LOG_APPEND_TIME_FLAG)) != 0
@@ -227,31 +227,33 @@ class HeaderStatistics:
         self.max_timestamp_ms = max(self.max_timestamp_ms, largest_ms)
 
 
-def _record_counts(run: HeaderRun, start_offset: int) -> npt.NDArray[np.int64]:
+def _record_counts(chunk: HeaderChunk, start_offset: int) -> npt.NDArray[np.int64]:
     """How many records each batch has from an offset on."""
-    counts: npt.NDArray[np.int64] = run.headers["record_count"].astype(np.int64)
-    if run.base_offsets[0] >= start_offset:
+    counts: npt.NDArray[np.int64] = chunk.headers["record_count"].astype(np.int64)
+    if chunk.base_offsets[0] >= start_offset:
         return counts
-    last_offsets = run.last_offsets
+    last_offsets = chunk.last_offsets
     counts[last_offsets < start_offset] = 0
     # One batch at most: offsets ascend.
-    for index in np.flatnonzero((run.base_offsets < start_offset) & (last_offsets >= start_offset)).tolist():
-        counts[index] = _count_from(run, index, start_offset)
+    for index in np.flatnonzero(
+        (chunk.base_offsets < start_offset) & (last_offsets >= start_offset)
+    ).tolist():
+        counts[index] = _count_from(chunk, index, start_offset)
     return counts
 
 
-def _count_from(run: HeaderRun, index: int, start_offset: int) -> int:
+def _count_from(chunk: HeaderChunk, index: int, start_offset: int) -> int:
     """How many records of a batch are at or after an offset within it."""
-    header = run.header(index)
+    header = chunk.header(index)
     below = start_offset - header.base_offset
     # Without holes, the header tells. Of wrappers, nothing does.
     if header.magic == MAGIC_V2 and header.record_count <= header.last_offset - header.base_offset:
-        batch = run.batch(index, DEFAULT_MAX_BATCH_BYTES)
+        batch = chunk.batch(index, DEFAULT_MAX_BATCH_BYTES)
         # Damage is found elsewhere.
         with contextlib.suppress(CorruptError):
             if batch is not None and batch_crc_matches(batch):
                 offsets, _ = batch_timestamps(
-                    batch, header, path=run.opened.path, limit_bytes=DEFAULT_MAX_BATCH_BYTES
+                    batch, header, path=chunk.opened.path, limit_bytes=DEFAULT_MAX_BATCH_BYTES
                 )
                 return int(np.count_nonzero(offsets >= start_offset))
     return max(0, header.record_count - below)
@@ -364,8 +366,8 @@ def _statistics(
         segment.inode,
         segment_end_offset=file.end_offset,
     )
-    for run in header_runs(filesystem, span, ReadSettings(segment.max_batch_bytes)):
-        statistics.add(run, start_offset)
+    for chunk in iter_header_chunks(filesystem, span, ReadSettings(segment.max_batch_bytes)):
+        statistics.add(chunk, start_offset)
     return statistics
 
 
@@ -437,7 +439,7 @@ class SegmentsTask:
 
 
 @dataclass(frozen=True, slots=True)
-class OddSegment:
+class NotALogFile:
     """What has the name of a log file and is none: a directory, a link, a FIFO. The partition cannot be read."""
 
     topic: str
@@ -458,12 +460,12 @@ class OddSegment:
         return tuple(values.get(column.name) for column in _COLUMNS)
 
 
-def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[SegmentsTask | OddSegment]:
-    tasks: list[SegmentsTask | OddSegment] = []
+def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[SegmentsTask | NotALogFile]:
+    tasks: list[SegmentsTask | NotALogFile] = []
 
     def refused(directory: PartitionDirectory, error: LogDirectoryError) -> None:
         tasks.append(
-            OddSegment(directory.topic, directory.partition, error.path or directory.path, str(error))
+            NotALogFile(directory.topic, directory.partition, error.path or directory.path, str(error))
         )
 
     for found in resolved_ranges(filesystem, options, with_internal_topics=True, refused=refused):
@@ -540,9 +542,9 @@ def _parts(
 
 
 def _read(
-    filesystem: FileSystem, task: SegmentsTask | OddSegment, wanted: frozenset[str]
+    filesystem: FileSystem, task: SegmentsTask | NotALogFile, wanted: frozenset[str]
 ) -> Iterator[pa.RecordBatch]:
-    if isinstance(task, OddSegment):
+    if isinstance(task, NotALogFile):
         return batches_of_rows(_COLUMNS, [task.row()])
     return batches_of_rows(_COLUMNS, _rows(filesystem, task, wanted))
 

@@ -62,7 +62,7 @@ _Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeaderRun:
+class HeaderChunk:
     """Neighbouring batches of a span, and perhaps their bytes.
 
     Attributes:
@@ -102,9 +102,9 @@ class HeaderRun:
         sizes_bytes: _Int64Array = self.headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
         return sizes_bytes
 
-    def part(self, start: int, end: int) -> HeaderRun:
+    def part(self, start: int, end: int) -> HeaderChunk:
         """Some of the batches."""
-        return HeaderRun(
+        return HeaderChunk(
             self.opened, self.headers[start:end], self.positions[start:end], self.window, self.first + start
         )
 
@@ -186,22 +186,22 @@ class PartitionSpans:
         spans = () if wanted.is_empty else tuple(locate_spans(wanted))
         return cls(wanted.topic, wanted.partition, wanted.start_offset, wanted.end_offset, spans, settings)
 
-    def runs(
+    def chunks(
         self, filesystem: FileSystem, on_damage: Callable[[DamagedRange], None] | None = None
-    ) -> Iterator[HeaderRun]:
-        """The batches that hold an offset of the range, in order; see `header_runs`."""
+    ) -> Iterator[HeaderChunk]:
+        """The batches that hold an offset of the range, in order; see `iter_header_chunks`."""
         for span in self.spans:
-            yield from header_runs(filesystem, span, self.settings, on_damage=on_damage)
+            yield from iter_header_chunks(filesystem, span, self.settings, on_damage=on_damage)
 
 
-def header_runs(
+def iter_header_chunks(
     filesystem: FileSystem,
     span: LogSpan,
     settings: ReadSettings,
     *,
     with_records: bool = False,
     on_damage: Callable[[DamagedRange], None] | None = None,
-) -> Iterator[HeaderRun]:
+) -> Iterator[HeaderChunk]:
     """The batches that hold an offset of a span, in file order; damaged ranges are left out.
 
     A batch whose CRC does not match is among them if its boundaries are beyond doubt.
@@ -224,8 +224,8 @@ def header_runs(
         with open_span(filesystem, span) as opened:
             reader = _HeaderReader(opened, span, settings.max_batch_bytes, with_records=with_records)
             reader.on_damage = on_damage
-            for run in reader.runs():
-                yield from _overlapping(run, span)
+            for chunk in reader.chunks():
+                yield from _overlapping(chunk, span)
     except FileReplacedError as error:
         message = (
             f"Expected the batches with offsets {span.start_offset} to {span.end_offset - 1} in the file that was listed, "
@@ -238,14 +238,16 @@ def header_runs(
         _log.warning("%s: %s The read continues without them.", span.directory, message)
 
 
-def _overlapping(run: HeaderRun, span: LogSpan) -> Iterator[HeaderRun]:
-    """The batches of a run that hold an offset of the span. Spans are cut where batches begin: none holds two spans'."""
-    inside = np.flatnonzero((run.last_offsets >= span.start_offset) & (run.base_offsets < span.end_offset))
-    if len(inside) == len(run):
-        yield run
+def _overlapping(chunk: HeaderChunk, span: LogSpan) -> Iterator[HeaderChunk]:
+    """Yield the batches of a chunk that hold an offset of the span. Spans are cut where batches begin: none holds two spans'."""
+    inside = np.flatnonzero(
+        (chunk.last_offsets >= span.start_offset) & (chunk.base_offsets < span.end_offset)
+    )
+    if len(inside) == len(chunk):
+        yield chunk
     elif len(inside):
         # Neighbours, as offsets ascend.
-        yield run.part(int(inside[0]), int(inside[-1]) + 1)
+        yield chunk.part(int(inside[0]), int(inside[-1]) + 1)
 
 
 class _HeaderReader:
@@ -278,7 +280,7 @@ class _HeaderReader:
             max_batch_bytes,
         )
 
-    def runs(self) -> Iterator[HeaderRun]:
+    def chunks(self) -> Iterator[HeaderChunk]:
         """The batches from the span's first position to its last.
 
         Raises:
@@ -307,7 +309,7 @@ class _HeaderReader:
             lowest_offset = min(known_offset(header), self._span.start_offset)
             self._lowest_offset = max(self._lowest_offset, lowest_offset)
 
-    def _next_run(self) -> tuple[HeaderRun, int]:
+    def _next_run(self) -> tuple[HeaderChunk, int]:
         """The whole batches from the position on, and where they end; none if the next one is damaged or torn."""
         if self._with_records:
             return self._run_of_window(self._next_window())
@@ -319,9 +321,9 @@ class _HeaderReader:
         window = self._next_window()
         return self._run_of_window(window) if len(window.starts) else self._hop()
 
-    def _run_of_window(self, window: BatchWindow) -> tuple[HeaderRun, int]:
+    def _run_of_window(self, window: BatchWindow) -> tuple[HeaderChunk, int]:
         positions = window.starts + window.position_bytes
-        run = HeaderRun(self._opened, window.headers, positions, window)
+        run = HeaderChunk(self._opened, window.headers, positions, window)
         return run, window.position_bytes + window.end
 
     def _next_window(self) -> BatchWindow:
@@ -343,7 +345,7 @@ class _HeaderReader:
         is_read = self._with_records or bool(window.buffer[window.end + MAGIC_POSITION] != MAGIC_V2)
         return is_read and 0 < self._windows.needed_bytes <= self._max_batch_bytes
 
-    def _hop(self) -> tuple[HeaderRun, int]:
+    def _hop(self) -> tuple[HeaderChunk, int]:
         """Read the headers of batches of format v2, one by one."""
         read, unpack = self._opened.read_at, LENGTH_AND_MAGIC.unpack_from
         position_bytes, last_start = self._position_bytes, self._end_bytes - HEADER_SIZE_BYTES
@@ -361,9 +363,9 @@ class _HeaderReader:
             positions.append(position_bytes)
             position_bytes = end_bytes
         headers = np.frombuffer(b"".join(heads), HEADER_DTYPE)
-        return HeaderRun(self._opened, headers, np.array(positions, np.int64)), position_bytes
+        return HeaderChunk(self._opened, headers, np.array(positions, np.int64)), position_bytes
 
-    def _is_sound(self, run: HeaderRun, end_bytes: int) -> bool:
+    def _is_sound(self, run: HeaderChunk, end_bytes: int) -> bool:
         """Whether offsets ascend within a run, and what follows it may be the next batch."""
         if not len(run):
             return False
@@ -390,7 +392,7 @@ class _HeaderReader:
         is_header: bool = 0 <= magic <= MAGIC_V2 and length >= MIN_LENGTH_BY_MAGIC[magic]
         return is_header and bool(offset >= lowest_offset)
 
-    def _checked_runs(self, checked_end_bytes: int) -> Iterator[HeaderRun]:
+    def _checked_runs(self, checked_end_bytes: int) -> Iterator[HeaderChunk]:
         """Walk on with every CRC checked, at least up to a position, and up to a batch of the log."""
         rows: list[BatchHeader] = []
         start_bytes = self._position_bytes
@@ -437,9 +439,9 @@ class _HeaderReader:
             position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
         return found
 
-    def _run_of(self, rows: list[BatchHeader]) -> HeaderRun:
+    def _run_of(self, rows: list[BatchHeader]) -> HeaderChunk:
         headers = np.array([_fields(row) for row in rows], HEADER_DTYPE)
-        return HeaderRun(self._opened, headers, np.array([row.position_bytes for row in rows], np.int64))
+        return HeaderChunk(self._opened, headers, np.array([row.position_bytes for row in rows], np.int64))
 
 
 def _fields(header: BatchHeader) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from storage_core.record.control_records import EndTransactionMarker
     from storage_core.scan import ReadOptions
     from storage_core.segment import DamagedRange
-    from storage_core.views.span_headers import HeaderRun
+    from storage_core.views.span_headers import HeaderChunk
 
 _log = logging.getLogger(__name__)
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
@@ -203,7 +203,7 @@ def read_transactions(filesystem: FileSystem, task: TransactionsTask) -> Iterato
         DataLossError: A segment was deleted or replaced since the task was planned.
     """
     replay = _Replay(task)
-    for run in task.part.runs(filesystem, replay.note_damage):
+    for run in task.part.chunks(filesystem, replay.note_damage):
         yield from replay.ended_in(run)
         if replay.is_complete:
             return
@@ -235,7 +235,7 @@ class _Replay:
             (each.first_offset or 0) < end_offset for each in self.open.values()
         )
 
-    def ended_in(self, run: HeaderRun) -> Iterator[Transaction]:
+    def ended_in(self, run: HeaderChunk) -> Iterator[Transaction]:
         """The transactions that count and end in a run of batches."""
         for step in _steps(run):
             if not step.is_control:
@@ -290,7 +290,7 @@ class _Replay:
         transaction.record_count += step.record_count
         transaction.size_bytes += step.size_bytes
 
-    def _end(self, run: HeaderRun, row: int) -> Transaction | None:
+    def _end(self, run: HeaderChunk, row: int) -> Transaction | None:
         """The transaction that a control batch ends, without data if the log has none; None for other batches."""
         header = run.header(row)
         marker = run.marker(row)
@@ -334,7 +334,7 @@ class _Step(NamedTuple):
     size_bytes: int
 
 
-def _steps(run: HeaderRun) -> Iterator[_Step]:
+def _steps(run: HeaderChunk) -> Iterator[_Step]:
     """What is transactional in a run of batches, in the order in which it changes transactions."""
     attributes = run.headers["attributes"]
     rows = np.flatnonzero(((attributes & TRANSACTIONAL_FLAG) != 0) & (run.headers["producer_id"] >= 0))

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from storage_core.recover.recover import RecoveredPartition, RecoveryReport
 
 
-POLICIES = ("broker", "tail", "salvage")
+POLICIES = ("kafka", "tail", "salvage")
 APPENDED = 5
 
 
@@ -191,10 +191,10 @@ def _without_checkpoints(root: Path, topic: str, scratch: Path) -> Path:
 
 def _recover(found: Recovered, scratch: Path) -> None:
     """Recover the whole root by the broker's policy, then put partitions recovered by the others in place of its own."""
-    report = _run(found.source, found.root, "broker")
+    report = _run(found.source, found.root, "kafka")
     assert report.target == str(found.root)
     found.unserved = {each.path.rpartition("/")[2]: each.reason for each in report.unserved}
-    _note(found, report, "broker")
+    _note(found, report, "kafka")
     for policy in ("tail", "salvage"):
         for way in DAMAGED_LOGS:
             topic = topic_of(policy, way)

@@ -21,13 +21,13 @@ TOPIC, PARTITION = "orders", 0
 PARTITION_DIRECTORY = f"{TOPIC}-{PARTITION}"
 
 
-def run(source, target, policy="broker", **arguments):
+def run(source, target, policy="kafka", **arguments):
     """Recover into a new directory."""
     options = options_of([str(source)], arguments.pop("options", {}))
     return recover(FileSystem(), options, None if target is None else str(target), policy=policy, **arguments)
 
 
-def run_in_place(source, aside, policy="broker"):
+def run_in_place(source, aside, policy="kafka"):
     return recover_in_place(FileSystem(), options_of([str(source)], {}), str(aside), policy=policy)
 
 

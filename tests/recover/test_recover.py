@@ -39,7 +39,7 @@ from tests.recover.recovering import (
     run_in_place,
 )
 
-POLICIES = ("broker", "tail", "salvage")
+POLICIES = ("kafka", "tail", "salvage")
 # What needs a file that this partition does not have.
 WAYS = [way for way in DAMAGED_LOGS if "transaction-index" not in way]
 QUICK = ("damaged-torn", "damaged-flipped-in-the-middle", "damaged-complete-swap", "damaged-lost-indexes")
@@ -81,7 +81,7 @@ def assert_loads_cleanly(root, caplog, *, has_damage=False):
 
 
 @pytest.mark.parametrize("way", ways(WAYS))
-def test_policy_broker_keeps_what_a_broker_would(way, tmp_path, target, caplog):
+def test_policy_kafka_keeps_what_a_broker_would(way, tmp_path, target, caplog):
     source = damaged_root(tmp_path / "source", way)
     before = fingerprint(source)
     report = run(source, target)
@@ -423,7 +423,7 @@ def test_random_damage(seed, tmp_path, target, caplog):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("policy", ["broker", "salvage"])
+@pytest.mark.parametrize("policy", ["kafka", "salvage"])
 @pytest.mark.parametrize("name", case_names())
 def test_directories_of_brokers_of_every_age(name, policy, tmp_path, target, caplog):
     """Messages of formats v0 and v1 are kept as they are."""
@@ -447,7 +447,7 @@ def _without_zeros(logs):
 # In place.
 
 
-@pytest.mark.parametrize("policy", ["broker", "salvage"])
+@pytest.mark.parametrize("policy", ["kafka", "salvage"])
 @pytest.mark.parametrize("way", ways(WAYS))
 def test_in_place_gives_the_same_logs(way, policy, tmp_path, target, caplog):
     source = damaged_root(tmp_path / "source", way)
@@ -469,7 +469,7 @@ def test_what_is_cut_is_put_aside(tmp_path):
         )
         content = original[f"{PARTITION_DIRECTORY}/{each.file}"]
         assert copied.read_bytes() == content[each.start_byte : each.end_byte]
-    assert json.loads((tmp_path / "aside" / ".segmentlog-recovery.json").read_text())["policy"] == "broker"
+    assert json.loads((tmp_path / "aside" / ".segmentlog-recovery.json").read_text())["policy"] == "kafka"
 
 
 def test_what_a_compaction_was_about_to_replace_is_put_aside(tmp_path):

@@ -93,7 +93,7 @@ def test_salvage_keeps_what_can_be_read(files, changes, is_clean):
 
 @given(changes=CHANGES, is_clean=st.booleans())
 @examples(150)
-def test_the_policy_broker_keeps_what_a_recovery_keeps(files, changes, is_clean):
+def test_the_policy_kafka_keeps_what_a_recovery_keeps(files, changes, is_clean):
     filesystem = damaged(files, changes, is_clean=is_clean)
     recovering = filesystem.kill()
     try:
@@ -102,9 +102,9 @@ def test_the_policy_broker_keeps_what_a_recovery_keeps(files, changes, is_clean)
     except CorruptError:
         # A broker does not load it, either: a clean-shutdown marker vouches for a log whose end is damaged.
         with pytest.raises(CorruptError):
-            run(filesystem, "broker")
+            run(filesystem, "kafka")
         assert below(filesystem, TARGET) == {}
         return
-    report = run(filesystem, "broker")
+    report = run(filesystem, "kafka")
     assert logs_in(below(filesystem, TARGET)) == logs_in(below(recovering, SOURCE))
     assert report.partitions[0].log_end_offset == end_offset

@@ -204,7 +204,7 @@ def test_the_marker_keeps_the_brokers_epoch_only_if_nothing_was_lost(
         run(source, tmp_path / name, policy)
         return tmp_path / name
 
-    assert marker(recovered("sound", "broker"))["brokerEpoch"] == 77
+    assert marker(recovered("sound", "kafka"))["brokerEpoch"] == 77
     flip(partition / SECOND, 5_000)
     assert marker(recovered("damaged", "salvage")).get("brokerEpoch", -1) == -1
 
@@ -315,7 +315,7 @@ def modes_of(root):
 
 
 @pytest.mark.parametrize("is_in_place", [False, True])
-@pytest.mark.parametrize("policy", ["broker", "salvage"])
+@pytest.mark.parametrize("policy", ["kafka", "salvage"])
 def test_what_is_made_of_private_files_is_as_private(source, partition, tmp_path, is_in_place, policy):
     flip(partition / SECOND, 5_000)
     shutil.copytree(source / "clicks-0", source / "clicks-1")
@@ -352,7 +352,7 @@ def test_what_is_made_of_a_private_directory_is_as_private(source, partition, tm
     assert {name: mode for name, mode in found.items() if mode & 0o077} == {}
 
 
-@pytest.mark.parametrize("policy", ["broker", "salvage"])
+@pytest.mark.parametrize("policy", ["kafka", "salvage"])
 @pytest.mark.parametrize("is_clean", [False, True])
 def test_a_backup_by_links_does_not_change_in_place(source, partition, tmp_path, policy, is_clean):
     """As `cp -al` makes it."""

@@ -34,7 +34,7 @@ from tests.recover.recovering import (
 )
 
 SOURCE, TARGET, ASIDE = "/disk/source", "/disk/new", "/disk/aside"
-POLICIES = ("broker", "salvage")
+POLICIES = ("kafka", "salvage")
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_a_broker_that_starts_in_between_discards_nothing_that_is_salvaged(files
     """Whatever is not in the copies survives a recovery by a broker's rules at any moment."""
     filesystem = filesystem_of(files)
     states = crashed(
-        filesystem, lambda: recover_in_place(filesystem, options(), ASIDE, policy="salvage"), 4, "broker"
+        filesystem, lambda: recover_in_place(filesystem, options(), ASIDE, policy="salvage"), 4, "kafka"
     )
     expected = logs_in(below(filesystem, SOURCE))
     for name, state in states:

@@ -56,7 +56,7 @@ def without_checkpoints(source):
         (source / name).unlink(missing_ok=True)
 
 
-def missing_in(source, policy="broker", **arguments):
+def missing_in(source, policy="kafka", **arguments):
     """The offsets that a dry run misses, and why; none if and only if it calls the log complete."""
     report = run(source, None, policy, is_dry_run=True, **arguments)
     (found,) = report.partitions
@@ -64,7 +64,7 @@ def missing_in(source, policy="broker", **arguments):
     return [((each.start_offset, each.end_offset), each.reason) for each in found.left_out]
 
 
-@pytest.mark.parametrize("policy", ["broker", "tail", "salvage"])
+@pytest.mark.parametrize("policy", ["kafka", "tail", "salvage"])
 @pytest.mark.parametrize("way", ["log is empty", "log is gone", "all is gone"])
 def test_a_lost_middle_segment(source, partition, policy, way):
     if way == "log is empty":
@@ -88,7 +88,7 @@ def test_several_lost_segments(source, partition):
 def test_a_segment_under_a_higher_offset(source, partition):
     """What is below it is missing beside what is damaged."""
     log_of(partition, 3614).rename(log_of(partition, 4000))
-    for policy in ("broker", "salvage"):
+    for policy in ("kafka", "salvage"):
         assert (3614, 4000) in [offsets for offsets, _ in missing_in(source, policy)]
 
 
@@ -196,7 +196,7 @@ def test_a_log_whose_files_are_all_gone(source, partition):
 
 def test_a_log_that_ends_below_its_checkpointed_start(source):
     write_checkpoint(source / "log-start-offset-checkpoint", 9000)
-    for policy in ("broker", "salvage"):
+    for policy in ("kafka", "salvage"):
         assert missing_in(source, policy)[-1][0][1] == 9000
 
 
@@ -314,7 +314,7 @@ def test_no_recovery_is_complete_that_lacks_a_record(source, partition, tmp_path
     expected = set(rows(source)["offset"].to_pylist())
     for _ in range(rng.choice((1, 1, 2, 3))):
         spoil(rng, source, partition)
-    policy = rng.choice(("broker", "tail", "salvage"))
+    policy = rng.choice(("kafka", "tail", "salvage"))
     try:
         report = run(source, tmp_path / "target", policy)
     except RecoveryWouldDiscardError:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from storage_core import read_table
 from storage_core.filesystem import FileSystem
 from storage_core.segment import SegmentReader
-from storage_core.views.index_entries import judge_indexes
+from storage_core.views.index_entries import compare_indexes
 from tests.examples import examples
 from tests.scan.damaged_log import DamagedLog
 
@@ -26,7 +26,7 @@ def entries(path, **options):
 
 
 def judged(path, base_offset=0, end_offset=None):
-    return judge_indexes(
+    return compare_indexes(
         FileSystem(), SegmentReader(FileSystem(), str(path), base_offset, end_offset=end_offset)
     )
 
