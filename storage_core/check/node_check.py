@@ -8,11 +8,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from storage_core.check.cluster_topics import read_cluster_topics
-from storage_core.check.findings import Finding
 from storage_core.check.root_check import is_directory_id
 from storage_core.checkpoint import META_PROPERTIES
 from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC
 from storage_core.errors import LogDirectoryError
+from storage_core.views.finding import Finding
 from storage_core.views.roots import LIVE
 
 if TYPE_CHECKING:

@@ -10,18 +10,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.check.broker_start import BrokerSegment, BrokerStart, KnownOfLog, start_of_broker
-from storage_core.check.findings import Action, Finding, PartitionReport, Severity, verdict_of
 from storage_core.check.root_check import RootCheck
 from storage_core.check.segment_check import (
-    Aborted,
     EpochRun,
-    IndexFault,
     SegmentFacts,
     SegmentTask,
     Sequence,
     SequenceBreak,
     break_between,
-    is_wrong,
 )
 from storage_core.checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -56,10 +52,11 @@ from storage_core.segment.file_names import (
 )
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.views.files import UNKNOWN, name_in_partition
-from storage_core.views.index_entries import OFFSET, TRANSACTION
+from storage_core.views.finding import Action, Finding, Severity, Verdict, verdict_of
+from storage_core.views.index_entries import EndedTransaction, ProducerTransactions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from storage_core.checkpoint import ProducerStateEntry
     from storage_core.directory.segment_listing import SegmentListing
@@ -81,6 +78,40 @@ _LEFTOVERS: Final[dict[str, tuple[str, Action]]] = {
     DELETED_SUFFIX: ("It awaits its removal.", "remove"),
 }
 _Snapshots = dict[int, "tuple[ProducerStateEntry, ...] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """What was found out about one partition.
+
+    Attributes:
+        verdict: The worst severity of its findings.
+        topic_id: Of its ``partition.metadata``; None without one that can be read.
+        is_clean: Whether the broker closed the log before it stopped.
+        record_count: Records by the headers, markers included; of compressed messages v0 and v1, one for each set.
+        log_start_offset: By checkpoint and segments.
+        log_end_offset: The offset after the last valid batch.
+        start: What a broker makes of it when it starts.
+    """
+
+    topic: str
+    partition: int
+    path: str
+    verdict: Verdict
+    topic_id: str | None
+    is_clean: bool
+    segment_count: int
+    batch_count: int
+    record_count: int
+    size_bytes: int
+    log_start_offset: int
+    log_end_offset: int
+    start: BrokerStart
+    findings: tuple[Finding, ...]
+
+    def with_findings(self, findings: tuple[Finding, ...]) -> PartitionReport:
+        """Return the report with other findings, and the verdict that follows from them."""
+        return replace(self, verdict=verdict_of(findings), findings=findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,8 +364,8 @@ class _PartitionCheck:
                     facts.size_bytes,
                     log_file_name(facts.base_offset) + suffix,
                     index_name if index_name in self._names else None,
-                    not any(fault.kind == OFFSET for fault in facts.index_faults),
-                    facts.refused_entry is not None,
+                    not any(fault.kind == "offset index" for fault in facts.index_faults),
+                    facts.transactions.refused_version is not None,
                     facts.scan,
                 )
             )
@@ -344,7 +375,7 @@ class _PartitionCheck:
         """The transaction indexes that a broker cannot read. It stops at the first entry that is wrong."""
         refused = []
         for facts in self._facts:
-            if facts.refused_entry is not None and facts.refused_entry.version >> 8 > 0:
+            if (facts.transactions.refused_version or 0) >> 8 > 0:
                 refused.append(
                     f"{transaction_index_file_name(facts.base_offset)} has entries of an unknown version"
                 )
@@ -463,23 +494,15 @@ class _PartitionCheck:
 
     def _check_indexes(self, facts: SegmentFacts) -> None:
         for fault in facts.index_faults:
-            self._add(
-                self._severity_of(fault, facts),
-                f"{fault.kind} index",
-                fault.path,
-                fault.reason,
-                action="refuse"
-                if fault.kind == TRANSACTION and facts.base_offset in self._unreadable
-                else self._action_on_index(facts),
-                start_byte=fault.start_bytes,
-                end_byte=fault.end_bytes,
-                start_offset=fault.start_offset,
-            )
+            is_unreadable = fault.kind == "transaction index" and facts.base_offset in self._unreadable
+            action: Action = "refuse" if is_unreadable else self._action_on_index(facts)
+            self._findings.append(replace(fault, severity=self._severity_of(fault, facts), action=action))
 
-    def _severity_of(self, fault: IndexFault, facts: SegmentFacts) -> Severity:
+    def _severity_of(self, fault: Finding, facts: SegmentFacts) -> Severity:
+        if fault.severity != "unclean":
+            return fault.severity
         # An index is on disk when its segment is, which is below the recovery point.
-        is_rebuilt = not self._is_clean and facts.base_offset in self._start.recovered
-        if not (fault.is_stale and is_rebuilt):
+        if self._is_clean or facts.base_offset not in self._start.recovered:
             return "damage"
         # The stop was clean: no broker cares for these indexes of the metadata log.
         return "note" if self._root.is_clean else "unclean"
@@ -546,7 +569,7 @@ class _PartitionCheck:
     def _check_producers(self, snapshots: _Snapshots) -> None:
         """Compare sequences, transactions and snapshots over all segments."""
         known: dict[int, Sequence] = {}
-        transactions = _Transactions()
+        transactions: dict[int, ProducerTransactions] = {}
         for facts in self._facts:
             self._compare_snapshot(facts.base_offset, snapshots, known)
             for found in facts.producers:
@@ -574,14 +597,21 @@ class _PartitionCheck:
             start_offset=broken.offset,
         )  # fmt: skip
 
-    def _check_aborts(self, facts: SegmentFacts, transactions: _Transactions) -> None:
-        """An abort that the transaction index omits makes its records look committed."""
+    def _check_aborts(self, facts: SegmentFacts, transactions: dict[int, ProducerTransactions]) -> None:
+        """Find aborts that the transaction index omits: their records look committed.
+
+        Args:
+            facts: The next segment.
+            transactions: What is known before it, by producer. It is updated.
+        """
         if facts.damage:
-            transactions.forget()
+            # Damage may have held markers, and data.
+            for producer_id, known in transactions.items():
+                transactions[producer_id] = known._replace(first_offset=-1)
             return
         path = self._path_of(transaction_index_file_name(facts.base_offset) + facts.task.file.suffix)
         is_rebuilt = not self._is_clean and facts.base_offset in self._start.recovered
-        for aborted in (*transactions.wrong_at_first(facts), *facts.wrong_aborts):
+        for aborted in (*_wrong_at_first(facts, transactions), *facts.transactions.wrong):
             indexed_offset = aborted.indexed_offset
             if indexed_offset is None:
                 found = "none: its records count as committed"
@@ -697,40 +727,24 @@ class _PartitionCheck:
                 )  # fmt: skip
 
 
-class _Transactions:
-    """The transactions that are open at an offset, which moves on with each segment."""
+def _wrong_at_first(
+    facts: SegmentFacts, transactions: dict[int, ProducerTransactions]
+) -> Iterator[EndedTransaction]:
+    """Find the transactions of earlier segments that are aborted in this one, and of which its index does not say so.
 
-    def __init__(self) -> None:
-        self._open: dict[int, int] = {}
-        self._ended: dict[int, int] = {}
-
-    def forget(self) -> None:
-        """Damage may have held markers, and data: nothing is known any more."""
-        self._open.clear()
-
-    def wrong_at_first(self, facts: SegmentFacts) -> list[Aborted]:
-        """Those of earlier segments that are aborted in a segment, and of which its transaction index does not say so."""
-        found = []
-        for marker in facts.first_markers:
-            if not marker.is_abort:
-                continue
-            producer_id, indexed_offset = marker.producer_id, marker.indexed_offset
-            ended_offset = self._ended.get(producer_id, -1)
-            first_offset = self._open.get(producer_id, marker.first_offset)
-            if indexed_offset is not None and indexed_offset <= ended_offset:
-                # It reaches into the transaction before.
-                lowest_offset = ended_offset + 1 if first_offset is None else first_offset
-                found.append(Aborted(producer_id, lowest_offset, marker.offset, indexed_offset))
-            elif first_offset is not None:
-                aborted = Aborted(producer_id, first_offset, marker.offset, indexed_offset)
-                if is_wrong(aborted):
-                    found.append(aborted)
-        for producer_id, offset in facts.ended:
-            self._open.pop(producer_id, None)
-            self._ended[producer_id] = offset
-        for producer_id, first_offset in facts.open_transactions:
-            self._open.setdefault(producer_id, first_offset)
-        return found
+    What is known of each producer is updated.
+    """
+    for ended in facts.transactions.first_ended:
+        before = transactions.get(ended.producer_id, ProducerTransactions())
+        first_offset = before.then(ProducerTransactions(-1, ended.first_offset)).first_offset
+        whole = ended._replace(first_offset=first_offset)
+        if ended.indexed_offset is not None and ended.indexed_offset <= before.marker_offset:
+            # It reaches into the transaction before.
+            yield whole._replace(first_offset=max(first_offset, before.marker_offset + 1))
+        elif whole.is_index_wrong:
+            yield whole
+    for producer_id, known in facts.transactions.producers.items():
+        transactions[producer_id] = transactions.get(producer_id, ProducerTransactions()).then(known)
 
 
 def _without_strays(offsets: list[int], bases: list[int]) -> list[int]:
@@ -777,5 +791,4 @@ def _with_topic_id(report: PartitionReport, ids: Counter[str] | None) -> Partiti
         "cluster does not have aside as -stray.",
         "set aside",
     )
-    findings = (*report.findings, finding)
-    return replace(report, verdict=verdict_of(findings), findings=findings)
+    return report.with_findings((*report.findings, finding))

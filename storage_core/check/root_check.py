@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage_core.check.findings import Action, Finding, RootReport, Severity
 from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,
@@ -37,6 +37,7 @@ from storage_core.directory.log_directory_files import (
     keeps_broker_from_starting,
 )
 from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError
+from storage_core.views.finding import Action, Finding, Severity
 from storage_core.views.roots import LIVE, leads_to_directory
 
 if TYPE_CHECKING:
@@ -48,6 +49,25 @@ if TYPE_CHECKING:
 _RESERVED_IDS: Final = 100
 # Only a broker has these.
 _BROKERS_ENTRIES: Final = frozenset({"bootstrap.checkpoint", f"{CLUSTER_METADATA_TOPIC}-0"})
+
+
+@dataclass(frozen=True, slots=True)
+class RootReport:
+    """What was found out about the own files of a log directory.
+
+    Attributes:
+        is_cluster_known: Whether its cluster's metadata is here, so that it is known what a broker sets aside.
+    """
+
+    path: str
+    is_clean: bool
+    findings: tuple[Finding, ...]
+    is_cluster_known: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Return True if a broker does not start with the log directory, whatever its partitions are like."""
+        return any(each.action == "refuse" for each in self.findings)
 
 
 def is_directory_id(text: str) -> bool:

@@ -1,7 +1,7 @@
 """Checking one segment: all that its files say about themselves, in one pass over its log.
 
 The result is plain data that travels to another process. What several segments say together, and what a broker would do
-about it, is judged in `storage_core.check.partition_check`.
+about it, is compared in `storage_core.check.partition_check`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import numpy as np
 
 from storage_core.check.broker_start import BrokerScan, scan_as_broker
-from storage_core.errors import CorruptError, LogDirectoryError, UnreadableError
-from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
+from storage_core.errors import CorruptError
 from storage_core.record import WantedFields
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -31,23 +30,22 @@ from storage_core.scan.spans import LogSpan, ReadSettings, record_schema
 from storage_core.segment import DamagedRange, Resynchroniser
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.damage import BatchProbe, reason_at
-from storage_core.segment.file_names import transaction_index_file_name
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.segment.transaction_index import ENTRY_SIZE_BYTES as TRANSACTION_ENTRY_BYTES
-from storage_core.segment.transaction_index import (
-    MAX_TRANSACTION_INDEX_SIZE_BYTES,
-    decode_transaction_entries,
-)
+from storage_core.views.finding import Finding
 from storage_core.views.index_entries import (
     BEYOND_LOG,
     MISSING,
+    MOST_REPORTED,
     OFFSET,
     TIME,
     TRANSACTION,
+    IndexComparison,
     IndexComparisons,
+    SegmentTransactions,
     compare_indexes,
 )
 
@@ -65,8 +63,6 @@ if TYPE_CHECKING:
     from storage_core.views.segments import SegmentFile
 
 
-MOST_REPORTED: Final = 100
-"""Of one kind of finding, this many are described for each segment; the rest is counted."""
 _ALL_FIELDS: Final = WantedFields(timestamp=True, key=True, value=True, headers=True)
 
 
@@ -139,54 +135,6 @@ class WrongMaxTimestamps(NamedTuple):
     found_ms: int
 
 
-class AbortedEntry(NamedTuple):
-    """An entry of a transaction index, as it is in the file."""
-
-    version: int
-    producer_id: int
-    first_offset: int
-    last_offset: int
-
-
-class Aborted(NamedTuple):
-    """A transaction that is aborted in a segment, and where its entry in the transaction index says that it begins."""
-
-    producer_id: int
-    first_offset: int
-    marker_offset: int
-    indexed_offset: int | None
-
-
-class FirstMarker(NamedTuple):
-    """A producer's first marker in a segment: it may end a transaction of an earlier one.
-
-    ``first_offset`` is that of the transaction's data in this segment; None if it has none.
-    """
-
-    producer_id: int
-    offset: int
-    is_abort: bool
-    first_offset: int | None
-    indexed_offset: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class IndexFault:
-    """Neighbouring entries of an index file that the log contradicts, or the file itself if there are no entries.
-
-    Attributes:
-        is_stale: Whether the file only has less than the log, or more: as after a crash.
-    """
-
-    kind: str
-    path: str
-    start_bytes: int | None
-    end_bytes: int | None
-    reason: str
-    is_stale: bool
-    start_offset: int | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Tail:
     """Bytes after the last valid batch, with no valid batch after them.
@@ -212,12 +160,7 @@ class SegmentFacts:
         next_offset: The offset after that batch; the base offset if there is none.
         gap_count: How many gaps there are; at most `MOST_REPORTED` are described.
         epochs: The leader epochs of its batches, in their order.
-        index_faults: What the log contradicts in its index files.
-        wrong_aborts: Transactions that are aborted, and of which the transaction index does not say so.
-        first_markers: Of each producer that has a marker.
-        open_transactions: By producer, the first offset of what is open at the segment's end.
-        ended: By producer with a marker, the offset of the last one.
-        refused_entry: The first entry of the transaction index that a broker objects to.
+        index_faults: What is wrong with its index files; see `index_faults`.
         scan: How a broker reads the log file.
         malformed: Batches whose records contradict a right checksum, and markers that cannot be read.
         has_holes: Whether a batch has fewer records than offsets, which only a compaction makes.
@@ -237,14 +180,10 @@ class SegmentFacts:
     gaps: tuple[Gap, ...]
     gap_count: int
     epochs: tuple[EpochRun, ...]
-    index_faults: tuple[IndexFault, ...]
+    index_faults: tuple[Finding, ...]
     producers: tuple[Sequence, ...]
     breaks: tuple[SequenceBreak, ...]
-    wrong_aborts: tuple[Aborted, ...]
-    first_markers: tuple[FirstMarker, ...]
-    open_transactions: tuple[tuple[int, int], ...]
-    ended: tuple[tuple[int, int], ...]
-    refused_entry: AbortedEntry | None
+    transactions: SegmentTransactions
     scan: BrokerScan
     wrong_max_timestamps: WrongMaxTimestamps | None
 
@@ -268,56 +207,38 @@ def check_segment(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts:
     """
     file = task.file
     segment = file.reader(filesystem, skip_damage=True, max_batch_bytes=task.max_batch_bytes)
-    # Before the log: a running broker appends to the log first.
-    aborted = _aborted(
-        filesystem, f"{file.directory}/{transaction_index_file_name(file.base_offset)}{file.suffix}"
-    )
-    observer = _Observer(task, aborted)
-    judged = compare_indexes(filesystem, segment, see=observer.see)
+    observer = _Observer(task)
+    compared = compare_indexes(filesystem, segment, observer.see)
     with segment.open_log() as log_file:
-        tail = _tail(log_file, segment, judged)
-        proven_bytes = min((each.start_bytes for each in judged.damage), default=judged.end.position_bytes)
-        does_overflow = judged.end.next_offset - 1 - file.base_offset > LARGEST_RELATIVE_OFFSET
-        if judged.damage or tail is not None or does_overflow:
+        tail = _tail(log_file, segment, compared)
+        proven_bytes = min(
+            (each.start_bytes for each in compared.damage), default=compared.end.position_bytes
+        )
+        does_overflow = compared.end.next_offset - 1 - file.base_offset > LARGEST_RELATIVE_OFFSET
+        if compared.damage or tail is not None or does_overflow:
             scan = scan_as_broker(log_file, file.base_offset, proven_bytes)
         else:
-            scan = BrokerScan(judged.end.position_bytes, judged.end.next_offset)
-    return observer.facts(judged, tail, scan)
+            scan = BrokerScan(compared.end.position_bytes, compared.end.next_offset)
+    return observer.facts(compared, tail, scan)
 
 
-def _aborted(filesystem: FileSystem, path: str) -> list[AbortedEntry]:
-    """The whole entries of a transaction index, as a broker reads them; none if there is no such file."""
-    try:
-        data = filesystem.read_file(path, MAX_TRANSACTION_INDEX_SIZE_BYTES)
-    except UnreadableError:
-        raise
-    except LogDirectoryError:
-        # Too large, or no file: the index itself is a finding.
-        data = None
-    if data is None:
-        return []
-    table = decode_transaction_entries(data[: len(data) // TRANSACTION_ENTRY_BYTES * TRANSACTION_ENTRY_BYTES])
-    columns = (table[name].tolist() for name in AbortedEntry._fields)
-    return list(map(AbortedEntry, *columns))
-
-
-def _tail(log_file: OpenFile, segment: SegmentReader, judged: IndexComparisons) -> Tail | None:
+def _tail(log_file: OpenFile, segment: SegmentReader, compared: IndexComparisons) -> Tail | None:
     """What follows the last valid batch of the last segment: damage is only reported where a batch follows."""
-    start_bytes = judged.end.position_bytes
-    if judged.damage:
-        start_bytes = max(start_bytes, judged.damage[-1].end_bytes)
-    if start_bytes >= judged.size_bytes:
+    start_bytes = compared.end.position_bytes
+    if compared.damage:
+        start_bytes = max(start_bytes, compared.damage[-1].end_bytes)
+    if start_bytes >= compared.size_bytes:
         return None
     resynchroniser = Resynchroniser(
-        log_file, segment.base_offset, judged.size_bytes, segment.end_offset, MAX_ENCODABLE_BATCH_BYTES
+        log_file, segment.base_offset, compared.size_bytes, segment.end_offset, MAX_ENCODABLE_BATCH_BYTES
     )
-    probe = BatchProbe(log_file, judged.size_bytes)
+    probe = BatchProbe(log_file, compared.size_bytes)
     error = reason_at(
-        probe, resynchroniser.limits, start_bytes, judged.end.next_offset, segment.max_batch_bytes
+        probe, resynchroniser.limits, start_bytes, compared.end.next_offset, segment.max_batch_bytes
     )
     kind = resynchroniser.tail_kind(start_bytes)
     reason = "Expected a record batch, found other bytes." if error is None else str(error.args[0])
-    return Tail(start_bytes, judged.size_bytes, reason, is_torn=kind != "bad", is_blank=kind == "blank")
+    return Tail(start_bytes, compared.size_bytes, reason, is_torn=kind != "bad", is_blank=kind == "blank")
 
 
 def has_holes(window: BatchWindow) -> bool:
@@ -350,7 +271,7 @@ def gaps_in(window: BatchWindow, next_offset: int) -> Gaps:
 class _Observer:
     """Sees the valid batches and the damage of a segment's log in order."""
 
-    def __init__(self, task: SegmentTask, aborted: list[AbortedEntry]) -> None:
+    def __init__(self, task: SegmentTask) -> None:
         self._task = task
         self._batch_count = self._record_count = 0
         self._has_holes = False
@@ -359,7 +280,6 @@ class _Observer:
         self._gap_count = 0
         self._epochs: list[EpochRun] = []
         self._producers = _Producers()
-        self._transactions = _Transactions(task.file.base_offset, aborted)
         self._malformed: list[DamagedRange] = []
         self._deep = _DeepReader(task) if task.is_deep else None
 
@@ -367,7 +287,6 @@ class _Observer:
         if isinstance(item, DamagedRange):
             self._next_offset = max(self._next_offset, item.end_offset)
             self._producers.forget()
-            self._transactions.forget()
             return
         headers = item.headers
         base_offsets = headers["base_offset"].astype(np.int64)
@@ -379,7 +298,6 @@ class _Observer:
         self._find_epochs(item, base_offsets, last_offsets)
         if (headers["producer_id"] >= 0).any():
             self._breaks_of(headers, base_offsets, last_offsets)
-            self._follow_transactions(item)
         if self._deep is not None:
             self._malformed += self._deep.malformed(item)
         self._next_offset = int(last_offsets[-1]) + 1
@@ -421,19 +339,9 @@ class _Observer:
         if len(rows):
             self._producers.take(headers[rows], base_offsets[rows], last_offsets[rows])
 
-    def _follow_transactions(self, window: BatchWindow) -> None:
-        try:
-            batches = ProducerBatches.of_window(window).batches
-        except CorruptError as error:
-            self._malformed.append(_damage_of(window.path, error))
-            self._transactions.forget()
-            return
-        for batch in batches:
-            self._transactions.take(batch)
-
     def facts(
         self,
-        judged: IndexComparisons,
+        compared: IndexComparisons,
         tail: Tail | None,
         scan: BrokerScan,
     ) -> SegmentFacts:
@@ -443,76 +351,28 @@ class _Observer:
         if end_offset is not None and self._next_offset < end_offset:
             gaps = [*gaps, Gap(self._next_offset, end_offset, None)]
             self._gap_count += 1
-        transactions = self._transactions
+        malformed = [_damage_of(self._task.file.path, error) for error in compared.transactions.malformed]
         return SegmentFacts(
             self._task,
-            judged.size_bytes,
-            judged.end.position_bytes,
-            judged.end.next_offset,
+            compared.size_bytes,
+            compared.end.position_bytes,
+            compared.end.next_offset,
             self._batch_count,
             self._record_count,
             self._has_holes,
-            judged.damage,
-            tuple(self._malformed),
+            compared.damage,
+            (*self._malformed, *malformed),
             tail,
             tuple(gaps),
             self._gap_count,
             tuple(self._epochs),
-            tuple(_index_faults(judged)),
+            tuple(index_faults(compared)),
             self._producers.known(),
             tuple(self._producers.breaks),
-            tuple(transactions.wrong),
-            tuple(transactions.first_markers.values()),
-            tuple(transactions.open.items()),
-            tuple(transactions.ended.items()),
-            transactions.refused_entry,
+            compared.transactions,
             scan,
             None if self._deep is None else self._deep.wrong_max_timestamps,
         )
-
-
-class _Transactions:
-    """The transactions of a segment, and whether its transaction index has those that are aborted."""
-
-    def __init__(self, base_offset: int, aborted: list[AbortedEntry]) -> None:
-        self.open: dict[int, int] = {}
-        self.ended: dict[int, int] = {}
-        self.first_markers: dict[int, FirstMarker] = {}
-        self.wrong: list[Aborted] = []
-        self.refused_entry = next(
-            (entry for entry in aborted if entry.version >> 8 > 0 or entry.last_offset < base_offset), None
-        )
-        self._indexed = {entry.last_offset: entry.first_offset for entry in aborted}
-
-    def forget(self) -> None:
-        """Damage may have held markers, and data."""
-        self.open.clear()
-
-    def take(self, batch: ProducerBatch) -> None:
-        """Follow a batch of a producer."""
-        producer_id, offset = batch.producer_id, batch.base_offset
-        if batch.marker is None:
-            if batch.is_transactional:
-                self.open.setdefault(producer_id, offset)
-            return
-        is_abort = batch.marker.is_abort
-        indexed_offset = self._indexed.get(offset) if is_abort else None
-        first_offset = self.open.pop(producer_id, None)
-        if producer_id not in self.ended:
-            # Whether it is wrong is known when the segments before are.
-            self.first_markers[producer_id] = FirstMarker(
-                producer_id, offset, is_abort, first_offset, indexed_offset
-            )
-        elif is_abort and first_offset is not None:
-            aborted = Aborted(producer_id, first_offset, offset, indexed_offset)
-            if is_wrong(aborted) and len(self.wrong) < MOST_REPORTED:
-                self.wrong.append(aborted)
-        self.ended[producer_id] = offset
-
-
-def is_wrong(aborted: Aborted) -> bool:
-    """Whether the transaction index omits a transaction, or its beginning. A compaction may have removed that."""
-    return aborted.indexed_offset is None or aborted.indexed_offset > aborted.first_offset
 
 
 class _Producers:
@@ -728,54 +588,85 @@ _ENTRY_BYTES: Final = {
     TIME: TIME_ENTRY_BYTES,
     TRANSACTION: TRANSACTION_ENTRY_BYTES,
 }
+# An entry is due with each append after `index.interval.bytes`. Followers of brokers before 4.0 append up to
+# `replica.fetch.max.bytes` at once, and after a start twice as much passes without an entry.
+_LONGEST_GAP_BYTES: Final = 8 << 20
 
 
-def _index_faults(judged: IndexComparisons) -> Iterator[IndexFault]:
-    for index in judged.indexes:
-        if index.problem is not None and not (index.kind == TRANSACTION and index.problem in _STALE):
-            problem = index.problem.rstrip(".")
-            # A text of its own, if it is a sentence already.
-            reason = (
-                problem
-                if problem[0].isupper()
-                else f"Expected an index that can be read, found that {problem}"
+def index_faults(compared: IndexComparisons, *, is_complete: bool = True) -> Iterator[Finding]:
+    """Find what is wrong with the index files of a segment, but for transactions that are not in the transaction index.
+
+    A fault is ``unclean`` if the file only has less than the log, or more, as after a crash. Otherwise it is ``damage``, or
+    ``suspect`` where the topic's configuration may be the reason.
+
+    Args:
+        compared: The indexes, compared with the log.
+        is_complete: Whether the time index should have the largest timestamp, as that of a closed segment has.
+    """
+    for index in compared.indexes:
+        if index.is_unusable:
+            problem = str(index.problem).rstrip(".")
+            reason = f"{problem[0].upper()}{problem[1:]}."
+            yield Finding(
+                "unclean" if index.problem in _STALE else "damage", index.finding_kind, index.path, reason
             )
-            yield IndexFault(index.kind, index.path, None, None, f"{reason}.", index.problem in _STALE)
-        entry_bytes = _ENTRY_BYTES[index.kind]
         numbers = index.wrong_numbers
         borders = np.flatnonzero(np.diff(index.codes[numbers])) + 1
         for run in np.split(numbers, borders)[:MOST_REPORTED]:
             if len(run):
-                reason = index.problem_of(int(run[0])) or ""
-                yield IndexFault(
-                    index.kind,
-                    index.path,
-                    int(run[0]) * entry_bytes,
-                    int(run[-1] + 1) * entry_bytes,
-                    f"Expected entries that the log confirms, found {len(run)} of which the first is wrong: {reason}.",
-                    reason in _STALE,
-                    int(index.columns["offset"][run[0]]),
-                )
-    yield from _missing_largest_timestamp(judged)
+                yield _wrong_entries(index, run)
+    yield from _missing_offset_entries(compared)
+    if is_complete:
+        yield from _missing_largest_timestamp(compared)
 
 
-def _missing_largest_timestamp(judged: IndexComparisons) -> Iterator[IndexFault]:
-    """The last entry of a closed segment's time index has its largest timestamp: look-ups by time rely on it."""
-    times = judged.indexes[1]
-    largest_ms = judged.largest_timestamp.timestamp_ms
-    if (
-        largest_ms == NO_TIMESTAMP_MS
-        or judged.damage
-        or times.problem is not None
-        or len(times.wrong_numbers)
-    ):
+def _wrong_entries(index: IndexComparison, numbers: npt.NDArray[np.int64]) -> Finding:
+    """Describe neighbouring entries with the same problem."""
+    count, first, entry_bytes = len(numbers), int(numbers[0]), _ENTRY_BYTES[index.kind]
+    problem = index.problem_of(first)
+    entries, ending = ("1 index entry", "s") if count == 1 else (f"{count} index entries", "")
+    reason = (
+        f"{entries} point{ending} past the end of the log."
+        if problem == BEYOND_LOG
+        else f"{entries} contradict{ending} the log. Of entry {first}: {problem}."
+    )
+    return Finding(
+        "unclean" if problem in _STALE else "damage",
+        index.finding_kind,
+        index.path,
+        reason,
+        start_byte=first * entry_bytes,
+        end_byte=(first + count) * entry_bytes,
+        start_offset=int(index.columns["offset"][first]),
+    )
+
+
+def _missing_offset_entries(compared: IndexComparisons) -> Iterator[Finding]:
+    offsets = compared.indexes[0]
+    if offsets.is_unusable or compared.damage:
+        return
+    places = np.concatenate([[0], np.sort(offsets.columns["position"]), [compared.end.position_bytes]])
+    gaps = np.diff(places)
+    number = int(gaps.argmax())
+    if gaps[number] > _LONGEST_GAP_BYTES:
+        reason = (
+            f"No entry for {int(gaps[number])} bytes of the log, from byte {int(places[number])} on. A read of them is "
+            "slow. The topic may have a large index.interval.bytes."
+        )
+        yield Finding("suspect", offsets.finding_kind, offsets.path, reason)
+
+
+def _missing_largest_timestamp(compared: IndexComparisons) -> Iterator[Finding]:
+    """Compare the last entry of a time index with the segment's largest timestamp: look-ups by time rely on it."""
+    times = compared.indexes[1]
+    largest_ms = compared.largest_timestamp.timestamp_ms
+    if largest_ms == NO_TIMESTAMP_MS or compared.damage or times.is_unusable or len(times.wrong_numbers):
         return
     found_ms = int(times.columns["timestampMs"][-1]) if len(times) else NO_TIMESTAMP_MS
     if found_ms < largest_ms:
         size_bytes = TIME_ENTRY_BYTES * len(times)
-        yield IndexFault(
-            TIME, times.path, size_bytes, size_bytes,
+        yield Finding(
+            "unclean", times.finding_kind, times.path,
             f"Expected the largest timestamp {largest_ms} as last entry, found {found_ms}: entries are missing.",
-            True,
-            judged.largest_timestamp.offset,
+            start_byte=size_bytes, end_byte=size_bytes, start_offset=compared.largest_timestamp.offset,
         )  # fmt: skip

@@ -9,23 +9,20 @@ import signal
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from storage_core.check.broker_start import BrokerStart
-from storage_core.check.findings import (
-    SEVERITIES,
-    Finding,
-    PartitionReport,
-    RootReport,
-    Verdict,
-    verdict_of,
-)
 from storage_core.check.node_check import compare_roots
-from storage_core.check.partition_check import PlannedPartition, check_partition, with_topic_ids_compared
-from storage_core.check.root_check import RootCheck
+from storage_core.check.partition_check import (
+    PartitionReport,
+    PlannedPartition,
+    check_partition,
+    with_topic_ids_compared,
+)
+from storage_core.check.root_check import RootCheck, RootReport
 from storage_core.check.segment_check import SegmentFacts, SegmentTask, check_segment
 from storage_core.directory.consistent import GONE, list_again_if_gone
 from storage_core.directory.segment_listing import FileNames, SegmentListing, list_segments
@@ -34,6 +31,7 @@ from storage_core.filesystem import FileSystem
 from storage_core.filesystem.values import MissingError
 from storage_core.segment import SegmentReader
 from storage_core.segment.file_names import SWAP_SUFFIX
+from storage_core.views.finding import SEVERITIES, Finding, Verdict, verdict_of
 from storage_core.views.roots import (
     LIVE,
     LogRoot,
@@ -44,7 +42,7 @@ from storage_core.views.roots import (
 from storage_core.views.segments import SegmentFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from storage_core.options import ReadOptions
 
@@ -163,6 +161,7 @@ def verify(
     plan: Plan,
     *,
     jobs: int = 1,
+    indexes_only: bool = False,
     advance: Callable[[int], object] = lambda _: None,
 ) -> VerifyReport:
     """Verify what was planned. What cannot be read is a finding.
@@ -171,6 +170,7 @@ def verify(
         filesystem: Where to read; other processes have their own.
         plan: What to verify.
         jobs: How many processes share the segments.
+        indexes_only: Whether to report only what is wrong with index files, beside what cannot be read.
         advance: Called with the number of bytes that were read since its last call.
     """
     tasks = [task for partition in plan.partitions for task in partition.tasks]
@@ -203,11 +203,14 @@ def verify(
     reports = with_topic_ids_compared(reports)
     if not reports:
         for root_check in root_checks.values():
-            root_check.add(_nothing_verified(root_check.path))
+            root_check.add(Finding("suspect", "file", root_check.path, _NOTHING_VERIFIED))
     roots = tuple(
         root_checks[root.path].report() if root.problem is None else _unreadable_root(root)
         for root in plan.roots
     )
+    if indexes_only:
+        roots = tuple(replace(each, findings=_about_indexes(each.findings)) for each in roots)
+        reports = [each.with_findings(_about_indexes(each.findings)) for each in reports]
     findings = [
         *(each for root in roots for each in root.findings),
         *(each for partition in reports for each in partition.findings),
@@ -222,9 +225,14 @@ def verify(
     )
 
 
-def _nothing_verified(path: str) -> Finding:
-    return Finding(
-        "suspect", "file", path, "Expected a partition to verify, found none: nothing was looked at."
+_NOTHING_VERIFIED: Final = "Expected a partition to verify, found none: nothing was looked at."
+
+
+def _about_indexes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(
+        each
+        for each in findings
+        if each.kind.endswith(" index") or each.severity == "unreadable" or each.reason == _NOTHING_VERIFIED
     )
 
 

@@ -1,7 +1,8 @@
-"""`segmentlog index`: check the index files of log directories, and build them again."""
+"""`segmentlog index rebuild`: the index files of log directories, built again."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -19,41 +20,17 @@ from storage_core.cli.output import DAMAGE, USAGE, Output, new_table, printable,
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from storage_core.check.index_check import IndexReport, PartitionIndexes
-
-_FLAGS = (*TOPIC_FLAGS, "maxDecompressedBatchBytes", "followSymlinks")
+    from storage_core.check.index_rebuild import IndexReport, PartitionIndexes
 
 
 @click.group()
 def command() -> None:
-    """Check or rebuild index files."""
+    """Rebuild index files."""
 
 
 @command.command()
 @paths_argument
-@read_flags(*_FLAGS, texts=ALL_TOPICS)
-@output_flag("table", "json", "jsonl")
-@quiet_flag
-def check(paths: tuple[str, ...], options: dict[str, object], output: Output, quiet: bool) -> None:
-    """Say what is wrong with each index file: missing, corrupt, contradicted by its log, or incomplete.
-
-    The logs are read once, with every checksum. Exit status 1 if anything is wrong.
-    """
-    from storage_core.check.index_check import check_indexes, log_bytes  # noqa: PLC0415
-    from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.options import options_of  # noqa: PLC0415
-
-    filesystem, parsed = FileSystem(), options_of(paths, options)
-    with progress("Checking", log_bytes(filesystem, parsed), quiet) as advance:
-        report = check_indexes(filesystem, parsed, advance)
-    output.write_report(report, lambda console: _show(console, report))
-    if report.finding_count:
-        click.get_current_context().exit(DAMAGE)
-
-
-@command.command()
-@paths_argument
-@read_flags(*_FLAGS, texts=ALL_TOPICS)
+@read_flags(*TOPIC_FLAGS, "maxDecompressedBatchBytes", "followSymlinks", texts=ALL_TOPICS)
 @click.option(
     "--in-place", is_flag=True, help="Replace the files in the log directories, which no broker has open."
 )
@@ -88,7 +65,7 @@ def rebuild(
     """
     if in_place == (target is not None):
         raise click.UsageError("Give either --in-place or --to OTHER.")
-    from storage_core.check.index_check import log_bytes, rebuild_indexes  # noqa: PLC0415
+    from storage_core.check.index_rebuild import log_bytes, rebuild_indexes  # noqa: PLC0415
     from storage_core.errors import LogDirectoryLockedError  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.log_config import LogConfig  # noqa: PLC0415
@@ -114,16 +91,13 @@ def rebuild(
 
 
 def _show(console: Console, report: IndexReport) -> None:
-    texts = ("partition", "file", "fault", "detail")
-    table = new_table(("partition", "file", "fault", "entries", "detail"), left=texts)
+    table = new_table(("partition", "file", "fault"), left=("partition", "file", "fault"))
     for partition in report.partitions:
         for finding in partition.findings:
             table.add_row(
                 printable(f"{partition.topic}-{partition.partition}"),
-                finding.file,
-                finding.fault,
-                str(finding.entries) if finding.entries else "",
-                printable(finding.detail),
+                printable(os.path.basename(finding.file)),
+                printable(finding.reason),
             )
     if report.finding_count:
         console.print(table)

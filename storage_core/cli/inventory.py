@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from storage_core.views.inventory import Finding, Inventory, RootSummary, TopicSummary
+    from storage_core.views.finding import Finding
+    from storage_core.views.inventory import Inventory, RootSummary, TopicSummary
     from storage_core.views.partitions import FileTally, PartitionSummary
 
 
@@ -285,9 +286,9 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
     console.print("\nFindings", style="bold")
     for finding in findings[:_MOST_FINDINGS]:
         # Messages name their path where it is one.
-        where = "" if finding.path is None or finding.path in finding.message else f" [{finding.path}]"
+        where = "" if finding.file in finding.reason else f" [{finding.file}]"
         console.print(
-            f"{finding.severity}: {printable(finding.message + where)}", style=_STYLES[finding.severity]
+            f"{finding.severity}: {printable(finding.reason + where)}", style=_STYLES[finding.severity]
         )
     more = len(findings) - _MOST_FINDINGS
     if more > 0:

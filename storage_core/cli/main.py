@@ -28,7 +28,7 @@ COMMANDS: Final = {
     "recover": "Make a directory that a broker loads, with all that can be saved.",
     "dump": "Print the content of files, as kafka-dump-log.sh does.",
     "cat": "Print records; with --follow, those that come, too.",
-    "index": "Check or rebuild index files.",
+    "index": "Rebuild index files.",
     "offsets": "Committed offsets of consumer groups, now or at a time.",
     "transactions": "Open, long and aborted transactions.",
     "plan": "What a read would open, read and skip.",

@@ -81,7 +81,7 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     out, missing, damaged, or would not be served; 2 refused; 3 input or output.
     """
     _check_usage(target, in_place, aside, manifest, dry_run)
-    from storage_core.check.index_check import log_bytes  # noqa: PLC0415
+    from storage_core.check.index_rebuild import log_bytes  # noqa: PLC0415
     from storage_core.errors import LogDirectoryLockedError, RecoveryWouldDiscardError  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from storage_core.check.findings import Finding, PartitionReport
+    from storage_core.check.partition_check import PartitionReport
     from storage_core.check.verify import VerifyReport
+    from storage_core.views.finding import Finding
 
 
 _STYLES: Final = {
@@ -47,6 +48,7 @@ _MOST_PARTITIONS: Final = 50
 )
 @paths_argument
 @click.option("--deep", "is_deep", is_flag=True, help="Decompress and decode every record.")
+@click.option("--indexes-only", is_flag=True, help="Say only what is wrong with index files.")
 @click.option(
     "--notes",
     "with_notes",
@@ -58,10 +60,11 @@ _MOST_PARTITIONS: Final = 50
 @output_flag()
 @quiet_flag
 @click.pass_context
-def command(
+def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     context: click.Context,
     paths: tuple[str, ...],
     is_deep: bool,
+    indexes_only: bool,
     with_notes: bool,
     options: dict[str, object],
     jobs: int,
@@ -79,6 +82,8 @@ def command(
     suspect     it may be damage, or have a reason that the directory does not tell, as a gap in the offsets
     unclean     a crash leaves this behind, and a broker repairs it without loss of flushed records
     """  # noqa: D301  (click's mark of a paragraph that is not folded)
+    if is_deep and indexes_only:
+        raise click.UsageError("Give either --deep or --indexes-only.")
     from storage_core.check.verify import plan_verification, verify  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
@@ -86,7 +91,7 @@ def command(
     filesystem = FileSystem()
     plan = plan_verification(filesystem, options_of(paths, options), is_deep=is_deep)
     with progress("Verifying", plan.size_bytes, quiet) as advance:
-        report = verify(filesystem, plan, jobs=jobs, advance=advance)
+        report = verify(filesystem, plan, jobs=jobs, indexes_only=indexes_only, advance=advance)
     if output.format in ("csv", "jsonl", "arrow"):
         rows = _rows(report, with_notes=with_notes)
         output.write_batches(rows.schema, rows.to_batches())

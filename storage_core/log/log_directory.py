@@ -14,7 +14,7 @@ from storage_core.commit_files.commits_file import forget_application
 from storage_core.commit_replay import finish_commit
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.consistent import read_consistently
-from storage_core.directory.log_directory_files import LOCK_FILE
+from storage_core.directory.log_directory_files import LOCK_FILE, check_topic_partition
 from storage_core.directory.visibility import CommitWatch, read_visibility
 from storage_core.errors import (
     LogClosedError,

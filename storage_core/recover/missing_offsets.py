@@ -38,7 +38,7 @@ from storage_core.segment.offset_index import decode_offset_entries
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from storage_core.check.index_check import SegmentCheck
+    from storage_core.check.index_rebuild import SegmentCheck
     from storage_core.checkpoint import EpochEntry
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
@@ -136,12 +136,14 @@ class OffsetAccount:
 
     def close(self, check: SegmentCheck) -> None:
         """Take what was found out about the segment."""
-        judged = check.judged
+        compared = check.compared
         end_offset = max(
-            check.base_offset, judged.end.next_offset, *(each.end_offset for each in judged.damage)
+            check.base_offset, compared.end.next_offset, *(each.end_offset for each in compared.damage)
         )
         self._spans.append(
-            _Span(check.base_offset, judged.size_bytes, end_offset, min(judged.indexed_offset, MAX_OFFSET))
+            _Span(
+                check.base_offset, compared.size_bytes, end_offset, min(compared.indexed_offset, MAX_OFFSET)
+            )
         )
 
     def falls(self) -> Iterator[EpochFall]:

@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from storage_core.check.index_check import partitions_of, require_empty, require_no_commit
+from storage_core.check.index_rebuild import partitions_of, require_empty, require_no_commit
 from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,

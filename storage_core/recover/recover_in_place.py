@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from storage_core.check.index_check import make_directories, require_empty
+from storage_core.check.index_rebuild import make_directories, require_empty
 from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,

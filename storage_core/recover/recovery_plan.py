@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
-from storage_core.check.index_check import check_segments, new_producers
+from storage_core.check.index_rebuild import check_segments, new_producers
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
@@ -56,7 +56,7 @@ from storage_core.views.index_entries import compare_indexes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from storage_core.check.index_check import SegmentCheck
+    from storage_core.check.index_rebuild import SegmentCheck
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileStatus, FileSystem
     from storage_core.log.producer_state_manager import ProducerStateManager
@@ -531,7 +531,7 @@ class _Planner:
         size_bytes = sum(part.end_byte - part.start_byte for part in kept)
         counted = self._counted[base_offset]
         # A refused marker may be the last batch.
-        next_offset = counted.next_offset if counted.refused else check.judged.end.next_offset
+        next_offset = counted.next_offset if counted.refused else check.compared.end.next_offset
         cut = self._cuts.get(base_offset)
         if cut is not None:
             if base_offset not in self._recovered:
@@ -558,7 +558,7 @@ class _Planner:
 
     def _kept(self, check: SegmentCheck, *, is_last: bool) -> tuple[ByteRange, ...]:
         """The parts of a log file to keep; notes those that are left out."""
-        judged, counted = check.judged, self._counted[check.base_offset]
+        compared, counted = check.compared, self._counted[check.base_offset]
         name = log_file_name(check.base_offset) + check.suffix
         cut = self._cuts.get(check.base_offset)
         damage = [
@@ -572,27 +572,29 @@ class _Planner:
                 0,
                 each.reason,
             )
-            for each in judged.damage
+            for each in compared.damage
         ]
         if cut is not None:
             return self._cut_range(check, cut, counted)
-        end_bytes = judged.size_bytes
-        if is_last or (self._is_salvage and self._is_blank(check, judged.end.position_bytes)):
+        end_bytes = compared.size_bytes
+        if is_last or (self._is_salvage and self._is_blank(check, compared.end.position_bytes)):
             # Consumers stop at zeros within a log.
-            end_bytes = judged.end.position_bytes
-        if end_bytes < judged.size_bytes and not self._is_blank(check, end_bytes):
+            end_bytes = compared.end.position_bytes
+        if end_bytes < compared.size_bytes and not self._is_blank(check, end_bytes):
             reason = "No valid batch follows: the last append was torn, or its bytes are damaged."
-            next_offset = judged.end.next_offset
-            damage.append(LeftOut(name, end_bytes, judged.size_bytes, next_offset, next_offset, 0, 0, reason))
+            next_offset = compared.end.next_offset
+            damage.append(
+                LeftOut(name, end_bytes, compared.size_bytes, next_offset, next_offset, 0, 0, reason)
+            )
         if not self._is_salvage:
             self._damaged += damage
-            return _non_empty([ByteRange(0, judged.size_bytes)])
+            return _non_empty([ByteRange(0, compared.size_bytes)])
         damage = sorted([*damage, *counted.refused], key=lambda each: each.start_byte)
         self._left_out += damage
         return _non_empty(_between(damage, end_bytes))
 
     def _cut_range(self, check: SegmentCheck, cut: _Cut, counted: _Counted) -> tuple[ByteRange, ...]:
-        size_bytes = check.judged.size_bytes
+        size_bytes = check.compared.size_bytes
         if size_bytes > cut.position_bytes and not self._is_blank(check, cut.position_bytes):
             start_offset = self._next_offset_at(check, cut.position_bytes)
             self._left_out.append(
@@ -601,7 +603,7 @@ class _Planner:
                     cut.position_bytes,
                     size_bytes,
                     start_offset,
-                    max(start_offset, check.judged.end.next_offset),
+                    max(start_offset, check.compared.end.next_offset),
                     counted.cut_batches,
                     counted.cut_records,
                     cut.reason,
@@ -684,7 +686,7 @@ def damaged_swaps(
     if not set(bases) <= set(originals) or any(name.endswith(".log" + DELETED_SUFFIX) for name in names):
         return ()
 
-    def judged(base_offset: int, suffix: str) -> tuple[bool, int]:
+    def compared(base_offset: int, suffix: str) -> tuple[bool, int]:
         """Find out whether a segment is valid, and where it ends."""
         segment = SegmentReader(
             filesystem, path, base_offset, suffix=suffix, max_batch_bytes=max_batch_bytes, skip_damage=True
@@ -693,21 +695,21 @@ def damaged_swaps(
         is_valid = not found.damage and found.end.position_bytes == found.size_bytes
         return is_valid, max(found.end.next_offset, base_offset + 1)
 
-    outputs = {base: judged(base, SWAP_SUFFIX) for base in bases}
+    outputs = {base: compared(base, SWAP_SUFFIX) for base in bases}
     replaced = {each for base, (_, end) in outputs.items() for each in originals if base <= each < end}
     is_worse = not all(is_valid for is_valid, _ in outputs.values())
-    if is_worse and all(judged(base, "")[0] for base in replaced):
+    if is_worse and all(compared(base, "")[0] for base in replaced):
         return tuple(sorted(swaps, key=lambda name: ".log" in name))
     return ()
 
 
 def _is_valid_throughout(check: SegmentCheck) -> bool:
     """Whether a recovery of a segment cuts nothing off and splits nothing."""
-    judged = check.judged
+    compared = check.compared
     return (
-        not judged.damage
-        and judged.end.position_bytes == judged.size_bytes
-        and judged.end.next_offset - 1 - check.base_offset <= LARGEST_RELATIVE_OFFSET
+        not compared.damage
+        and compared.end.position_bytes == compared.size_bytes
+        and compared.end.next_offset - 1 - check.base_offset <= LARGEST_RELATIVE_OFFSET
     )
 
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from heapq import nlargest, nsmallest
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from storage_core.record.batch_header import (
 )
 from storage_core.report.quantities import duration_text
 from storage_core.segment.file_names import log_file_name
+from storage_core.views.finding import SEVERITIES
 from storage_core.views.group_offsets import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
@@ -57,19 +58,16 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.check.findings import Finding as CheckFinding
-    from storage_core.check.findings import PartitionReport
+    from storage_core.check.partition_check import PartitionReport
     from storage_core.check.verify import Plan, VerifyReport
     from storage_core.filesystem import FileSystem
     from storage_core.options import ReadOptions
+    from storage_core.views.finding import Finding, Severity
     from storage_core.views.inventory import Inventory
     from storage_core.views.partitions import PartitionSummary
     from storage_core.views.span_headers import HeaderChunk
 
 
-Severity = Literal["damage", "unreadable", "suspect", "warning", "unclean", "note"]
-SEVERITIES: Final[tuple[Severity, ...]] = ("damage", "unreadable", "suspect", "warning", "unclean", "note")
-"""From what needs attention first to what is merely worth knowing."""
 # A broker's default of transaction.max.timeout.ms: an older transaction hangs, or its coordinator is not running.
 HANGING_MS: Final = 15 * 60_000
 _LONGEST_SHOWN: Final = 10
@@ -303,7 +301,7 @@ class _Look:
         """Take the findings of an inventory, but those that the checks have found, too."""
         for each in found.findings:
             if not (is_checked and each.severity == "damage" and each.kind == "partition"):
-                self.findings.append(ReportFinding(each.severity, each.kind, each.message, each.path or ""))
+                self.findings.append(ReportFinding(each.severity, each.kind, each.reason, each.file))
 
     def check(self, jobs: int, advance: Callable[[int], object]) -> tuple[LogMap, ...] | None:
         """Verify every file; the map of each log, or None if that cannot be done."""
@@ -440,7 +438,7 @@ def _begun_ms(found: FoundTransaction) -> int:
     return found.transaction.start_timestamp_ms
 
 
-def _of_check(finding: CheckFinding) -> ReportFinding:
+def _of_check(finding: Finding) -> ReportFinding:
     where = finding.file
     if finding.start_byte is not None:
         where += f", bytes {finding.start_byte:,} to {(finding.end_byte or finding.start_byte + 1) - 1:,}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.report.html_text import Content, Html, element
 from storage_core.report.quantities import duration_text, size_text
-from storage_core.report.report import SEVERITIES
+from storage_core.views.finding import SEVERITIES
 from storage_core.views.roots import LIVE
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage_core.errors import CorruptError, LogDirectoryError
+from storage_core.errors import CorruptError, LogDirectoryError, UnreadableError
 from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
 from storage_core.record.batch_header import MAX_OFFSET, NO_TIMESTAMP_MS
 from storage_core.record.batch_window import walk_window
@@ -57,6 +57,8 @@ TRANSACTION: Final = "transaction"
 MISSING: Final = "the file is missing"
 BEYOND_LOG: Final = "the log ends before it"
 
+MOST_REPORTED: Final = 100
+"""Of one kind of fault, this many are described for each segment; the rest is counted."""
 _MAX_ROWS: Final = 65_536
 _SEGMENTS_IN_A_TASK: Final = 32
 _WINDOW_BYTES_AFTER_DAMAGE: Final = 16 << 10
@@ -104,7 +106,7 @@ class IndexComparison:
     Attributes:
         kind: OFFSET, TIME or TRANSACTION.
         path: The file.
-        problem: Why the file as a whole is not sound; None if it is. A transaction index may be missing.
+        problem: Why the file as a whole is not sound; None if it is.
         columns: The entries by column of the view.
         codes: Per entry, what is wrong with it.
     """
@@ -119,6 +121,16 @@ class IndexComparison:
         return len(self.codes)
 
     @property
+    def finding_kind(self) -> str:
+        """The kind of findings about it."""
+        return f"{self.kind} index"
+
+    @property
+    def is_unusable(self) -> bool:
+        """Whether the file as a whole is not sound. A transaction index may be missing."""
+        return self.problem is not None and not (self.kind == TRANSACTION and self.problem == MISSING)
+
+    @property
     def wrong_numbers(self) -> npt.NDArray[np.int64]:
         """The numbers of the entries that the log, or the entries before them, contradict."""
         return np.flatnonzero(self.codes > _DAMAGED)
@@ -130,12 +142,13 @@ class IndexComparison:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexComparisons:
-    """The indexes of one segment, judged by its log.
+    """The indexes of one segment, compared by its log.
 
     Attributes:
         indexes: Offset index, time index, transaction index.
         end: Where the valid batches of the log end.
         largest_timestamp: The largest timestamp, and the last offset of the first batch that holds it.
+        transactions: The transactions of the log.
         damage: The damaged ranges of the log.
         size_bytes: Size of the log file.
     """
@@ -143,6 +156,7 @@ class IndexComparisons:
     indexes: tuple[IndexComparison, IndexComparison, IndexComparison]
     end: SegmentEnd
     largest_timestamp: TimestampOffset
+    transactions: SegmentTransactions
     damage: tuple[DamagedRange, ...]
     size_bytes: int
 
@@ -184,7 +198,7 @@ class _OffsetEntries:
         self._order = np.argsort(self.positions, kind="stable")
         self._sorted = self.positions[self._order]
 
-    def take(self, batches: _Batches) -> None:
+    def add(self, batches: _Batches) -> None:
         chosen = self._between(int(batches.positions[0]), batches.end_bytes)
         if not len(chosen):
             return
@@ -233,7 +247,7 @@ class _TimeEntries:
         self._order = np.argsort(self.offsets, kind="stable")
         self._sorted = self.offsets[self._order]
 
-    def take(self, batches: _Batches) -> None:
+    def add(self, batches: _Batches) -> None:
         next_offset = int(batches.last_offsets[-1]) + 1
         chosen = self._between(self._next_offset, next_offset)
         largest = np.maximum.accumulate(np.append(self.largest.timestamp_ms, batches.max_timestamps_ms))
@@ -266,11 +280,62 @@ class _TimeEntries:
         return self._order[start:end]
 
 
-class _Begun(NamedTuple):
-    """A producer in this segment: its last marker, and where a transaction begins after it; -1 for none."""
+class ProducerTransactions(NamedTuple):
+    """What a log says of a producer's transactions up to an offset.
+
+    Attributes:
+        marker_offset: The offset of its last marker; -1 if there is none.
+        first_offset: Where the transaction that is open begins; -1 if none is open.
+    """
 
     marker_offset: int = -1
     first_offset: int = -1
+
+    def then(self, later: ProducerTransactions) -> ProducerTransactions:
+        """Return what the log says up to the end of the next part, of which something is known by itself."""
+        if later.marker_offset >= 0:
+            return later
+        return self._replace(first_offset=self.first_offset if self.first_offset >= 0 else later.first_offset)
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction that a marker ends.
+
+    Attributes:
+        first_offset: Where its records in the segment begin; -1 if there are none.
+        indexed_offset: Where it begins by the segment's transaction index; None if that has no entry for the marker.
+    """
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    is_abort: bool
+    indexed_offset: int | None
+
+    @property
+    def is_index_wrong(self) -> bool:
+        """Return True if the index lacks an aborted transaction, or its beginning, which a compaction may have removed."""
+        is_late = self.indexed_offset is None or self.indexed_offset > self.first_offset
+        return self.is_abort and self.first_offset >= 0 and is_late
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTransactions:
+    """The transactions of a segment, and what its transaction index says of those that are aborted.
+
+    Attributes:
+        first_ended: Of each producer that has a marker, what its first one ends: that may begin in an earlier segment.
+        wrong: Others that are aborted, and of which the index does not say so.
+        producers: What is known at the end of the segment, by producer.
+        refused_version: The version of the first entry that a broker objects to; None if it reads all of them.
+        malformed: Errors of the control batches that cannot be read, under a right CRC.
+    """
+
+    first_ended: tuple[EndedTransaction, ...]
+    wrong: tuple[EndedTransaction, ...]
+    producers: dict[int, ProducerTransactions]
+    refused_version: int | None
+    malformed: tuple[CorruptError, ...]
 
 
 class _TransactionEntries:
@@ -283,26 +348,54 @@ class _TransactionEntries:
     def __init__(self, table: npt.NDArray[Any], base_offset: int) -> None:
         self.table = table
         self.codes = np.full(len(table), _NO_MARKER, np.int8)
-        self._base_offset = base_offset
-        self._begun: dict[int, _Begun] = {}
+        self._producers: dict[int, ProducerTransactions] = {}
         self._numbers = {offset: number for number, offset in enumerate(table["last_offset"].tolist())}
+        self._first_ended: dict[int, EndedTransaction] = {}
+        self._wrong: list[EndedTransaction] = []
+        self._malformed: list[CorruptError] = []
+        versions = table["version"].astype(np.int64)
+        refused = np.flatnonzero((versions >> 8 > 0) | (table["last_offset"] < base_offset))
+        self._refused_version = int(versions[refused[0]]) if len(refused) else None
 
-    def take(self, batch: ProducerBatch) -> None:
-        begun = self._begun.get(batch.producer_id, _Begun())
-        if batch.marker is None:
-            if batch.is_transactional and begun.first_offset < 0:
-                self._begun[batch.producer_id] = _Begun(begun.marker_offset, batch.base_offset)
+    def add_window(self, window: BatchWindow) -> None:
+        try:
+            batches = ProducerBatches.of_window(window).batches
+        except CorruptError as error:
+            # The producer itself is to blame, not the index.
+            self._malformed.append(error)
+            self._forget()
             return
-        number = self._numbers.get(batch.base_offset)
-        if number is not None and batch.marker.is_abort:
-            self.codes[number] = self._judged(self.table[number], batch.producer_id, begun)
-        self._begun[batch.producer_id] = _Begun(batch.base_offset)
+        for batch in batches:
+            self._add(batch)
+
+    def _add(self, batch: ProducerBatch) -> None:
+        producer_id, marker = batch.producer_id, batch.marker
+        known = self._producers.get(producer_id, ProducerTransactions())
+        if marker is None:
+            if batch.is_transactional and known.first_offset < 0:
+                self._producers[producer_id] = known._replace(first_offset=batch.base_offset)
+            return
+        number = self._numbers.get(batch.base_offset) if marker.is_abort else None
+        indexed_offset = None
+        if number is not None:
+            indexed_offset = int(self.table["first_offset"][number])
+            self.codes[number] = self._code_of(self.table[number], producer_id, known)
+        ended = EndedTransaction(
+            producer_id, known.first_offset, batch.base_offset, marker.is_abort, indexed_offset
+        )
+        if self._first_ended.setdefault(producer_id, ended) is not ended and ended.is_index_wrong:
+            self._wrong.append(ended)
+        self._producers[producer_id] = ProducerTransactions(batch.base_offset)
 
     def add_damage(self, damage: DamagedRange) -> None:
         last_offsets = self.table["last_offset"]
         self.codes[(last_offsets >= damage.start_offset) & (last_offsets < damage.end_offset)] = _DAMAGED
-        # A marker may have been lost, so nothing is known of where the next transactions begin.
-        self._begun.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        # A marker may have been lost, so it is not known where the next transactions begin.
+        for producer_id, known in self._producers.items():
+            self._producers[producer_id] = known._replace(first_offset=-1)
 
     def finish(self, end: SegmentEnd) -> npt.NDArray[np.int8]:
         codes, last_offsets = self.codes, self.table["last_offset"].astype(np.int64)
@@ -311,13 +404,22 @@ class _TransactionEntries:
         codes[self.table["version"] != 0] = _UNKNOWN_VERSION
         return codes
 
+    def found(self) -> SegmentTransactions:
+        return SegmentTransactions(
+            tuple(self._first_ended.values()),
+            tuple(self._wrong[:MOST_REPORTED]),
+            self._producers,
+            self._refused_version,
+            tuple(self._malformed),
+        )
+
     @staticmethod
-    def _judged(entry: npt.NDArray[Any], producer_id: int, begun: _Begun) -> int:
+    def _code_of(entry: npt.NDArray[Any], producer_id: int, known: ProducerTransactions) -> int:
         first_offset, last_offset = int(entry["first_offset"]), int(entry["last_offset"])
         if int(entry["producer_id"]) != producer_id:
             return _NO_MARKER
-        is_late = 0 <= begun.first_offset < first_offset
-        if first_offset < 0 or first_offset >= last_offset or first_offset <= begun.marker_offset or is_late:
+        is_late = 0 <= known.first_offset < first_offset
+        if first_offset < 0 or first_offset >= last_offset or first_offset <= known.marker_offset or is_late:
             return _OTHER_BEGINNING
         return _FINE if int(entry["last_stable_offset"]) <= last_offset + 1 else _BEYOND_MARKER
 
@@ -325,8 +427,7 @@ class _TransactionEntries:
 def compare_indexes(
     filesystem: FileSystem,
     segment: SegmentReader,
-    observe: Callable[[BatchWindow], object] | None = None,
-    see: Callable[[BatchWindow | DamagedRange], object] | None = None,
+    observe: Callable[[BatchWindow | DamagedRange], object] | None = None,
 ) -> IndexComparisons:
     """Compare the indexes of a segment with its log. All of the log is read, and every CRC checked.
 
@@ -335,8 +436,7 @@ def compare_indexes(
     Args:
         filesystem: Where to read.
         segment: The segment.
-        observe: Receives the valid batches of the log, window by window.
-        see: Receives everything in the log, in order: the valid batches, window by window, and damaged ranges.
+        observe: Receives what is in the log, in order: the valid batches, window by window, and damaged ranges.
 
     Raises:
         SegmentLogError: A file cannot be read.
@@ -346,37 +446,33 @@ def compare_indexes(
     offset_problem, offsets = _read_offset_entries(filesystem, segment)
     time_problem, times = _read_time_entries(filesystem, segment)
     transaction_problem, transactions = _read_transaction_entries(filesystem, segment)
-    judges = (offsets, times)
     damage: list[DamagedRange] = []
     end = SegmentEnd(segment.base_offset, 0)
     with segment.open_log() as log_file:
         for item in _windows_and_damage(log_file, segment):
-            if see is not None:
-                see(item)
-            if isinstance(item, DamagedRange):
-                damage.append(item)
-                transactions.add_damage(item)
-                for judge in judges:
-                    judge.add_damage(item)
-                continue
-            batches = _columns_of(item)
-            for judge in judges:
-                judge.take(batches)
-            for batch in producer_batches(item).batches:
-                transactions.take(batch)
             if observe is not None:
                 observe(item)
+            if isinstance(item, DamagedRange):
+                damage.append(item)
+                for entries in (offsets, times, transactions):
+                    entries.add_damage(item)
+                continue
+            batches = _columns_of(item)
+            offsets.add(batches)
+            times.add(batches)
+            transactions.add_window(item)
             end = SegmentEnd(int(batches.last_offsets[-1]) + 1, batches.end_bytes)
     return IndexComparisons(
         (
-            _judged_offsets(_path(segment, offset_index_file_name), offset_problem, offsets, end),
-            _judged_times(_path(segment, time_index_file_name), time_problem, times, end),
-            _judged_transactions(
+            _compared_offsets(_path(segment, offset_index_file_name), offset_problem, offsets, end),
+            _compared_times(_path(segment, time_index_file_name), time_problem, times, end),
+            _compared_transactions(
                 _path(segment, transaction_index_file_name), transaction_problem, transactions, end
             ),
         ),
         end,
         times.largest,
+        transactions.found(),
         tuple(damage),
         segment.size_bytes,
     )
@@ -410,6 +506,8 @@ def _read_transaction_entries(
     data: bytes | None = b""
     try:
         data = filesystem.read_file(path, MAX_TRANSACTION_INDEX_SIZE_BYTES)
+    except UnreadableError:
+        raise
     except LogDirectoryError as error:
         problem = str(error.args[0])
     if data is None:
@@ -530,28 +628,19 @@ def _columns_of(window: BatchWindow) -> _Batches:
     )
 
 
-def producer_batches(window: BatchWindow) -> ProducerBatches:
-    """The producers' batches in a window; none of a window with a malformed marker."""
-    try:
-        return ProducerBatches.of_window(window)
-    except CorruptError:
-        # A malformed marker under a matching CRC: the producer itself is to blame, not the index.
-        return ProducerBatches((), _next_offset(window))
-
-
-def _judged_offsets(
+def _compared_offsets(
     path: str, problem: str | None, judge: _OffsetEntries, end: SegmentEnd
 ) -> IndexComparison:
     columns = {"offset": judge.offsets, "position": judge.positions}
     return IndexComparison(OFFSET, path, problem, columns, judge.finish(end))
 
 
-def _judged_times(path: str, problem: str | None, judge: _TimeEntries, end: SegmentEnd) -> IndexComparison:
+def _compared_times(path: str, problem: str | None, judge: _TimeEntries, end: SegmentEnd) -> IndexComparison:
     columns = {"offset": judge.offsets, "timestampMs": judge.timestamps_ms}
     return IndexComparison(TIME, path, problem, columns, judge.finish(end))
 
 
-def _judged_transactions(
+def _compared_transactions(
     path: str, problem: str | None, judge: _TransactionEntries, end: SegmentEnd
 ) -> IndexComparison:
     fields = {
@@ -607,16 +696,16 @@ def _read(filesystem: FileSystem, task: IndexTask, _wanted: frozenset[str]) -> I
     for file in task.segments:
         segment = file.reader(filesystem, skip_damage=True, max_batch_bytes=task.max_batch_bytes)
         try:
-            judged = compare_indexes(filesystem, segment)
+            compared = compare_indexes(filesystem, segment)
         except FileNotFoundError:
             # A live broker deletes old segments.
             continue
-        for index in judged.indexes:
+        for index in compared.indexes:
             yield from _batches_of(task, file, index)
 
 
 def _batches_of(task: IndexTask, file: SegmentFile, index: IndexComparison) -> Iterator[pa.RecordBatch]:
-    if index.problem is not None and not (index.kind == TRANSACTION and index.problem == MISSING):
+    if index.is_unusable:
         yield _rows(file, index, None)
     is_inside = np.ones(len(index), np.bool_)
     if task.start_offset is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage_core.checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -22,6 +22,7 @@ from storage_core.checkpoint import (
 from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError
 from storage_core.options import ReadOptions
 from storage_core.views.files import UNKNOWN, root_files
+from storage_core.views.finding import SEVERITIES, Finding
 from storage_core.views.partitions import (
     FileTally,
     PartitionSummary,
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
 
 
 _Value = TypeVar("_Value")
-Severity = Literal["damage", "unreadable", "warning", "note"]
-SEVERITIES: Final[tuple[Severity, ...]] = ("damage", "unreadable", "warning", "note")
-"""From what needs attention first to what is merely worth knowing."""
 _CHECKPOINTS: Final = (
     RECOVERY_POINT_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -64,22 +62,6 @@ _LEFTOVERS: Final = {
     ".tmp": "were never finished",
     ".part": "were never finished",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that needs attention, or is worth knowing.
-
-    Attributes:
-        kind: What it is, in a word or two.
-        message: A sentence.
-        path: Where; None if it is in several places.
-    """
-
-    severity: Severity
-    kind: str
-    message: str
-    path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +254,7 @@ class _Found:
     def add_root(self, root: LogRoot) -> None:
         """Examine the files of a log directory itself."""
         if root.problem is not None:
-            self._findings.append(Finding("unreadable", "log directory", root.problem, root.path))
+            self._findings.append(Finding("unreadable", "log directory", root.path, root.problem))
             self._roots.append(RootSummary(root.path, root.is_whole, unreadable=root.problem))
             return
         totals = self._by_root[root.path]
@@ -314,9 +296,9 @@ class _Found:
         try:
             return read(self._filesystem, path)
         except CorruptError as error:
-            self._findings.append(Finding("damage", name, str(error), path))
+            self._findings.append(Finding("damage", name, path, str(error)))
         except LogDirectoryError as error:
-            self._findings.append(Finding("unreadable", name, str(error), path))
+            self._findings.append(Finding("unreadable", name, path, str(error)))
         return None
 
     def _tally_files(self, root: LogRoot, sizes: _Sizes) -> None:
@@ -324,7 +306,7 @@ class _Found:
             for file in root_files(self._filesystem, root.path, root.places):
                 self._tally_file(file, sizes)
         except LogDirectoryError as error:
-            self._findings.append(Finding("unreadable", "log directory", str(error), root.path))
+            self._findings.append(Finding("unreadable", "log directory", root.path, str(error)))
 
     def _tally_file(self, file: FoundFile, sizes: _Sizes) -> None:
         size_bytes = file.size_bytes
@@ -335,7 +317,7 @@ class _Found:
         path = os.path.join(file.root, file.path)
         if file.reason is not None and file.leftover is None and not is_partition:
             if file.kind.startswith("segmentlog"):
-                self._findings.append(Finding("warning", file.kind, f"Found a file: {file.reason}.", path))
+                self._findings.append(Finding("warning", file.kind, path, f"Found a file: {file.reason}."))
             else:
                 self._add_foreign(path, file.kind, size_bytes, file.reason)
 
@@ -346,20 +328,20 @@ class _Found:
     def _check_root(self, root: LogRoot, *, is_clean: bool) -> None:
         if root.path in self.files.problems:
             problem = self.files.problems[root.path]
-            self._findings.append(Finding("damage", "commit of a job", problem, root.path))
+            self._findings.append(Finding("damage", "commit of a job", root.path, problem))
         if not is_clean:
             message = (
                 "The clean-shutdown marker is missing: a broker uses the directory, or it was not shut down. A broker "
                 "that starts recovers the logs from their recovery points on."
             )
-            self._findings.append(Finding("warning", "unclean shutdown", message, root.path))
+            self._findings.append(Finding("warning", "unclean shutdown", root.path, message))
         present = {(place.topic, place.partition) for place in root.places}
         for name in _CHECKPOINTS:
             offsets = self._learn(root.path, name, read_offset_checkpoint) or {}
             missing = sorted(f"{topic}-{partition}" for topic, partition in offsets.keys() - present)
             if root.is_whole and missing:
                 message = f"The checkpoint names partitions that have no directory here: {_some(missing)}."
-                self._findings.append(Finding("warning", name, message, os.path.join(root.path, name)))
+                self._findings.append(Finding("warning", name, os.path.join(root.path, name), message))
 
     def report(self, *, exact: bool) -> Inventory:
         """The whole report."""
@@ -370,7 +352,7 @@ class _Found:
             paths = [file.path for file in self._foreign]
             more = "at least " if len(paths) == _MOST_FOREIGN else ""
             message = f"Neither Kafka nor segmentlog has such files, {more}{len(paths)}: {_some(paths)}."
-            self._findings.append(Finding("note", "foreign files", message))
+            self._findings.append(Finding("note", "foreign files", "", message))
         return Inventory(
             tuple(self._roots),
             tuple(_topics(self._partitions)),
@@ -400,9 +382,9 @@ def _some(names: Sequence[str]) -> str:
 def _partition_findings(partitions: Sequence[PartitionSummary]) -> Iterator[Finding]:
     for each in partitions:
         if each.unreadable is not None:
-            yield Finding("unreadable", "partition", each.unreadable, each.directory)
+            yield Finding("unreadable", "partition", each.directory, each.unreadable)
         for message in each.damage:
-            yield Finding("damage", "partition", message, each.directory)
+            yield Finding("damage", "partition", each.directory, message)
     yield from _replica_findings(partitions)
     for state, meaning in _STATES.items():
         members = [each for each in partitions if each.state == state]
@@ -410,38 +392,40 @@ def _partition_findings(partitions: Sequence[PartitionSummary]) -> Iterator[Find
             size_bytes = sum(member.size_bytes for member in members)
             names = _some([os.path.basename(member.directory) for member in members])
             message = f"Directories of {size_bytes:,} bytes in total {meaning}: {names}."
-            yield Finding("warning" if state == "stray" else "note", f"{state} directories", message)
+            yield Finding("warning" if state == "stray" else "note", f"{state} directories", "", message)
     preallocated_bytes = sum(each.preallocated_bytes for each in partitions)
     if preallocated_bytes:
         message = (
             f"Files of active segments have {preallocated_bytes:,} bytes after their last batch or entry: preallocated "
             "space, which a broker cuts off when it closes a segment."
         )
-        yield Finding("note", "preallocated space", message)
+        yield Finding("note", "preallocated space", "", message)
     orphans = [each.name for each in partitions if each.orphan_files]
     if orphans:
         message = (
             f"Index files or snapshots belong to no segment, and a broker deletes them: in {_some(orphans)}."
         )
-        yield Finding("note", "orphans", message)
+        yield Finding("note", "orphans", "", message)
 
 
 def _replica_findings(partitions: Iterable[PartitionSummary]) -> Iterator[Finding]:
     replicated = {each.name: each for each in partitions if each.state == LIVE and len(each.replicas) > 1}
     for each in replicated.values():
         if each.replica_conflict is not None:
-            yield Finding("warning", "replicas", each.replica_conflict)
+            yield Finding("warning", "replicas", "", each.replica_conflict)
     agreeing = [name for name, each in replicated.items() if each.replica_conflict is None]
     if agreeing:
         message = f"Partitions with several directories, of which a read takes one: {_some(agreeing)}."
-        yield Finding("note", "replicas", message)
+        yield Finding("note", "replicas", "", message)
 
 
 def _cluster_findings(roots: Iterable[RootSummary]) -> Iterator[Finding]:
     clusters = {root.cluster_id: root.path for root in roots if root.cluster_id is not None}
     if len(clusters) > 1:
         named = ", ".join(f"{cluster} ({path})" for cluster, path in clusters.items())
-        yield Finding("warning", "clusters", f"The log directories belong to different clusters: {named}.")
+        yield Finding(
+            "warning", "clusters", "", f"The log directories belong to different clusters: {named}."
+        )
 
 
 def _leftover_findings(by_kind: Mapping[tuple[str, str | None], _Sizes]) -> Iterator[Finding]:
@@ -451,7 +435,7 @@ def _leftover_findings(by_kind: Mapping[tuple[str, str | None], _Sizes]) -> Iter
             by_suffix[leftover].add(sizes.count, sizes.size_bytes, sizes.allocated_bytes)
     for suffix, sizes in by_suffix.items():
         message = f"{sizes.count:,} files of {sizes.size_bytes:,} bytes in total {_LEFTOVERS[suffix]}."
-        yield Finding("note", f"{suffix} files", message)
+        yield Finding("note", f"{suffix} files", "", message)
 
 
 def _topics(partitions: Iterable[PartitionSummary]) -> Iterator[TopicSummary]:

@@ -18,7 +18,7 @@ COMMANDS = {
     "recover": ["--dry-run", "--to", "{scratch}/recovered"],
     "dump": ["--print-data-log"],
     "cat": ["--json", "--mode", "DROPMALFORMED"],
-    "index": [],
+    "index": ["--to", "{scratch}/indexes"],
     "offsets": [],
     "transactions": ["--all"],
     "plan": ["--mode", "DROPMALFORMED"],
@@ -68,7 +68,7 @@ def test_a_command_ends_as_it_should_and_changes_nothing(
     logs, _ = case_of(case)
     before = fingerprint(logs)
     flags = [flag.format(scratch=tmp_path) for flag in COMMANDS[command]]
-    ended = segmentlog(command, *(["check"] if command == "index" else []), logs, *flags)
+    ended = segmentlog(command, *(["rebuild"] if command == "index" else []), logs, *flags)
     assert ended.status in expected_statuses(command, case), ended.stderr
     assert "Traceback" not in ended.stderr
     assert ended.status or ended.stdout or command in {"cat", "report"}

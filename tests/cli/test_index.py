@@ -1,4 +1,4 @@
-"""`segmentlog index check` and `segmentlog index rebuild`."""
+"""`segmentlog verify --indexes-only` and `segmentlog index rebuild`."""
 
 from __future__ import annotations
 
@@ -22,39 +22,36 @@ def damaged(root):
     return root
 
 
-def test_sound_indexes_end_with_status_0(segmentlog, root):
-    ended = segmentlog("index", "check", root)
-    assert (ended.status, ended.stderr) == (0, "")
-    assert ended.stdout.endswith("every index agrees with its log.\n")
-
-
-def test_a_finding_is_shown_and_ends_with_status_1(segmentlog, damaged):
-    before = fingerprint(damaged)
-    ended = segmentlog("index", "check", damaged)
+def test_only_what_is_wrong_with_index_files_is_shown(segmentlog, damaged):
+    (damaged / "orders-0" / "00000000000000001787.index").with_suffix(".snapshot").write_bytes(b"nonsense")
+    ended = segmentlog("verify", damaged, "--indexes-only", "--output", "jsonl")
     assert ended.status == 1
-    assert "orders-0" in ended.stdout
-    assert "missing" in ended.stdout
-    assert fingerprint(damaged) == before
+    (found,) = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert (found["kind"], found["reason"]) == ("offset index", "The file is missing.")
 
 
-def test_json_has_every_finding(segmentlog, damaged):
-    report = json.loads(segmentlog("index", "check", damaged, "--output", "json").stdout)
-    (found,) = [each for each in report["partitions"] if each["findings"]]
+def test_no_records_are_decoded_for_index_files(segmentlog, root):
+    ended = segmentlog("verify", root, "--indexes-only", "--deep")
+    assert ended.status == 2
+    assert "--deep" in ended.stderr
+
+
+def test_json_has_every_finding_and_what_was_rebuilt(segmentlog, damaged):
+    ended = segmentlog("index", "rebuild", damaged, "--in-place", "--output", "json")
+    (found,) = [each for each in json.loads(ended.stdout)["partitions"] if each["findings"]]
     assert (found["topic"], found["partition"], found["segments"]) == ("orders", 0, 5)
-    assert found["findings"] == [
-        {
-            "file": "00000000000000001787.index",
-            "kind": "offset",
-            "fault": "missing",
-            "entries": 0,
-            "detail": "the file is missing",
-        }
-    ]
+    assert found["rebuilt"] == ["00000000000000001787.log"]
+    (finding,) = found["findings"]
+    assert (finding["kind"], finding["reason"]) == ("offset index", "The file is missing.")
 
 
 def test_rebuilt_indexes_agree(segmentlog, damaged):
-    assert segmentlog("index", "rebuild", damaged, "--in-place").status == 0
-    assert segmentlog("index", "check", damaged).status == 0
+    ended = segmentlog("index", "rebuild", damaged, "--in-place")
+    assert ended.status == 0
+    assert "The file is missing." in ended.stdout
+    assert segmentlog("verify", damaged, "--indexes-only").status == 0
+    ended = segmentlog("index", "rebuild", damaged, "--in-place")
+    assert ended.stdout.endswith("every index agrees with its log.\n")
 
 
 def test_nothing_is_written_without_being_told_where(segmentlog, damaged):
@@ -65,9 +62,7 @@ def test_nothing_is_written_without_being_told_where(segmentlog, damaged):
     assert fingerprint(damaged) == before
 
 
-@pytest.mark.parametrize("action", ["check", "rebuild"])
-def test_a_path_that_does_not_exist_is_one_line(segmentlog, tmp_path, action):
-    arguments = ["--in-place"] if action == "rebuild" else []
-    ended = segmentlog("index", action, tmp_path / "absent", *arguments)
+def test_a_path_that_does_not_exist_is_one_line(segmentlog, tmp_path):
+    ended = segmentlog("index", "rebuild", tmp_path / "absent", "--in-place")
     assert ended.status == 3
     assert ended.stderr.count("\n") == 1

@@ -73,7 +73,7 @@ def test_wrong_usage_is_one_line_with_status_2(segmentlog, arguments: list[str],
 
 
 COMMANDS_OF_DIRECTORIES = [
-    ["inventory"], ["verify"], ["cat"], ["index", "check"], ["offsets"], ["transactions"], ["plan"],
+    ["inventory"], ["verify"], ["cat"], ["offsets"], ["transactions"], ["plan"],
 ]  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def test_the_help_of_a_command_promises_no_option_of_reads_that_it_refuses(segme
 
 
 @pytest.mark.parametrize(
-    "name", ["inventory", "transactions", "verify", "report", "recover", "index check", "index rebuild"]
+    "name", ["inventory", "transactions", "verify", "report", "recover", "index rebuild"]
 )
 def test_the_help_of_commands_that_look_at_internal_topics_says_so(segmentlog, name: str):
     text = " ".join(segmentlog(*name.split(), "--help").stdout.split())
@@ -352,7 +352,7 @@ def test_a_locale_without_unicode_gets_escapes(monkeypatch, print_rows, output: 
 
 
 def test_lines_of_a_table_in_a_pipe_are_not_padded(segmentlog, example_data):
-    for command in (["plan", "--pieces"], ["inventory"], ["index", "check"]):
+    for command in (["plan", "--pieces"], ["inventory"], ["verify"]):
         shown = segmentlog(*command, example_data).stdout
         assert not [line for line in shown.splitlines() if line.endswith(" ")]
 

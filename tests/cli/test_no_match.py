@@ -16,7 +16,7 @@ ARGUMENTS = {
 OTHERS = {"offsets", "index"}
 
 
-@pytest.mark.parametrize("command", [*sorted(COMMANDS.keys() - OTHERS), "index check", "index rebuild"])
+@pytest.mark.parametrize("command", [*sorted(COMMANDS.keys() - OTHERS), "index rebuild"])
 @pytest.mark.parametrize(
     ("flag", "value", "problem"),
     [

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import FileSystem, LogDirectory
-from storage_core.check.index_check import rebuild_indexes
+from storage_core.check.index_rebuild import rebuild_indexes
 from storage_core.dump.convert import convert
 from storage_core.errors import LogDirectoryError, OptionError, StorageError
 from storage_core.filesystem.values import ExistsError

@@ -23,7 +23,7 @@ from tests.interop.replicated import wait_until
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from storage_core.check.findings import PartitionReport
+    from storage_core.check.partition_check import PartitionReport
 
 _PROGRAM = Path(__file__).with_name("BrokerStart.java")
 _TIMEOUT_S = 120

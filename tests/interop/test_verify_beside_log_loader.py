@@ -30,7 +30,7 @@ from tests.interop.kafka_log import KafkaLog, LoadedLog
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from storage_core.check.findings import PartitionReport
+    from storage_core.check.partition_check import PartitionReport
 
 FIRST = int(os.environ.get("SEGMENTLOG_VERIFY_FIRST", "0"))
 COPIES_PER_LOG = 50

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import LogDirectory
-from storage_core.check.index_check import check_indexes
+from storage_core.check.verify import plan_verification, verify
 from storage_core.errors import (
     LogDirectoryError,
     LogDirectoryLockedError,
@@ -76,8 +76,9 @@ def assert_loads_cleanly(root, caplog, *, has_damage=False):
         for log in logs.logs():
             assert log.log_end_offset >= log.log_start_offset
     if not has_damage:
-        report = check_indexes(FileSystem(), options_of([str(root)], {}))
-        assert [finding for each in report.partitions for finding in each.findings] == []
+        filesystem = FileSystem()
+        plan = plan_verification(filesystem, options_of([str(root)], {}))
+        assert list(verify(filesystem, plan, indexes_only=True).findings) == []
 
 
 @pytest.mark.parametrize("way", ways(WAYS))

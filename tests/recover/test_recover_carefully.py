@@ -11,7 +11,7 @@ import struct
 import crc32c
 import pytest
 
-from storage_core.check.index_check import rebuild_indexes
+from storage_core.check.index_rebuild import rebuild_indexes
 from storage_core.commit_files.commits_file import CommitEntry, commit_line
 from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem

@@ -103,8 +103,8 @@ def test_damage_is_a_finding_that_says_where(logs):
     found = look(logs, exact=True)
     assert found.has_damage
     (finding,) = [finding for finding in found.findings if finding.severity == "damage"]
-    assert finding.path == str(logs / "payments-0")
-    assert "found 77" in finding.message
+    assert finding.file == str(logs / "payments-0")
+    assert "found 77" in finding.reason
     assert [topic.damaged_partition_count for topic in found.topics] == [0, 0, 0, 1]
 
 
@@ -124,14 +124,14 @@ def test_a_small_file_that_cannot_be_parsed_is_damage_and_the_rest_goes_on(logs,
     (logs / name).write_text(content)
     found = look(logs)
     assert found.has_damage
-    assert any(name in finding.message or name in str(finding.path) for finding in found.findings)
+    assert any(name in finding.reason or name in finding.file for finding in found.findings)
     assert [topic.offset_count for topic in found.topics] == [1200, 4000, 24000, 3267]
 
 
 def test_a_log_segment_that_is_a_fifo_is_damage(logs):
     os.mkfifo(logs / "clicks-0" / f"{9999:020d}.log")
     found = look(logs)
-    assert [finding.message for finding in found.findings] == [
+    assert [finding.reason for finding in found.findings] == [
         f"Expected a regular file, found a link or a special file. [{logs}/clicks-0/{9999:020d}.log]"
     ]
     assert found.has_damage
@@ -174,7 +174,7 @@ def test_directories_in_deletion_strays_and_leftovers(logs):
 def test_a_checkpoint_that_names_missing_partitions(logs):
     shutil.rmtree(logs / "orders-1")
     found = look(logs)
-    assert [finding.message for finding in found.findings] == [
+    assert [finding.reason for finding in found.findings] == [
         "The checkpoint names partitions that have no directory here: orders-1."
     ] * 2
     assert not found.has_damage
@@ -187,7 +187,7 @@ def test_replicas_are_counted_once(logs, tmp_path):
     assert (clicks.partition_count, clicks.directory_count, clicks.offset_count) == (1, 2, 1200)
     assert clicks.log_bytes == 2 * 31969
     assert findings(found) == [("note", "replicas")]
-    assert "clicks-0, inventory-0, orders-0 and 4 more" in found.findings[0].message
+    assert "clicks-0, inventory-0, orders-0 and 4 more" in found.findings[0].reason
 
 
 def test_conflicting_replicas_are_reported(logs, tmp_path):
@@ -203,7 +203,7 @@ def test_two_directories_of_a_partition_in_one_log_directory(logs):
     shutil.copytree(logs / "clicks-0", logs / "clicks-00")
     found = look(logs)
     assert findings(found) == [("warning", "replicas")]
-    assert "in one log directory" in found.findings[0].message
+    assert "in one log directory" in found.findings[0].reason
 
 
 class Forbidding(FileSystem):

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from storage_core import LogDirectory
-from storage_core.check.index_check import check_indexes, rebuild_indexes
+from storage_core.check.index_rebuild import rebuild_indexes
+from storage_core.check.verify import plan_verification, verify
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
@@ -28,20 +29,21 @@ def root(tmp_path):
     return tmp_path / "data"
 
 
-def check(path, **options):
-    return check_indexes(FileSystem(), options_of([str(path)], options))
+def faults(path, **options):
+    """What `verify --indexes-only` finds: partition, file, and the first words of the reason."""
+    filesystem = FileSystem()
+    report = verify(
+        filesystem, plan_verification(filesystem, options_of([str(path)], options)), indexes_only=True
+    )
+    return [
+        (f"{each.topic}-{each.partition}", os.path.basename(finding.file), finding.reason)
+        for each in report.partitions
+        for finding in each.findings
+    ]
 
 
 def rebuild(path, **arguments):
     return rebuild_indexes(FileSystem(), options_of([str(path)], {}), **arguments)
-
-
-def faults(report):
-    return [
-        (f"{each.topic}-{each.partition}", finding.file, finding.fault)
-        for each in report.partitions
-        for finding in each.findings
-    ]
 
 
 def index_files(root):
@@ -54,7 +56,7 @@ def index_files(root):
 
 def test_nothing_is_wrong_with_the_indexes_of_a_broker(root):
     before = fingerprint(root)
-    assert faults(check(root)) == []
+    assert faults(root) == []
     assert fingerprint(root) == before
 
 
@@ -62,42 +64,45 @@ def test_nothing_is_wrong_with_the_indexes_of_a_broker(root):
 @pytest.mark.parametrize("name", [name for name in case_names() if name not in DAMAGED])
 def test_nothing_is_wrong_in_any_directory_of_a_broker(name, tmp_path):
     logs, _ = unpack_case(name, tmp_path / name)
-    assert faults(check(logs)) == []
+    assert faults(logs) == []
 
 
 def test_a_broker_that_lost_its_indexes(tmp_path):
     logs, _ = unpack_case("missing-index", tmp_path / "case")
-    found = faults(check(logs))
-    assert {fault for *_, fault in found} == {"missing", "incomplete"}
+    assert "The file is missing." in {reason for *_, reason in faults(logs)}
     report = rebuild(logs)
     assert sum(len(each.rebuilt) for each in report.partitions) > 10
-    assert faults(check(logs)) == []
+    assert faults(logs) == []
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_a_missing_file_is_named(root, suffix):
     path = root / "orders-0" / f"00000000000000001787{suffix}"
     path.unlink()
-    assert faults(check(root)) == [("orders-0", path.name, "missing")]
+    assert faults(root) == [("orders-0", path.name, "The file is missing.")]
 
 
 def test_a_missing_transaction_index_is_noticed_by_the_aborts_in_the_log(root):
     (root / "payments-0" / "00000000000000000000.txnindex").unlink()
-    (finding,) = (finding for each in check(root).partitions for finding in each.findings)
-    assert (finding.kind, finding.fault) == ("transaction", "incomplete")
-    assert finding.entries > 0
+    found = faults(root)
+    assert found
+    assert all(file.endswith(".txnindex") and "is aborted at" in reason for _, file, reason in found)
 
 
 def test_a_file_cut_inside_an_entry_is_corrupt(root):
     path = root / "orders-0" / "00000000000000001787.index"
     os.truncate(path, path.stat().st_size - 3)
-    assert faults(check(root)) == [("orders-0", path.name, "corrupt")]
+    ((partition, file, reason),) = faults(root)
+    assert (partition, file) == ("orders-0", path.name)
+    assert reason.startswith("The file has ")
 
 
 def test_a_time_index_without_its_last_entry_is_incomplete(root):
     path = root / "orders-0" / "00000000000000001787.timeindex"
     os.truncate(path, path.stat().st_size - 12)
-    assert faults(check(root)) == [("orders-0", path.name, "incomplete")]
+    ((_, file, reason),) = faults(root)
+    assert file == path.name
+    assert "entries are missing" in reason
 
 
 def test_an_index_of_another_segment_is_contradicted(root):
@@ -105,7 +110,7 @@ def test_an_index_of_another_segment_is_contradicted(root):
     target = root / "orders-0" / "00000000000000003614.index"
     assert source.read_bytes() != target.read_bytes()
     shutil.copy(source, target)
-    assert ("orders-0", target.name, "contradicted") in faults(check(root))
+    assert any(file == target.name and "the log" in reason for _, file, reason in faults(root))
 
 
 def test_an_emptied_index_of_a_large_log_is_incomplete(tmp_path):
@@ -114,14 +119,16 @@ def test_an_emptied_index_of_a_large_log_is_incomplete(tmp_path):
         for _ in range(12):
             log.append(pa.table({"value": pa.array([b"v" * 900_000])}))
     path = tmp_path / "data" / "large-0" / "00000000000000000000.index"
-    assert faults(check(tmp_path / "data")) == []
+    assert faults(tmp_path / "data") == []
     os.truncate(path, 0)
-    assert faults(check(tmp_path / "data")) == [("large-0", path.name, "incomplete")]
+    ((_, file, reason),) = faults(tmp_path / "data")
+    assert file == path.name
+    assert reason.startswith("No entry for ")
 
 
 def test_topics_can_be_chosen(root):
     (root / "orders-0" / "00000000000000001787.index").unlink()
-    assert faults(check(root, subscribe="payments")) == []
+    assert faults(root, subscribe="payments") == []
 
 
 def test_rebuilt_indexes_are_those_of_a_recovery(root, tmp_path):
@@ -138,7 +145,7 @@ def test_rebuilt_indexes_are_those_of_a_recovery(root, tmp_path):
     before = {name: content for name, content in fingerprint(root).items() if not name.endswith("index")}
     report = rebuild(root)
     assert index_files(root) == expected
-    assert faults(check(root)) == []
+    assert faults(root) == []
     assert all(each.not_rebuilt == () for each in report.partitions)
     after = {name: content for name, content in fingerprint(root).items() if not name.endswith("index")}
     assert {name: content for name, content in after.items() if name != ".lock"} == before
@@ -161,7 +168,7 @@ def test_a_transaction_index_that_should_be_empty_is_emptied(root):
     wrong.write_bytes(bytes(34))
     rebuild(root)
     assert wrong.read_bytes() == b""
-    assert faults(check(root)) == []
+    assert faults(root) == []
 
 
 def test_a_segment_with_a_damaged_log_is_left_alone(root):

@@ -1,4 +1,4 @@
-"""Checking the index files of a log directory against its logs, and building them again.
+"""Build the index files of a log directory again.
 
 A broker looks at an index only when it needs it, and believes it. What is wrong with one shows as a slow or an empty
 fetch, a wrong offset for a timestamp, or records of an aborted transaction. Rebuilt indexes are those that a broker's
@@ -10,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
+from storage_core.check.segment_check import index_faults
 from storage_core.commit_files.journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.directory.log_directory_files import LOCK_FILE
-from storage_core.errors import LogDirectoryError
+from storage_core.errors import CorruptError, LogDirectoryError
+from storage_core.log.producer_batches import ProducerBatches
 from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log_config import LogConfig
 from storage_core.options.values import path_of
+from storage_core.record.batch_window import BatchWindow
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.topic_selection import select_partitions
 from storage_core.segment import AbortedTransaction, Resynchroniser, SegmentReader
@@ -35,16 +36,8 @@ from storage_core.segment.file_names import (
 from storage_core.segment.segment_indexes import SegmentIndexes
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 from storage_core.segment.segment_recovery import scan_segment
-from storage_core.views.index_entries import (
-    MISSING,
-    OFFSET,
-    TIME,
-    TRANSACTION,
-    IndexComparison,
-    IndexComparisons,
-    compare_indexes,
-    producer_batches,
-)
+from storage_core.views.finding import Finding
+from storage_core.views.index_entries import IndexComparisons, compare_indexes
 from storage_core.views.roots import has_topic_selection, require_outside
 
 if TYPE_CHECKING:
@@ -53,35 +46,11 @@ if TYPE_CHECKING:
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
     from storage_core.options import ReadOptions
-    from storage_core.record.batch_window import BatchWindow
+    from storage_core.segment import DamagedRange
 
 
-Fault = Literal["missing", "corrupt", "contradicted", "incomplete"]
-"""No file; a structure that no broker writes; entries that the log contradicts; entries that are not there."""
 REBUILT_SUFFIX: Final = ".rebuilt"
 """A rebuilt index that has not replaced the old one yet. Brokers ignore such files."""
-# An entry is due with each append after `index.interval.bytes`. Followers of brokers before 4.0 append up to
-# `replica.fetch.max.bytes` at once, and after a start twice as much passes without an entry.
-_LONGEST_GAP_BYTES: Final = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class IndexFinding:
-    """What is wrong with one index file.
-
-    Attributes:
-        file: Name of the index file.
-        kind: ``offset``, ``time`` or ``transaction``.
-        fault: The kind of fault.
-        entries: How many entries are wrong or absent; 0 if the whole file is.
-        detail: What exactly.
-    """
-
-    file: str
-    kind: str
-    fault: Fault
-    entries: int
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +58,15 @@ class SegmentCheck:
     """The indexes of one segment, and what is wrong with them.
 
     Attributes:
-        base_offset: The segment's base offset.
-        suffix: The suffix of its file names, for the output of an interrupted compaction.
-        judged: Its indexes, judged by its log.
-        findings: What is wrong.
+        suffix: The suffix of its file names, if it is the output of an interrupted compaction.
+        compared: Its indexes, compared with its log.
         aborted: The transactions that are aborted in it, as a broker's recovery would index them.
     """
 
     base_offset: int
     suffix: str
-    judged: IndexComparisons
-    findings: tuple[IndexFinding, ...]
+    compared: IndexComparisons
+    findings: tuple[Finding, ...]
     aborted: tuple[AbortedTransaction, ...]
 
 
@@ -118,7 +85,7 @@ class PartitionIndexes:
     partition: int
     path: str
     segments: int
-    findings: tuple[IndexFinding, ...]
+    findings: tuple[Finding, ...]
     rebuilt: tuple[str, ...] = ()
     not_rebuilt: tuple[str, ...] = ()
 
@@ -143,7 +110,7 @@ def check_segments(
     is_clean: bool,
     producers: ProducerStateManager | None = None,
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
-    observe: Callable[[int, BatchWindow], object] | None = None,
+    observe: Callable[[int, BatchWindow], object] = lambda *_: None,
     advance: Callable[[int], object] | None = None,
 ) -> Iterator[SegmentCheck]:
     """Check the indexes of a log, segment by segment. All of the log is read, once.
@@ -155,18 +122,22 @@ def check_segments(
         is_clean: Whether the log was closed cleanly, so that the last time index is complete too.
         producers: Follows the producers of the log; it writes nothing.
         max_batch_bytes: The largest batch that is read.
-        observe: Receives the valid batches window by window, with the segment's base offset.
+        observe: Receives the segment's base offset and each window of valid batches.
         advance: Receives the size of each log file that was read.
     """
     state = producers or new_producers(filesystem, path)
-    aborted: list[AbortedTransaction] = []
     ends = (*tuple(segments)[1:], None)
     for (base_offset, suffix), end_offset in zip(segments.items(), ends, strict=False):
+        aborted: list[AbortedTransaction] = []
 
-        def take(window: BatchWindow, base_offset: int = base_offset) -> None:
-            aborted.extend(state.update(producer_batches(window)))
-            if observe is not None:
-                observe(base_offset, window)
+        def take(
+            item: BatchWindow | DamagedRange,
+            base_offset: int = base_offset,
+            aborted: list[AbortedTransaction] = aborted,
+        ) -> None:
+            if isinstance(item, BatchWindow):
+                aborted += state.update(producer_batches(item))
+                observe(base_offset, item)
 
         segment = SegmentReader(
             filesystem,
@@ -178,15 +149,15 @@ def check_segments(
             skip_damage=True,
         )
         try:
-            judged = compare_indexes(filesystem, segment, take)
+            compared = compare_indexes(filesystem, segment, take)
         except FileNotFoundError:
             # A live broker deletes old segments.
             continue
-        found = tuple(_findings(judged, aborted, is_complete=is_clean or end_offset is not None))
-        yield SegmentCheck(base_offset, suffix, judged, found, tuple(aborted))
-        aborted.clear()
+        is_complete = is_clean or end_offset is not None
+        findings = *index_faults(compared, is_complete=is_complete), *_missing_transactions(compared, aborted)
+        yield SegmentCheck(base_offset, suffix, compared, findings, tuple(aborted))
         if advance is not None:
-            advance(judged.size_bytes)
+            advance(compared.size_bytes)
 
 
 def new_producers(filesystem: FileSystem, path: str) -> ProducerStateManager:
@@ -195,75 +166,27 @@ def new_producers(filesystem: FileSystem, path: str) -> ProducerStateManager:
     return ProducerStateManager(filesystem, path, expiration_ms=expiration_ms, file_names=())
 
 
-def _check_log(
-    filesystem: FileSystem, log: PartitionLog, max_batch_bytes: int, advance: Callable[[int], object] | None
-) -> Iterator[SegmentCheck]:
-    return check_segments(
-        filesystem,
-        log.path,
-        {segment.base_offset: segment.suffix for segment in log.segments},
-        is_clean=log.is_clean,
-        max_batch_bytes=max_batch_bytes,
-        advance=advance,
-    )
-
-
-def _findings(
-    judged: IndexComparisons, aborted: Sequence[AbortedTransaction], *, is_complete: bool
-) -> Iterator[IndexFinding]:
-    offsets, times, transactions = judged.indexes
-    for index in judged.indexes:
-        yield from _faults_of_file(index)
-    if not any(_is_unusable(index) for index in (offsets, times)):
-        yield from _missing_offset_entries(offsets, judged)
-        if is_complete:
-            yield from _missing_last_time(times, judged)
-    if not _is_unusable(transactions):
-        yield from _missing_transactions(transactions, aborted)
-
-
-def _is_unusable(index: IndexComparison) -> bool:
-    return index.problem is not None and not (index.kind == TRANSACTION and index.problem == MISSING)
-
-
-def _faults_of_file(index: IndexComparison) -> Iterator[IndexFinding]:
-    name = os.path.basename(index.path)
-    if _is_unusable(index):
-        fault: Fault = "missing" if index.problem == MISSING else "corrupt"
-        yield IndexFinding(name, index.kind, fault, 0, f"{index.problem}")
-    wrong = index.wrong_numbers
-    if len(wrong):
-        first = int(wrong[0])
-        detail = f"entry {first}: {index.problem_of(first)}"
-        yield IndexFinding(name, index.kind, "contradicted", len(wrong), detail)
-
-
-def _missing_offset_entries(index: IndexComparison, judged: IndexComparisons) -> Iterator[IndexFinding]:
-    places = np.concatenate([[0], np.sort(index.columns["position"]), [judged.end.position_bytes]])
-    gaps = np.diff(places)
-    number = int(gaps.argmax())
-    if gaps[number] > _LONGEST_GAP_BYTES and not judged.damage:
-        detail = f"no entry for the {int(gaps[number])} bytes of the log from byte {int(places[number])} on"
-        yield IndexFinding(os.path.basename(index.path), OFFSET, "incomplete", 0, detail)
-
-
-def _missing_last_time(index: IndexComparison, judged: IndexComparisons) -> Iterator[IndexFinding]:
-    largest_ms = judged.largest_timestamp.timestamp_ms
-    last_ms = int(index.columns["timestampMs"][-1]) if len(index) else -1
-    if last_ms < largest_ms:
-        detail = f"no entry for the segment's largest timestamp, {largest_ms} ms"
-        yield IndexFinding(os.path.basename(index.path), TIME, "incomplete", 1, detail)
+def producer_batches(window: BatchWindow) -> ProducerBatches:
+    """Return the producers' batches in a window: none if it has a marker that cannot be read."""
+    try:
+        return ProducerBatches.of_window(window)
+    except CorruptError:
+        return ProducerBatches((), window.header(len(window.starts) - 1).next_offset)
 
 
 def _missing_transactions(
-    index: IndexComparison, aborted: Sequence[AbortedTransaction]
-) -> Iterator[IndexFinding]:
+    compared: IndexComparisons, aborted: Sequence[AbortedTransaction]
+) -> Iterator[Finding]:
+    index = compared.indexes[2]
     known = set(index.columns["lastOffset"].tolist())
     absent = [each for each in aborted if each.last_offset not in known]
-    if absent:
+    if absent and not index.is_unusable:
         first = absent[0]
-        detail = f"no entry for the transaction of producer {first.producer_id} that is aborted at offset {first.last_offset}"
-        yield IndexFinding(os.path.basename(index.path), TRANSACTION, "incomplete", len(absent), detail)
+        reason = (
+            f"No entry for {len(absent)} aborted transactions, the first one of producer {first.producer_id}, aborted at "
+            f"offset {first.last_offset}."
+        )
+        yield Finding("damage", index.finding_kind, index.path, reason)
 
 
 def partitions_of(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
@@ -286,31 +209,6 @@ def log_bytes(filesystem: FileSystem, options: ReadOptions) -> int:
         if entry.is_regular_file and entry.name.endswith(LOG_SUFFIX)
     )
     return sum(status.size_bytes for path in paths if (status := filesystem.status(path)) is not None)
-
-
-def check_indexes(
-    filesystem: FileSystem, options: ReadOptions, advance: Callable[[int], object] | None = None
-) -> IndexReport:
-    """Check the index files of the partitions that the options choose. Nothing is written.
-
-    Raises:
-        SegmentLogError: A directory or a log file cannot be read.
-    """
-    return IndexReport(
-        tuple(_checked(filesystem, each, options, advance) for each in partitions_of(filesystem, options))
-    )
-
-
-def _checked(
-    filesystem: FileSystem,
-    directory: PartitionDirectory,
-    options: ReadOptions,
-    advance: Callable[[int], object] | None,
-) -> PartitionIndexes:
-    log = PartitionLog.load(filesystem, directory, skip_damage=True)
-    checks = _check_log(filesystem, log, options.max_decompressed_batch_bytes, advance)
-    findings = tuple(finding for check in checks for finding in check.findings)
-    return PartitionIndexes(log.topic, log.partition, log.path, len(log.segments), findings)
 
 
 def rebuild_indexes(
@@ -400,20 +298,27 @@ class _Rebuild:
         self, directory: PartitionDirectory, advance: Callable[[int], object] | None
     ) -> PartitionIndexes:
         log = PartitionLog.load(self.filesystem, directory, skip_damage=True)
-        findings: list[IndexFinding] = []
+        findings: list[Finding] = []
         rebuilt: list[str] = []
         failures: list[str] = []
         has_damage = False
-        for check in _check_log(self.filesystem, log, self.max_batch_bytes, advance):
-            findings.extend(check.findings)
+        for check in check_segments(
+            self.filesystem,
+            log.path,
+            {segment.base_offset: segment.suffix for segment in log.segments},
+            is_clean=log.is_clean,
+            max_batch_bytes=self.max_batch_bytes,
+            advance=advance,
+        ):
+            findings += check.findings
             is_after_damage = has_damage
-            judged = check.judged
-            has_damage |= bool(judged.damage) or judged.end.position_bytes < judged.size_bytes
+            compared = check.compared
+            has_damage |= bool(compared.damage) or compared.end.position_bytes < compared.size_bytes
             if not (check.findings or self.is_all):
                 continue
             name = log_file_name(check.base_offset) + check.suffix
             problem = self._problem(log.path, check)
-            if problem is None and is_after_damage and (check.aborted or len(check.judged.indexes[2])):
+            if problem is None and is_after_damage and (check.aborted or len(check.compared.indexes[2])):
                 problem = "an earlier segment is damaged, so where its transactions begin is not known. Recover the log first."
             if problem is None:
                 self._write(log.path, check)
@@ -433,16 +338,18 @@ class _Rebuild:
     def _problem(self, path: str, check: SegmentCheck) -> str | None:
         if check.suffix:
             return "a compaction was interrupted, and a broker completes it when it starts"
-        judged = check.judged
-        if judged.damage:
-            return f"{judged.damage[0].reason} Recover the log first."
-        if judged.end.position_bytes == judged.size_bytes:
+        compared = check.compared
+        if compared.damage:
+            return f"{compared.damage[0].reason} Recover the log first."
+        if compared.end.position_bytes == compared.size_bytes:
             return None
         with self.filesystem.open(os.path.join(path, log_file_name(check.base_offset))) as log_file:
-            rest = Resynchroniser(log_file, check.base_offset, judged.size_bytes, None, self.max_batch_bytes)
-            if rest.is_blank(judged.end.position_bytes):
+            rest = Resynchroniser(
+                log_file, check.base_offset, compared.size_bytes, None, self.max_batch_bytes
+            )
+            if rest.is_blank(compared.end.position_bytes):
                 return None
-        return f"the log ends at byte {judged.end.position_bytes} with a torn batch. Recover the log first."
+        return f"the log ends at byte {compared.end.position_bytes} with a torn batch. Recover the log first."
 
     def _write(self, path: str, check: SegmentCheck) -> None:
         filesystem, base_offset = self.filesystem, check.base_offset
@@ -462,7 +369,7 @@ class _Rebuild:
             scan = scan_segment(
                 log_file,
                 base_offset,
-                check.judged.end.position_bytes,
+                check.compared.end.position_bytes,
                 self.config.index_interval_bytes,
                 max_batch_bytes=self.max_batch_bytes,
             )
