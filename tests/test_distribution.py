@@ -102,6 +102,19 @@ def test_the_wheel_has_the_packages_the_configuration_and_nothing_else(wheel):
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
 
 
+def test_data_files_are_found_in_a_zip_on_the_path(wheel, tmp_path):
+    program = (
+        "from storage_core.internal_records import record_schemas\n"
+        "print(record_schemas.__file__, len(record_schemas.GROUP_COORDINATOR))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(wheel)}, cwd=tmp_path,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    file, count = done.stdout.split()
+    assert (file.startswith(str(wheel)), int(count)) == (True, 44)
+
+
 def test_the_sdist_has_what_the_wheel_is_built_from(sdist):
     with tarfile.open(sdist) as archive:
         names = {member.name.removeprefix(f"{NAME}/") for member in archive if member.isfile()}

@@ -9,7 +9,6 @@ read them, with the same text for what is wrong with them; flexible versions are
 from __future__ import annotations
 
 import base64
-import dataclasses
 import functools
 import math
 import re
@@ -409,80 +408,3 @@ _JSON_TEXTS: Final[dict[type, Callable[[Any], str]]] = {
     dict: _json_object,
     list: _json_array,
 }
-_HEADER: Final = re.compile(r"(?:(\d+) )?(\w+) (\d+)(?:-(\d+))?(?: flexible (\d+)\+)?")
-_FIELD: Final = re.compile(r"(\w+) (\[\])?(\w+)(\?)?(?: (\d+)(\+)?)?(?: tag (\d+)(?: = (-?\d+|null))?)?")
-
-
-def parse_messages(text: str) -> dict[str, Message]:
-    """Read schemas in a notation of one line a field.
-
-    A message begins with a line ``[type] name versions [flexible version+]``. A field is a line
-    ``name [[]]kind[?] [version[+]] [tag number [= default]]``, with ``?`` if it may be null and without a version if all
-    have it. The fields of a structure are indented below the first field that has it.
-    """
-    messages: dict[str, Message] = {}
-    lines = [line for line in text.splitlines() if line.strip()]
-    starts = [index for index, line in enumerate(lines) if not line.startswith(" ")]
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        header = _HEADER.fullmatch(lines[start])
-        if header is None:
-            raise ValueError(f"not the first line of a message: {lines[start]!r}")
-        type_id, name, lowest, highest, flexible = header.groups()
-        messages[name] = Message(
-            name,
-            None if type_id is None else int(type_id),
-            int(lowest),
-            int(highest or lowest),
-            None if flexible is None else int(flexible),
-            _parse_fields(lines[start + 1 : end], 1, {}),
-        )
-    return messages
-
-
-def _parse_fields(lines: list[str], depth: int, structs: dict[str, tuple[Field, ...]]) -> tuple[Field, ...]:
-    if not lines:
-        return ()
-    indent = "  " * depth
-    starts = [index for index, line in enumerate(lines) if line[len(indent)] != " "]
-    fields = []
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        kind = _field_parts(lines[start])[2]
-        if end > start + 1:
-            structs[kind] = _parse_fields(lines[start + 1 : end], depth + 1, structs)
-        fields.append(_parse_field(lines[start], structs.get(kind, ())))
-    return tuple(fields)
-
-
-def _field_parts(line: str) -> tuple[Any, ...]:
-    parts = _FIELD.fullmatch(line.strip())
-    if parts is None:
-        raise ValueError(f"not a field: {line!r}")
-    return parts.groups()
-
-
-def _parse_field(line: str, fields: tuple[Field, ...]) -> Field:
-    name, array, kind, nullable, first, newer, tag, default = _field_parts(line)
-    field = Field(
-        name,
-        kind,
-        is_array=array is not None,
-        is_nullable=nullable is not None,
-        first_version=int(first or 0),
-        last_version=None if first is None or newer else int(first),
-        tag=None if tag is None else int(tag),
-        fields=fields,
-    )
-    if tag is None:
-        return field
-    known: object = zero_value(field) if default is None else None if default == "null" else int(default)
-    return dataclasses.replace(field, default=known)
-
-
-def zero_value(field: Field) -> object:
-    """What Kafka gives a field whose definition names no default."""
-    if field.is_array:
-        return []
-    if field.fields:
-        return {each.name: zero_value(each) for each in field.fields}
-    zeros: dict[str, object] = {"bool": False, "float64": 0.0, "uuid": "A" * 22, "string": "", "bytes": b""}
-    return zeros.get(field.kind, 0)

@@ -16,7 +16,7 @@ from storage_core.internal_records.internal_records import (
     read_group_record,
     read_share_record,
 )
-from storage_core.internal_records.message_schema import json_text, parse_messages, read_message
+from storage_core.internal_records.message_schema import json_text, read_message
 from tests.examples import examples
 from tests.internal_records.message_bytes import message_bytes, random_message
 
@@ -371,9 +371,3 @@ def test_typed_access_tells_later_versions_from_damage():
         {"group": "g", "topic": "orders", "partition": 3},
         None,
     )
-
-
-@pytest.mark.parametrize("text", ["Message", "M 0\n  field", "M 0\n  field string tag"])
-def test_a_schema_that_is_no_schema_is_refused(text):
-    with pytest.raises(ValueError, match="not "):
-        parse_messages(text)
