@@ -57,7 +57,7 @@ class SegmentLogDataSource(DataSource):
         read_options = options.read_options(self.options)
         columns = schemas.projected_columns(schema, read_options)
         # Logged here, because this is called once per plan whether or not `schema` was.
-        for notice in options.read_notices(self.options):
+        for notice in options.read_notices(self.options, read_options):
             _logger.warning(notice)
         if read_options.view != RECORDS:
             return reader.ViewReader(read_options, columns)
@@ -73,12 +73,12 @@ class SegmentLogDataSource(DataSource):
             schema: The columns of the DataFrame.
             overwrite: Whether its rows replace the existing ones.
         """
-        from spark_segmentlog import options, write_plan, writer  # noqa: PLC0415
+        from spark_segmentlog import write_options, write_plan, writer  # noqa: PLC0415
         from storage_core.filesystem import FileSystem  # noqa: PLC0415
 
-        write_options = options.write_options(self.options)
-        plan = write_plan.plan_write(FileSystem(), schema, write_options, is_overwrite=overwrite)
-        ignored = options.ignored_write_options(self.options)
+        parsed = write_options.write_options(self.options)
+        plan = write_plan.plan_write(FileSystem(), schema, parsed, is_overwrite=overwrite)
+        ignored = write_options.ignored_write_options(self.options)
         if ignored:
             _logger.warning(
                 "segmentlog writes files, in one batch: ignored %s, which concern brokers, streams, catalogs or reads.",
@@ -107,7 +107,7 @@ class SegmentLogDataSource(DataSource):
             columns = schemas.projected_columns(schema, stream_options.read)
         except SegmentLogError as error:
             return stream_reader.RefusedStreamReader(error)
-        notices = options.read_notices(self.options, is_stream=True)
+        notices = options.read_notices(self.options, stream_options.read, is_stream=True)
         return stream_reader.SegmentLogStreamReader(stream_options, columns, notices)
 
     @raises_without_frames
@@ -118,7 +118,7 @@ class SegmentLogDataSource(DataSource):
             schema: The columns of the DataFrame.
             overwrite: Whether the query has the output mode complete, which is not supported.
         """
-        from spark_segmentlog import options, stream_writer, write_plan  # noqa: PLC0415
+        from spark_segmentlog import stream_writer, write_options, write_plan  # noqa: PLC0415
         from storage_core.filesystem import FileSystem  # noqa: PLC0415
 
         if overwrite:
@@ -127,7 +127,7 @@ class SegmentLogDataSource(DataSource):
                 "writeStream.foreachBatch with the batch writer, mode overwrite, and the options txnAppId and "
                 "txnVersion (the number of the batch)."
             )
-        write_options, app_id = options.stream_write_options(self.options)
-        plan = write_plan.plan_write(FileSystem(), schema, write_options, is_overwrite=False)
-        ignored = options.ignored_write_options(self.options, is_stream=True)
+        parsed, app_id = write_options.stream_write_options(self.options)
+        plan = write_plan.plan_write(FileSystem(), schema, parsed, is_overwrite=False)
+        ignored = write_options.ignored_write_options(self.options, is_stream=True)
         return stream_writer.SegmentLogStreamWriter(plan, app_id, ignored)

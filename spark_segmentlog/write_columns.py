@@ -36,7 +36,7 @@ from storage_core.errors import InvalidRecordError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spark_segmentlog.options import WriteOptions
+    from spark_segmentlog.write_options import WriteOptions
 
 
 CASE_SENSITIVE: Final = "spark.sql.caseSensitive"

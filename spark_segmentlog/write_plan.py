@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from spark_segmentlog.options import WriteOptions
+    from spark_segmentlog.write_options import WriteOptions
     from storage_core.filesystem import FileSystem
 
 _log = logging.getLogger(__name__)

@@ -9,21 +9,23 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage_core.options.option import READ_OPTIONS, WRITE_OPTIONS, OptionSpec
+from spark_segmentlog.write_options import WRITE_OPTIONS
+from storage_core.options import READ_OPTIONS
+from storage_core.options.option import Option
 from tests.marked_text import write_between_markers
 
 # The marker in the page -> the options of the code.
 TABLES = {"options": READ_OPTIONS, "write-options": WRITE_OPTIONS}
 
 
-def options_table(options: Sequence[OptionSpec]) -> str:
-    """A Markdown table of options; which of them only batches or only streams have is said before their meaning."""
+def options_table(options: Sequence[Option]) -> str:
+    """Make a Markdown table of options; those that only batches or only streams have say so first."""
     rows = ["| option | value | default | meaning |", "|---|---|---|---|"]
-    for spec in options:
-        names = ", ".join(f"`{name}`" for name in (spec.name, *spec.aliases) if name != "paths")
-        default = f"`{spec.default}`" if spec.default else ""
-        only = {"batch": "Batches only. ", "stream": "Streams only. "}.get(spec.applies_to, "")
-        rows.append(f"| {names} | {spec.kind} | {default} | {only}{spec.doc} |")
+    for option in options:
+        names = ", ".join(f"`{name}`" for name in (option.name, *option.aliases) if name != "paths")
+        default = f"`{option.default}`" if option.default else ""
+        only = {"batch": "Batches only. ", "stream": "Streams only. "}.get(option.only, "")
+        rows.append(f"| {names} | {option.kind.text} | {default} | {only}{option.doc} |")
     return "\n".join(rows) + "\n"
 
 

@@ -242,6 +242,7 @@ FIELDS = {
         "view",
         "as_of_ms",
         "exact",
+        "assumes_zone",
     ],
     "storage_core.AppendInfo": [
         "first_offset",
@@ -301,7 +302,7 @@ FIELDS = {
 
 # Names and defaults.
 OPTIONS = {
-    "READ_OPTIONS": {
+    "storage_core.options.READ_OPTIONS": {
         "asOf": "",
         "assign": "",
         "columnNameOfCorruptRecord": "_corrupt_record",
@@ -340,7 +341,7 @@ OPTIONS = {
         "view": "records",
         "where": "",
     },
-    "WRITE_OPTIONS": {
+    "spark_segmentlog.write_options.WRITE_OPTIONS": {
         "batch.size": "131072",
         "brokerDirectory": "false",
         "compression.level": "",
@@ -362,8 +363,11 @@ OPTIONS = {
 }
 
 ALIASES = {
-    "READ_OPTIONS": {"kafka.isolation.level": "isolationLevel", "paths": "path"},
-    "WRITE_OPTIONS": {"kafka.compression.type": "compression.type", "paths": "path"},
+    "storage_core.options.READ_OPTIONS": {"kafka.isolation.level": "isolationLevel", "paths": "path"},
+    "spark_segmentlog.write_options.WRITE_OPTIONS": {
+        "kafka.compression.type": "compression.type",
+        "paths": "path",
+    },
 }
 
 # The classes that each error can be caught as.
@@ -436,7 +440,7 @@ def test_the_fields(name):
 
 @pytest.mark.parametrize("table", OPTIONS)
 def test_the_options(table):
-    options = getattr(importlib.import_module("storage_core.options.option"), table)
+    options = member(table)
     assert {option.name: option.default for option in options} == OPTIONS[table]
     assert {alias: option.name for option in options for alias in option.aliases} == ALIASES[table]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from storage_core.options import VIEWS
 from storage_core.views import VIEW_NAMES, View, find_view
 from tests.marked_text import write_between_markers
 
@@ -20,10 +21,11 @@ def views_text() -> str:
 
 
 def _section(view: View) -> str:
+    names = VIEWS[view.name]
     lines = [f"## {view.name}", "", view.doc, ""]
     meanings = [
         f"`{name}` means `{column}`"
-        for name, column in (("offset", view.offset_column), ("timestamp", view.timestamp_column))
+        for name, column in (("offset", names.offset), ("timestamp", names.timestamp))
         if column is not None and column != name
     ]
     if meanings:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from storage_core.cli.output import OUTPUT_FORMATS, Output, OutputFormat
-from storage_core.options.option import READ_OPTIONS, OptionSpec
+from storage_core.options import READ_OPTIONS
+from storage_core.options.option import Option
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
-_SPECS: Final = {spec.name: spec for spec in READ_OPTIONS}
+_OPTIONS: Final = {option.name: option for option in READ_OPTIONS}
 _FORMULAS: Final = "segmentlog.csv_formulas"
 _NAMES: Final = re.compile(r"(?<![\w.-])([a-z]+(?:[A-Z][a-z]+)*)\b(=| is ')?")
 _WORDS: Final = re.compile(r"`([^`]+)`")
@@ -125,14 +126,14 @@ def output_flag(*formats: OutputFormat, default: OutputFormat = "table") -> Call
 def read_flags(
     *names: str, texts: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[_Function], _Function]:
-    """``options``: the read options that are given, by their documented names, for `storage_core.options`.
+    """Add ``options``: the read options that are given, by their documented names, for `storage_core.options`.
 
     Args:
         names: Documented names of options.
         texts: By name, the help of options that mean something else to the command than to a read of records.
     """
-    specs = [_SPECS[name] for name in names]
-    parameters = {_parameter(spec): spec.name for spec in specs}
+    chosen = [_OPTIONS[name] for name in names]
+    parameters = {_parameter(option): option.name for option in chosen}
 
     def decorate(function: _Function) -> _Function:
         @functools.wraps(function)
@@ -147,14 +148,14 @@ def read_flags(
                 return function(options=options, **given)
 
         decorated: Any = with_options
-        for spec in reversed(specs):
+        for option in reversed(chosen):
             decorated = click.option(
-                flag_of(spec.name),
-                _parameter(spec),
-                metavar=_metavar(spec),
+                flag_of(option.name),
+                _parameter(option),
+                metavar=_metavar(option),
                 default=None,
-                shell_complete=functools.partial(_complete, _WORDS.findall(spec.kind)),
-                help=_help(spec, texts.get(spec.name, spec.doc)),
+                shell_complete=functools.partial(_complete, _WORDS.findall(option.kind.text)),
+                help=_help(option, texts.get(option.name, option.doc)),
             )(decorated)
         found: _Function = decorated
         return found
@@ -182,31 +183,32 @@ def with_flags(message: str, command: click.Command | None) -> str:
 
     def renamed(found: re.Match[str]) -> str:
         name, value = found[1], found[2] or ""
-        is_option = name in _SPECS and flag_of(name) in flags and (value or not name.islower())
+        is_option = name in _OPTIONS and flag_of(name) in flags and (value or not name.islower())
         return flag_of(name) + value if is_option else found[0]
 
     return _NAMES.sub(renamed, message)
 
 
 def flag_of(name: str) -> str:
-    """The flag of a read option: ``--starting-timestamp`` of ``startingTimestamp``."""
+    """Return the flag of a read option: ``--starting-timestamp`` of ``startingTimestamp``."""
     return "--" + re.sub("(?=[A-Z])", "-", name).lower()
 
 
-def _parameter(spec: OptionSpec) -> str:
-    return "read_" + flag_of(spec.name).removeprefix("--").replace("-", "_")
+def _parameter(option: Option) -> str:
+    return "read_" + flag_of(option.name).removeprefix("--").replace("-", "_")
 
 
-def _metavar(spec: OptionSpec) -> str:
-    words = [word for word in _WORDS.findall(spec.kind) if word != "JSON"]
-    return "|".join(words) if words and "JSON" not in spec.kind else spec.kind.replace("`", "").upper()
+def _metavar(option: Option) -> str:
+    text = option.kind.text
+    words = [word for word in _WORDS.findall(text) if word != "JSON"]
+    return "|".join(words) if words and "JSON" not in text else text.replace("`", "").upper()
 
 
-def _help(spec: OptionSpec, doc: str) -> str:
+def _help(option: Option, doc: str) -> str:
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", doc)
     # Options are flags here, and Markdown's backticks are noise in a terminal.
-    text = _WORDS.sub(lambda word: flag_of(word[1]) if word[1] in _SPECS else word[1], text)
-    return f"{text}  [default: {spec.default}]" if spec.default else text
+    text = _WORDS.sub(lambda word: flag_of(word[1]) if word[1] in _OPTIONS else word[1], text)
+    return f"{text}  [default: {option.default}]" if option.default else text
 
 
 def _complete(

@@ -15,8 +15,8 @@ from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitWatch
 from storage_core.errors import DataLossError, LogTruncationError, OptionError, SegmentLogError
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
+from storage_core.options import StreamOptions
 from storage_core.options.bounds import LatestBound, TimestampBound
-from storage_core.options.read_options import StreamOptions
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.plan import plan_partition
 from storage_core.scan.read import read_task

@@ -1,7 +1,7 @@
 """Options: each is stated once, with its value, default, meaning and parser."""
 
-from storage_core.options.option import READ_OPTIONS
 from storage_core.options.read_options import (
+    READ_OPTIONS,
     RECORDS,
     VIEWS,
     ReadOptions,

@@ -1,7 +1,5 @@
 """Where a read starts and stops: the six offset and timestamp options of Spark's Kafka source.
 
-Of each end's three options the most specific wins, and the others are ignored:
-``startingTimestamp`` over ``startingOffsetsByTimestamp`` over ``startingOffsets``, likewise for the end.
 All that can be checked without the logs is checked here, in Spark's wording; what is wrong is an `OptionError`.
 
 The JSON is that of Spark's options: ``{"topicA":[0,1]}`` names partitions, ``{"topicA":{"0":23,"1":-1}}``
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import OptionError
-from storage_core.options.values import as_integer, parse_timestamp_ms
+from storage_core.options.values import as_integer, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,20 +62,28 @@ class OffsetsBound:
 
 @dataclass(frozen=True, slots=True)
 class TimestampBound:
-    """In each partition the first offset whose record's timestamp is at or after this one."""
+    """In each partition the first offset whose record's timestamp is at or after this one.
+
+    Attributes:
+        timestamp_ms: Milliseconds since 1970.
+        is_relative: Whether the user gave it relative to the present.
+    """
 
     timestamp_ms: int
+    is_relative: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class TimestampsBound:
     """A `TimestampBound` for each partition, or for all partitions of a topic, in milliseconds.
 
-    As for a broker, which Spark's Kafka source asks, -1 is the latest offset, and -2 the earliest.
+    As for a broker, which Spark's Kafka source asks, -1 is the latest offset, and -2 the earliest. ``is_relative`` says
+    whether the user gave any of them relative to the present.
     """
 
     by_partition: Mapping[TopicPartition, int]
     by_topic: Mapping[str, int] = field(default_factory=dict)
+    is_relative: bool = field(default=False, compare=False)
 
 
 _BoundByPartition = OffsetsBound | TimestampsBound
@@ -107,22 +113,42 @@ def parse_assignment(option: str, value: object) -> dict[str, tuple[int, ...]]:
     return assignment
 
 
-def parse_partition_offsets(option: str, value: object) -> OffsetsBound:
-    """Parse offsets: numbers from 0, -1 for latest, -2 for earliest; for whole topics by name."""
+def parse_offsets(option: str, value: object) -> Bound:
+    """Parse ``earliest``, ``latest``, or offsets: numbers from 0, -1 for latest, -2 for earliest; for whole topics by name."""
+    name = value.strip().lower() if isinstance(value, str) else None
+    if name == "earliest":
+        return EarliestBound()
+    if name == "latest":
+        return LatestBound()
     try:
         return OffsetsBound(*_partition_values(value, _offset, _topic_offset))
     except _UnexpectedValueError as error:
         raise _malformed(_OFFSETS_EXAMPLE, option, value, error) from None
 
 
-def parse_partition_timestamps(
-    option: str, value: object, parse_time: Callable[[object], int]
-) -> TimestampsBound:
-    """Parse timestamps, each by ``parse_time``."""
+def parse_timestamp(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> TimestampBound:
+    """Parse one time for all partitions."""
+    parsed = parse_time(option, value, zone, now_ms)
+    return TimestampBound(parsed.value, parsed.is_relative)
+
+
+def parse_partition_timestamps(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> TimestampsBound:
+    """Parse times: those of `parse_timestamp`, -1 for latest, -2 for earliest."""
+    relative = []
+
+    def timestamp_ms(given: object) -> int:
+        number = as_integer(given)
+        if number in (LATEST_OFFSET, EARLIEST_OFFSET):
+            return number
+        parsed = parse_time(option, given, zone, now_ms)
+        relative.append(parsed.is_relative)
+        return parsed.value
+
     try:
-        return TimestampsBound(*_partition_values(value, parse_time, parse_time))
+        by_partition, by_topic = _partition_values(value, timestamp_ms, timestamp_ms)
     except _UnexpectedValueError as error:
         raise _malformed(_TIMESTAMPS_EXAMPLE, option, value, error) from None
+    return TimestampsBound(by_partition, by_topic, any(relative))
 
 
 def format_topic_partitions(topic_partitions: object) -> str:
@@ -217,65 +243,15 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
-def parse_bounds(given: Mapping[str, object], zone: dt.tzinfo, now_ms: int) -> tuple[Bound, Bound]:
-    """Parse both ends of a batch read.
+def check_bounds(start: Bound, end: Bound) -> None:
+    """Check both ends of a batch read.
 
-    Options are given by their documented names; others are ignored.
-
-    Returns:
-        The start (default earliest) and the end (default latest, exclusive).
+    Raises:
+        OptionError: It would start at the latest offset or end at the earliest; or the ends contradict each other.
     """
-    start = _parse_end(given, "starting", EarliestBound(), zone, now_ms)
-    end = _parse_end(given, "ending", LatestBound(), zone, now_ms)
     _check_start(start)
     _check_end(end)
     _check_order(start, end)
-    return start, end
-
-
-def parse_stream_start(given: Mapping[str, object], zone: dt.tzinfo, now_ms: int) -> Bound:
-    """Parse the start of a stream, which by default is the latest offset.
-
-    Raises:
-        OptionError: The start is malformed, or an end is given: a stream has none.
-    """
-    for option in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
-        if option in given:
-            what = "offset" if option == "endingOffsets" else "timestamp"
-            raise OptionError(f"ending {what} not valid in streaming queries. Leave {option} out.")
-    return _parse_end(given, "starting", LatestBound(), zone, now_ms)
-
-
-def _parse_end(
-    given: Mapping[str, object], position: str, default: Bound, zone: dt.tzinfo, now_ms: int
-) -> Bound:
-    option = f"{position}Timestamp"
-    if option in given:
-        return TimestampBound(parse_timestamp_ms(option, given[option], zone, now_ms))
-    option = f"{position}OffsetsByTimestamp"
-    if option in given:
-        return parse_partition_timestamps(
-            option,
-            given[option],
-            lambda time: (
-                int(time)
-                if time in (LATEST_OFFSET, EARLIEST_OFFSET) and as_integer(time) is not None
-                else parse_timestamp_ms(option, time, zone, now_ms)
-            ),
-        )
-    option = f"{position}Offsets"
-    if option in given:
-        return _parse_offsets(option, given[option])
-    return default
-
-
-def _parse_offsets(option: str, value: object) -> Bound:
-    name = value.strip().lower() if isinstance(value, str) else None
-    if name == "earliest":
-        return EarliestBound()
-    if name == "latest":
-        return LatestBound()
-    return parse_partition_offsets(option, value)
 
 
 def _check_start(start: Bound) -> None:

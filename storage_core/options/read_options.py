@@ -1,7 +1,7 @@
-"""The options of a read, parsed and validated in one pure function.
+"""The options of a read, each stated once, and the parsing and checks of all of them.
 
-Names and meanings are those of Spark's Kafka source where it has them. Every mistake is
-found here, before a directory is read, and reported in one line.
+Names and meanings are those of Spark's Kafka source where it has them. Every mistake is found here, before a directory is
+read, and reported in one line.
 """
 
 from __future__ import annotations
@@ -9,35 +9,41 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Literal
 
 from storage_core.errors import OptionError
 from storage_core.options.bounds import (
     Bound,
-    EarliestBound,
-    LatestBound,
+    TimestampBound,
+    TimestampsBound,
+    check_bounds,
     parse_assignment,
-    parse_bounds,
-    parse_stream_start,
+    parse_offsets,
+    parse_partition_timestamps,
+    parse_timestamp,
 )
 from storage_core.options.java_pattern import compile_java_pattern
-from storage_core.options.option import find_option
+from storage_core.options.option import Kind, Option, by_key, nearest_hint, option_key, parse_values
 from storage_core.options.predicate import Predicate, checked_predicate
 from storage_core.options.values import (
-    DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
-    parse_boolean,
+    BATCH_SIZE,
+    BATCH_SIZE_DEFAULT,
+    BOOLEAN,
+    COUNT,
+    INTERVAL,
+    SIZE,
+    either,
     parse_choice,
     parse_columns,
     parse_count,
-    parse_interval_ms,
-    parse_max_batch_bytes,
     parse_paths,
-    parse_size_bytes,
     parse_time_zone,
     parse_timestamp_ms,
     parse_topics,
+    plain,
+    words,
 )
-from storage_core.options.where import parse_where
+from storage_core.options.where import Condition, parse_where
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -45,38 +51,211 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-_Parsed = TypeVar("_Parsed")
-_Word = TypeVar("_Word", bound=str)
-_RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-RECORDS = "records"
+RECORDS: Final = "records"
 """The view that is a read of the records; `storage_core.views` makes the others."""
-# By view, the columns that conditions know as `offset` and `timestamp`, in lower case.
-VIEWS: Final[dict[str, dict[str, str]]] = {
-    RECORDS: {},
-    "batches": {"baseoffset": "offset", "maxtimestamp": "timestamp"},
-    "segments": {"baseoffset": "offset", "maxtimestamp": "timestamp"},
-    "partitions": {},
-    "index": {},
-    "transactions": {"firstoffset": "offset", "starttimestamp": "timestamp"},
-    "producers": {"lastoffset": "offset", "lasttimestamp": "timestamp"},
-    "epochs": {"startoffset": "offset"},
-    "damage": {"startoffset": "offset"},
-    "group_offsets": {"committime": "timestamp"},
-    "files": {},
+
+
+@dataclass(frozen=True, slots=True)
+class ViewNames:
+    """What a view is called, and what it calls its columns.
+
+    Attributes:
+        offset: The column that ``offset`` means in conditions; None if there is none.
+        timestamp: The column that ``timestamp`` means in conditions; None if there is none.
+        module: The module of `storage_core.views` that defines it; that of its name if empty.
+    """
+
+    offset: str | None = None
+    timestamp: str | None = None
+    module: str = ""
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """What the names of its columns mean in conditions, by name in lower case."""
+        named = {self.offset: "offset", self.timestamp: "timestamp"}
+        return {column.lower(): meaning for column, meaning in named.items() if column is not None}
+
+
+VIEWS: Final[dict[str, ViewNames]] = {
+    RECORDS: ViewNames("offset", "timestamp"),
+    "batches": ViewNames("baseOffset", "maxTimestamp"),
+    "segments": ViewNames("baseOffset", "maxTimestamp"),
+    "partitions": ViewNames(),
+    "index": ViewNames("offset", "timestamp", module="index_entries"),
+    "transactions": ViewNames("firstOffset", "startTimestamp"),
+    "producers": ViewNames("lastOffset", "lastTimestamp"),
+    "epochs": ViewNames("startOffset"),
+    "damage": ViewNames("startOffset"),
+    "group_offsets": ViewNames(None, "commitTime"),
+    "files": ViewNames(),
 }
-_RECORDS_ONLY = ("includeHeaders", "includeMetadata", "columnNameOfCorruptRecord")
-# Options of one or two views.
-_VIEW_OPTIONS = {"asOf": ("group_offsets",), "exact": ("segments", "partitions")}
-_TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
+"""What the rows of a read may be."""
+IsolationLevel = Literal["read_uncommitted", "read_committed"]
+EndingAt = Literal["logEnd", "highWatermark"]
+StartingStrategy = Literal["error", "latest"]
 DamageMode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
 """Damage fails the read, is skipped, or is skipped and described in a row of its own."""
-CORRUPT_RECORD_COLUMN = "_corrupt_record"
+CORRUPT_RECORD_COLUMN: Final = "_corrupt_record"
 """The default name of the column that describes damage."""
+_RECORD_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What the parsing of values depends on."""
+
+    zone: dt.tzinfo
+    now_ms: int
+    view: str
+
+
+def _timed(text: str, parse: Callable[[str, object, dt.tzinfo, int], object]) -> Kind:
+    return Kind(text, lambda option, value, context: parse(option, value, context.zone, context.now_ms))
+
+
+def _parse_condition(_option: str, value: object, context: _Context) -> Condition:
+    if not isinstance(value, str):
+        return Condition(checked_predicate(value))
+    has_content = context.view == RECORDS
+    names = VIEWS[context.view].meanings
+    return parse_where(value, context.zone, context.now_ms, names, has_content=has_content)
+
+
+def _parse_pattern(option: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise OptionError(f"{option} is {value!r}. Use the text of a regular expression.")
+    compile_java_pattern(option, value)
+    return value.strip()
+
+
+def _parse_corrupt_record_column(option: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise OptionError(f"{option} is {value!r}. Use the name of a column.")
+    # Spark compares column names without regard to case.
+    if value.lower() in {known.lower() for known in (*_RECORD_COLUMNS, "headers", "_metadata")}:
+        raise OptionError(f"{option} is {value!r}, which is the name of a record's column. Use another one.")
+    return value
+
+
+# Each option has a line of values and its text, so that options compare by eye.
+# fmt: off
+READ_OPTIONS: Final[tuple[Option, ...]] = (
+    Option("path", "paths", plain("paths", parse_paths), aliases=("paths",),
+           doc="Required. One or more (a list, a glob as `/data/*/kafka-logs` or `/data/{a,b}`, or comma separated unless "
+               "the whole text exists; `file:` URIs too): a Kafka log directory, a folder of them, or one partition "
+               "directory. Globs have Hadoop's syntax, but a literal `*` is `[*]`, not `\\*`; they follow symbolic "
+               "links. Copies of one partition (of one cluster and topic id) are read as one log: what the preferred copy lacks "
+               "comes from the others."),
+    Option("subscribe", "subscribe", plain("topics", parse_topics),
+           doc="Topics to read, comma separated. Internal topics only if named here."),
+    Option("subscribePattern", "subscribe_pattern", plain("Java regex", _parse_pattern),
+           doc="Topics to read, by a pattern that is searched anywhere in the name. Never matches internal topics."),
+    Option("assign", "assign", plain("JSON", parse_assignment),
+           doc='Partitions to read, as `{"topicA":[0,1]}`; those that do not exist are left out. Only one of `subscribe`, '
+               "`subscribePattern` and `assign` may be given; with none, every topic but the internal ones."),
+    Option("startingOffsets", "starting", plain("`earliest`, `latest` or JSON", parse_offsets), "earliest",
+           doc='Where to start: `earliest`, or `{"topicA":{"0":23,"1":-2},"topicB":"earliest"}` (-2 is earliest) naming '
+               "exactly the partitions read. In a stream, `latest` (the default there; -1 in JSON), too; only a new query "
+               "looks at it."),
+    Option("endingOffsets", "ending", plain("`latest` or JSON", parse_offsets), "latest", only="batch",
+           doc='Where to stop, exclusive: `latest`, or `{"topicA":{"0":50,"1":-1}}` (-1 is latest).'),
+    Option("startingOffsetsByTimestamp", "starting", _timed("JSON", parse_partition_timestamps),
+           doc='A starting timestamp for each partition, `{"topicA":{"0":1000}}`; -1 is latest, -2 is earliest. Goes before '
+               "`startingOffsets`."),
+    Option("endingOffsetsByTimestamp", "ending", _timed("JSON", parse_partition_timestamps), only="batch",
+           doc="An ending timestamp for each partition. Goes before `endingOffsets`."),
+    Option("startingTimestamp", "starting", _timed("timestamp", parse_timestamp),
+           doc="Start each partition at its first record at or after this time: epoch milliseconds, ISO-8601, or relative "
+               "(`-10 minutes`). Goes before the other starting options."),
+    Option("endingTimestamp", "ending", _timed("timestamp", parse_timestamp), only="batch",
+           doc="Stop each partition at its first record at or after this time, or at its end if there is none. Goes before "
+               "the other ending options."),
+    Option("startingOffsetsByTimestampStrategy", "starting_timestamp_strategy", words(StartingStrategy), "error",
+           doc="What to do with a partition that has no record at or after the starting timestamp: fail, or read nothing."),
+    Option("timeZone", "zone", plain("time zone", parse_time_zone), "UTC",
+           doc="The zone of times that name none, as `Europe/Berlin`; a source is not told `spark.sql.session.timeZone`."),
+    Option("isolationLevel", "isolation_level", words(IsolationLevel), "read_uncommitted", aliases=("kafka.isolation.level",),
+           doc="`read_committed` leaves out aborted transactions and stops before the first open one."),
+    Option("failOnDataLoss", "fail_on_data_loss", BOOLEAN, "true",
+           doc="Whether offsets that are asked for and do not exist (any more) are an error, or are skipped with a warning. In a "
+               "stream, partitions that are absent, too; their offsets are kept in the checkpoint."),
+    Option("minPartitions", "min_partitions", COUNT,
+           doc="Cut the offset ranges into at least about this many tasks."),
+    Option("maxRecordsPerPartition", "max_records_per_partition",
+           # Spark's Kafka source has this name in lower case in its message.
+           plain("count", partial(parse_count, name_in_error="maxrecordsperpartition")),
+           doc="Cut the offset ranges so that no task has more offsets."),
+    Option("maxBytesPerPartition", "max_bytes_per_partition", SIZE,
+           doc="About how many bytes of log a task reads (default: at most 128 MiB, less if there are idle processors), as "
+               "`64m` or plain bytes."),
+    Option("endingAt", "ending_at", words(EndingAt), "logEnd",
+           doc="What `latest` means: after the last whole batch, or the broker's last checkpointed high watermark. A stream's "
+               "default is the high watermark where a broker's checkpoint has it, and the log end elsewhere."),
+    Option("ignoreCheckpoints", "ignore_checkpoints", BOOLEAN, "false",
+           doc="`true` reads every log from its first segment to its last whole batch, whatever the checkpoints of its log "
+               "directory say of log starts, high watermarks and recovery points: for an old copy beside newer checkpoints."),
+    Option("useIndexes", "use_indexes", BOOLEAN, "true",
+           doc="`false` walks every batch header instead of using index files."),
+    Option("maxDecompressedBatchBytes", "max_decompressed_batch_bytes", BATCH_SIZE, BATCH_SIZE_DEFAULT,
+           doc="The largest batch, decompressed, that is not an error. As decoded, a record counts as 32 bytes and a record "
+               "header as 128."),
+    Option("includeHeaders", "include_headers", BOOLEAN, "false", views=(RECORDS,),
+           doc="Adds the column `headers`."),
+    Option("includeMetadata", "include_metadata", BOOLEAN, "false", views=(RECORDS,),
+           doc="Adds the column `_metadata`."),
+    Option("columns", "columns", plain("names", parse_columns),
+           doc="The columns to read, in this order; comma separated or a JSON list."),
+    Option("followSymlinks", "follow_symlinks", BOOLEAN, "false",
+           doc="Whether partition directories that are symbolic links count."),
+    Option("filterPushdown", "filter_pushdown", BOOLEAN, "false", only="batch",
+           doc="Whether `df.filter(...)` reaches the reader. With `true`, one `load()` serves one filter."),
+    Option("where", "where", Kind("condition", _parse_condition),
+           doc="A condition that rows must meet, as `offset >= 100 AND timestamp < '2026-01-01T00:00:00Z' AND key = 'k1'`: "
+               "topic, partition, offset, timestamp, key and value compared with literals (`=`, `!=`, `<`, `<=`, `>`, `>=`, "
+               "`<=>`, `IN`, `BETWEEN`, `IS NULL`, `LIKE 'prefix%'`), with `AND`, `OR`, `NOT`. Means what it means in Spark, "
+               "but a time without a zone is in `timeZone`, not in the session's; besides, a timestamp may be relative "
+               "(`'-10 minutes'`). Also used to skip data."),
+    Option("maxTimestampDisorder", "max_timestamp_disorder_ms", INTERVAL,
+           doc="Your promise that no record is earlier by more than this (`10 minutes`) than any record before it in its "
+               "partition: then a read with `timestamp < ...` in its condition ends at the first record that is later by this "
+               "much, and one with `timestamp >= ...` starts after a record that is earlier by this much."),
+    Option("mode", "mode", words(DamageMode), "FAILFAST",
+           doc="What a damaged range of a log file does: fail the read, naming its bytes and offsets; continue at the next "
+               "valid batch, with a warning; or also add a row that describes it."),
+    Option("columnNameOfCorruptRecord", "corrupt_record_column", plain("column name", _parse_corrupt_record_column), CORRUPT_RECORD_COLUMN, views=(RECORDS,),
+           doc="The last column with `mode=PERMISSIVE`: JSON with `file`, `topic`, `partition`, `startByte`, `endByte`, "
+               "`startOffset`, `endOffset` (ends are exclusive, offsets bounds of what may be lost), `error` and `reason`. "
+               "Null in the rows of records, unless a timestamp does not fit its column."),
+    Option("view", "view", plain("name", partial(parse_choice, choices=tuple(VIEWS))), RECORDS, only="batch",
+           doc=f"What the rows are: `{RECORDS}`, or {either([name for name in VIEWS if name != RECORDS])} ([Views](views.md))."),
+    Option("asOf", "as_of_ms", _timed("timestamp", parse_timestamp_ms), only="batch", views=("group_offsets",),
+           doc="With `view=group_offsets`: the offsets as they were at this time, instead of the latest."),
+    Option("exact", "exact", BOOLEAN, "false", only="batch", views=("segments", "partitions"),
+           doc="With `view=segments` or `view=partitions`: walk every batch header, for what names and sizes of files do not "
+               "tell."),
+    Option("maxOffsetsPerTrigger", "max_offsets", plain("count", partial(parse_count, least=0)), only="stream",
+           doc="The most offsets in a micro-batch, shared among the partitions in proportion to what each of them has; 0 "
+               "reads nothing."),
+    Option("minOffsetsPerTrigger", "min_offsets", plain("count", partial(parse_count, least=0)), only="stream",
+           doc="How many new offsets a micro-batch waits for, but not longer than `maxTriggerDelay`."),
+    Option("maxTriggerDelay", "max_delay_ms", INTERVAL, "15m", only="stream",
+           doc="The longest wait for `minOffsetsPerTrigger`."),
+    Option("maxBytesPerTrigger", "max_bytes", SIZE, only="stream",
+           doc="About the most bytes of log in a micro-batch, shared likewise. Each partition with new records takes part with "
+               "at least one batch of records."),
+)
+# fmt: on
+_TRIGGERS: Final = tuple(option for option in READ_OPTIONS if option.only == "stream")
+_BY_KEY: Final = by_key(READ_OPTIONS)
+# What the parsing of other options depends on.
+_FIRST: Final = (_BY_KEY["view"], _BY_KEY["timezone"])
+_OTHERS: Final = tuple(option for option in READ_OPTIONS if option.only != "stream" and option not in _FIRST)
+_TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read, and how; see ``READ_OPTIONS`` for the meaning of each option.
+    """What to read, and how, as `READ_OPTIONS` fill it; made by `parse_read_options`.
 
     Attributes:
         paths: As given; `storage_core.scan.resolve.split_paths` splits them at commas.
@@ -90,36 +269,38 @@ class ReadOptions:
         view: What the rows are; a key of `VIEWS`.
         as_of_ms: The time as of which group offsets are wanted; None for the latest.
         exact: Whether a view walks every batch header for what file names and sizes do not tell.
+        assumes_zone: Whether ``where`` has a time that neither it nor ``timeZone`` puts into a zone.
     """
 
     paths: tuple[str, ...]
-    subscribe: tuple[str, ...] | None = None
-    subscribe_pattern: str | None = None
-    assign: Mapping[str, tuple[int, ...]] | None = None
-    starting: Bound = EarliestBound()  # noqa: RUF009  (frozen)
-    ending: Bound = LatestBound()  # noqa: RUF009  (frozen)
-    starting_timestamp_strategy: Literal["error", "latest"] = "error"
-    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
-    fail_on_data_loss: bool = True
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    max_bytes_per_partition: int | None = None
-    ending_at: Literal["logEnd", "highWatermark"] = "logEnd"
-    ignore_checkpoints: bool = False
-    use_indexes: bool = True
-    max_decompressed_batch_bytes: int = DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
-    include_headers: bool = False
-    include_metadata: bool = False
-    columns: tuple[str, ...] | None = None
-    follow_symlinks: bool = False
-    filter_pushdown: bool = False
-    where: Predicate | None = None
-    max_timestamp_disorder_ms: int | None = None
-    mode: DamageMode = "FAILFAST"
-    corrupt_record_column: str = CORRUPT_RECORD_COLUMN
-    view: str = RECORDS
-    as_of_ms: int | None = None
-    exact: bool = False
+    subscribe: tuple[str, ...] | None
+    subscribe_pattern: str | None
+    assign: Mapping[str, tuple[int, ...]] | None
+    starting: Bound
+    ending: Bound
+    starting_timestamp_strategy: StartingStrategy
+    isolation_level: IsolationLevel
+    fail_on_data_loss: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_bytes_per_partition: int | None
+    ending_at: EndingAt
+    ignore_checkpoints: bool
+    use_indexes: bool
+    max_decompressed_batch_bytes: int
+    include_headers: bool
+    include_metadata: bool
+    columns: tuple[str, ...] | None
+    follow_symlinks: bool
+    filter_pushdown: bool
+    where: Predicate | None
+    max_timestamp_disorder_ms: int | None
+    mode: DamageMode
+    corrupt_record_column: str
+    view: str
+    as_of_ms: int | None
+    exact: bool
+    assumes_zone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +314,18 @@ class TriggerLimits:
         max_bytes: About the most bytes of log.
     """
 
-    max_offsets: int | None = None
-    min_offsets: int | None = None
-    max_delay_ms: int = 900_000
-    max_bytes: int | None = None
+    max_offsets: int | None
+    min_offsets: int | None
+    max_delay_ms: int
+    max_bytes: int | None
 
     @property
     def are_given(self) -> bool:
         """Whether there is any."""
         return any(each is not None for each in (self.max_offsets, self.min_offsets, self.max_bytes))
+
+
+_NO_LIMITS: Final = TriggerLimits(**parse_values(_TRIGGERS, {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +336,31 @@ class StreamOptions:
         read: What to read. ``starting`` is where a new query starts, ``ending`` is the latest offset, and ``ending_at``
             is what the user asked for if ``is_end_given``.
         limits: How much a micro-batch takes.
-        is_start_relative: Whether the start is a time relative to the present, so that each start of the query would
-            find another one.
         is_end_given: Whether the user says what the latest offset is.
     """
 
     read: ReadOptions
-    limits: TriggerLimits = TriggerLimits()
-    is_start_relative: bool = False
+    limits: TriggerLimits = _NO_LIMITS
     is_end_given: bool = False
 
+    @property
+    def is_start_relative(self) -> bool:
+        """Whether the start is relative to the present, so that each start of the query would find another one."""
+        start = self.read.starting
+        return isinstance(start, (TimestampBound, TimestampsBound)) and start.is_relative
 
-# Relative times are told from others by reading them at another time, too.
-_LATER_MS: Final = 3_600_000
+
+def find_option(name: str) -> Option:
+    """Look up a read option by its name in any case, or in snake_case.
+
+    Raises:
+        OptionError: The option is unknown; the error suggests the nearest name.
+    """
+    option = _BY_KEY.get(option_key(name))
+    if option is None:
+        hint = nearest_hint(name, (known.name for known in READ_OPTIONS))
+        raise OptionError(f"Unknown option '{name}'.{hint}")
+    return option
 
 
 def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) -> ReadOptions:
@@ -181,12 +377,11 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
     """
     given = _by_documented_name(raw)
     for name in given:
-        if find_option(name).applies_to == "stream":
+        if find_option(name).only == "stream":
             raise OptionError(f"Option '{name}' is for streams, and this is a batch read. Leave it out.")
-    zone = parse_time_zone("timeZone", given.get("timeZone", "UTC"))
-    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-    starting, ending = parse_bounds(given, zone, now_ms)
-    return _parse_options(given, starting, ending, zone, now_ms)
+    options, _ = _parse(given, now_ms)
+    check_bounds(options.starting, options.ending)
+    return options
 
 
 def parse_stream_options(raw: Mapping[str, object], *, now_ms: int | None = None) -> StreamOptions:
@@ -196,95 +391,24 @@ def parse_stream_options(raw: Mapping[str, object], *, now_ms: int | None = None
         OptionError: As there; or an option makes sense only for a batch.
     """
     given = _by_documented_name(raw)
-    zone = parse_time_zone("timeZone", given.get("timeZone", "UTC"))
-    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-    starting = parse_stream_start(given, zone, now_ms)
     _refuse_options_of_batches(given)
-    read = _parse_options(given, starting, LatestBound(), zone, now_ms)
-    if _parse_condition(given, RECORDS, zone, now_ms + _LATER_MS) != read.where:
+    read, condition = _parse({"startingOffsets": "latest", **given}, now_ms)
+    if condition is not None and condition.is_relative:
         raise OptionError(
             f"where is {given['where']!r}, which names a relative time: a batch that is repeated after a failure would "
             "have other rows. Name the time itself, or filter the DataFrame."
         )
-    limits = TriggerLimits(
-        _optional(given, "maxOffsetsPerTrigger", partial(parse_count, least=0)),
-        _optional(given, "minOffsetsPerTrigger", partial(parse_count, least=0)),
-        parse_interval_ms("maxTriggerDelay", given.get("maxTriggerDelay", "15m")),
-        _optional(given, "maxBytesPerTrigger", parse_size_bytes),
-    )
+    limits = TriggerLimits(**parse_values(_TRIGGERS, given))
     most, least = limits.max_offsets, limits.min_offsets
     if most is not None and least is not None and least > most:
         raise OptionError(
             f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
         )
-    return StreamOptions(
-        read,
-        limits,
-        is_start_relative=parse_stream_start(given, zone, now_ms + _LATER_MS) != starting,
-        is_end_given="endingAt" in given,
-    )
-
-
-def _refuse_options_of_batches(given: Mapping[str, object]) -> None:
-    for name, value in given.items():
-        option = find_option(name)
-        if option.applies_to == "batch" and str(value).strip().lower() != option.default:
-            raise OptionError(f"Option '{name}' is for batch reads, and this is a stream. Leave it out.")
-
-
-def _parse_options(
-    given: Mapping[str, object], starting: Bound, ending: Bound, zone: dt.tzinfo, now_ms: int
-) -> ReadOptions:
-    view = parse_choice("view", given.get("view", RECORDS), tuple(VIEWS))
-    _refuse_options_of_other_views(given, view)
-    subscribe, subscribe_pattern, assign = _parse_topic_selection(given)
-    include_headers = _boolean(given, "includeHeaders", default=False)
-    include_metadata = _boolean(given, "includeMetadata", default=False)
-    mode: DamageMode = _choice(given, "mode", "FAILFAST", "DROPMALFORMED", "PERMISSIVE")
-    corrupt_record_column = _parse_corrupt_record_column(given)
-    return ReadOptions(
-        paths=_parse_paths(given),
-        subscribe=subscribe,
-        subscribe_pattern=subscribe_pattern,
-        assign=assign,
-        starting=starting,
-        ending=ending,
-        starting_timestamp_strategy=_choice(given, "startingOffsetsByTimestampStrategy", "error", "latest"),
-        isolation_level=_choice(given, "isolationLevel", "read_uncommitted", "read_committed"),
-        fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
-        min_partitions=_optional(given, "minPartitions", parse_count),
-        # Spark's Kafka source has this name in lower case in its message.
-        max_records_per_partition=_optional(
-            given, "maxRecordsPerPartition", partial(parse_count, name_in_error="maxrecordsperpartition")
-        ),
-        max_bytes_per_partition=_optional(given, "maxBytesPerPartition", parse_size_bytes),
-        ending_at=_parse_ending_at(given),
-        ignore_checkpoints=_boolean(given, "ignoreCheckpoints", default=False),
-        use_indexes=_boolean(given, "useIndexes", default=True),
-        max_decompressed_batch_bytes=parse_max_batch_bytes(given.get("maxDecompressedBatchBytes")),
-        include_headers=include_headers,
-        include_metadata=include_metadata,
-        columns=_parse_columns(
-            given,
-            view,
-            include_headers=include_headers,
-            include_metadata=include_metadata,
-            corrupt_record_column=corrupt_record_column if mode == "PERMISSIVE" else None,
-        ),
-        follow_symlinks=_boolean(given, "followSymlinks", default=False),
-        filter_pushdown=_boolean(given, "filterPushdown", default=False),
-        where=_parse_condition(given, view, zone, now_ms),
-        max_timestamp_disorder_ms=_optional(given, "maxTimestampDisorder", parse_interval_ms),
-        mode=mode,
-        corrupt_record_column=corrupt_record_column,
-        view=view,
-        as_of_ms=None if "asOf" not in given else parse_timestamp_ms("asOf", given["asOf"], zone, now_ms),
-        exact=_boolean(given, "exact", default=False),
-    )
+    return StreamOptions(read, limits, is_end_given="endingAt" in given)
 
 
 def options_of(paths: Sequence[str | os.PathLike[str]], options: Mapping[str, object]) -> ReadOptions:
-    """The options of a call that takes paths by position and options by name.
+    """Parse the options of a call that takes paths by position and options by name.
 
     Raises:
         OptionError: An option is unknown or wrong, or paths are given twice.
@@ -295,6 +419,82 @@ def options_of(paths: Sequence[str | os.PathLike[str]], options: Mapping[str, ob
     if paths:
         raw["path"] = list(paths)
     return parse_read_options(raw)
+
+
+def _parse(given: Mapping[str, object], now_ms: int | None) -> tuple[ReadOptions, Condition | None]:
+    """Parse the options of batches and streams; return the condition too, with what it says of times."""
+    chosen = [name for name in _TOPIC_OPTIONS if name in given]
+    if len(chosen) > 1:
+        raise OptionError(
+            "Only one of the following options can be specified for Kafka source: "
+            f"{', '.join(_TOPIC_OPTIONS)}, but {' and '.join(chosen)} are given."
+        )
+    view, zone = parse_values(_FIRST, given).values()
+    _refuse_options_of_other_views(given, view)
+    context = _Context(zone, int(time.time() * 1000) if now_ms is None else now_ms, view)
+    values = parse_values(_OTHERS, given, context)
+    condition: Condition | None = values.pop("where")
+    options = ReadOptions(
+        **values,
+        view=view,
+        where=None if condition is None else condition.predicate,
+        assumes_zone=condition is not None and not condition.has_zones and "timeZone" not in given,
+    )
+    _check_together(options)
+    return options, condition
+
+
+def _check_together(options: ReadOptions) -> None:
+    if not options.paths:
+        raise OptionError(
+            'No path is given. Name a log directory: .load("/path") or .option("path", "/path"); in SQL '
+            "SELECT ... FROM t WITH (path = '/path') or CREATE TEMPORARY VIEW ... USING segmentlog "
+            "OPTIONS (path '/path') (Spark does not pass the options of CREATE TABLE to reads)."
+        )
+    if options.ending_at == "highWatermark" and options.ignore_checkpoints:
+        raise OptionError(
+            "endingAt=highWatermark needs the checkpoint of high watermarks, and ignoreCheckpoints leaves it out. "
+            "Give one of them."
+        )
+    # Another view checks the names of columns itself.
+    if options.columns is not None and options.view == RECORDS:
+        _check_columns(options, options.columns)
+
+
+def _check_columns(options: ReadOptions, columns: Sequence[str]) -> None:
+    known = list(_RECORD_COLUMNS)
+    if options.include_headers:
+        known.append("headers")
+    if options.include_metadata:
+        known.append("_metadata")
+    if options.mode == "PERMISSIVE":
+        known.append(options.corrupt_record_column)
+    option_of = {"headers": "includeHeaders", "_metadata": "includeMetadata"}
+    for column in columns:
+        if column not in known:
+            option = option_of.get(column)
+            hint = f" Set {option} to true to have it." if option else nearest_hint(column, known)
+            raise OptionError(f"columns names an unknown column '{column}'.{hint}")
+
+
+def _refuse_options_of_batches(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        option = find_option(name)
+        if option.field == "ending":
+            what = "offset" if name == "endingOffsets" else "timestamp"
+            raise OptionError(f"ending {what} not valid in streaming queries. Leave {name} out.")
+        if option.only == "batch" and not option.is_default(value):
+            raise OptionError(f"Option '{name}' is for batch reads, and this is a stream. Leave it out.")
+
+
+def _refuse_options_of_other_views(given: Mapping[str, object], view: str) -> None:
+    for name, value in given.items():
+        option = find_option(name)
+        if not option.views or view in option.views or option.is_default(value):
+            continue
+        if option.views == (RECORDS,):
+            raise OptionError(f"{name} is for records, and view={view} has none. Leave it out.")
+        raise OptionError(f"{name} is for view={' or '.join(option.views)}, found view={view}. Leave it out.")
 
 
 def _by_documented_name(raw: Mapping[str, object]) -> dict[str, object]:
@@ -320,116 +520,3 @@ def _same_value(first: object, second: object) -> bool:
     if isinstance(first, str) and isinstance(second, str):
         return first.strip().lower() == second.strip().lower()
     return first == second
-
-
-def _refuse_options_of_other_views(given: Mapping[str, object], view: str) -> None:
-    for name, value in given.items():
-        if str(value).lower() == find_option(name).default:
-            continue
-        if view != RECORDS and name in _RECORDS_ONLY:
-            raise OptionError(f"{name} is for records, and view={view} has none. Leave it out.")
-        views = _VIEW_OPTIONS.get(name)
-        if views is not None and view not in views:
-            raise OptionError(f"{name} is for view={' or '.join(views)}, found view={view}. Leave it out.")
-
-
-def _parse_paths(given: Mapping[str, object]) -> tuple[str, ...]:
-    paths = cast("tuple[str, ...]", given.get("path", ()))
-    if not paths:
-        raise OptionError(
-            'No path is given. Name a log directory: .load("/path") or .option("path", "/path"); in SQL '
-            "SELECT ... FROM t WITH (path = '/path') or CREATE TEMPORARY VIEW ... USING segmentlog "
-            "OPTIONS (path '/path') (Spark does not pass the options of CREATE TABLE to reads)."
-        )
-    return paths
-
-
-def _parse_topic_selection(
-    given: Mapping[str, object],
-) -> tuple[tuple[str, ...] | None, str | None, dict[str, tuple[int, ...]] | None]:
-    chosen = [name for name in _TOPIC_OPTIONS if name in given]
-    if len(chosen) > 1:
-        raise OptionError(
-            "Only one of the following options can be specified for Kafka source: "
-            f"{', '.join(_TOPIC_OPTIONS)}, but {' and '.join(chosen)} are given."
-        )
-    subscribe = _optional(given, "subscribe", parse_topics)
-    assign = _optional(given, "assign", parse_assignment)
-    pattern = None
-    if "subscribePattern" in given:
-        value = given["subscribePattern"]
-        if not isinstance(value, str):
-            raise OptionError(f"subscribePattern is {value!r}. Use the text of a regular expression.")
-        compile_java_pattern("subscribePattern", value)
-        pattern = value.strip()
-    return subscribe, pattern, assign
-
-
-def _parse_ending_at(given: Mapping[str, object]) -> Literal["logEnd", "highWatermark"]:
-    ending_at: Literal["logEnd", "highWatermark"] = _choice(given, "endingAt", "logEnd", "highWatermark")
-    if ending_at == "highWatermark" and _boolean(given, "ignoreCheckpoints", default=False):
-        raise OptionError(
-            "endingAt=highWatermark needs the checkpoint of high watermarks, and ignoreCheckpoints leaves it out. "
-            "Give one of them."
-        )
-    return ending_at
-
-
-def _parse_corrupt_record_column(given: Mapping[str, object]) -> str:
-    name = given.get("columnNameOfCorruptRecord", CORRUPT_RECORD_COLUMN)
-    if not isinstance(name, str) or not name.strip():
-        raise OptionError(f"columnNameOfCorruptRecord is {name!r}. Use the name of a column.")
-    # Spark compares column names without regard to case.
-    if name.lower() in {known.lower() for known in (*_RECORD_COLUMNS, "headers", "_metadata")}:
-        raise OptionError(
-            f"columnNameOfCorruptRecord is {name!r}, which is the name of a record's column. Use another one."
-        )
-    return name
-
-
-def _parse_columns(
-    given: Mapping[str, object],
-    view: str,
-    *,
-    include_headers: bool,
-    include_metadata: bool,
-    corrupt_record_column: str | None,
-) -> tuple[str, ...] | None:
-    if "columns" not in given:
-        return None
-    if view != RECORDS:
-        # The view checks the names.
-        return parse_columns("columns", given["columns"], None)
-    known = list(_RECORD_COLUMNS)
-    if include_headers:
-        known.append("headers")
-    if include_metadata:
-        known.append("_metadata")
-    if corrupt_record_column is not None:
-        known.append(corrupt_record_column)
-    return parse_columns("columns", given["columns"], known)
-
-
-def _parse_condition(
-    given: Mapping[str, object], view: str, zone: dt.tzinfo, now_ms: int
-) -> Predicate | None:
-    if "where" not in given:
-        return None
-    value = given["where"]
-    if isinstance(value, str):
-        return parse_where(value, zone, now_ms, VIEWS[view], has_content=view == RECORDS)
-    return checked_predicate(value)
-
-
-def _optional(
-    given: Mapping[str, object], name: str, parse: Callable[[str, object], _Parsed]
-) -> _Parsed | None:
-    return parse(name, given[name]) if name in given else None
-
-
-def _boolean(given: Mapping[str, object], name: str, *, default: bool) -> bool:
-    return parse_boolean(name, given.get(name, default))
-
-
-def _choice(given: Mapping[str, object], name: str, default: _Word, *others: _Word) -> _Word:
-    return cast("_Word", parse_choice(name, given.get(name, default), (default, *others)))

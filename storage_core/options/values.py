@@ -13,11 +13,12 @@ import os
 import re
 import urllib.parse
 import zoneinfo
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, get_args
 
 from storage_core.errors import OptionError
-from storage_core.options.option import nearest_hint
+from storage_core.options.option import Kind
 
 DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES: Final = 64 * 1024 * 1024
 LARGEST_MAX_DECOMPRESSED_BATCH_BYTES: Final = 1024 * 1024 * 1024
@@ -81,15 +82,11 @@ def parse_size_bytes(option: str, value: object) -> int:
     return number
 
 
-def parse_max_batch_bytes(value: object) -> int:
-    """Parse ``maxDecompressedBatchBytes``; None is its default."""
-    if value is None:
-        return DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES
-    size_bytes = parse_size_bytes("maxDecompressedBatchBytes", value)
+def parse_max_batch_bytes(option: str, value: object) -> int:
+    """Parse a size that a decompressed batch may have."""
+    size_bytes = parse_size_bytes(option, value)
     if size_bytes > LARGEST_MAX_DECOMPRESSED_BATCH_BYTES:
-        raise OptionError(
-            f"maxDecompressedBatchBytes is {value!r}. Use at most {LARGEST_MAX_DECOMPRESSED_BATCH_BYTES} bytes."
-        )
+        raise OptionError(f"{option} is {value!r}. Use at most {LARGEST_MAX_DECOMPRESSED_BATCH_BYTES} bytes.")
     return size_bytes
 
 
@@ -102,33 +99,20 @@ def parse_topics(option: str, value: object) -> tuple[str, ...]:
     return topics
 
 
-def parse_columns(option: str, value: object, known: Sequence[str] | None) -> tuple[str, ...]:
-    """Parse column names: comma separated, or a JSON list. Any name will do if it is not said which are known."""
+def parse_columns(option: str, value: object) -> tuple[str, ...]:
+    """Parse names of columns: comma separated, or a JSON list."""
     if isinstance(value, str):
         text = value.strip()
-        items: list[str] = (
-            _json_list(option, text, "column names") if text.startswith("[") else text.split(",")
-        )
+        items = _json_list(option, text, "column names") if text.startswith("[") else text.split(",")
     else:
         items = _text_list(option, value, "column names")
     columns = tuple(item.strip() for item in items)
     if not any(columns):
-        some = "" if known is None else f" Use some of: {', '.join(known)}."
-        raise OptionError(f"{option} is {value!r}, which names no column.{some}")
+        raise OptionError(f"{option} is {value!r}, which names no column. Name some, as in 'offset,value'.")
     for index, column in enumerate(columns):
-        if known is not None and column not in known:
-            raise OptionError(f"{option} names an unknown column '{column}'.{_column_hint(column, known)}")
         if column in columns[:index]:
             raise OptionError(f"{option} names '{column}' twice. Name each column once.")
     return columns
-
-
-def _column_hint(column: str, known: Sequence[str]) -> str:
-    if column == "headers":
-        return " Set includeHeaders to true to have it."
-    if column == "_metadata":
-        return " Set includeMetadata to true to have it."
-    return nearest_hint(column, known)
 
 
 def parse_paths(option: str, value: object) -> tuple[str, ...]:
@@ -242,13 +226,36 @@ _LARGEST_ZONE_OFFSET = dt.timedelta(hours=18)
 _TRIMMED = "".join(map(chr, range(0x21)))
 
 
+class ParsedTime(NamedTuple):
+    """A time, and what its text says of it.
+
+    Attributes:
+        value: Since 1970, in milliseconds or microseconds, as the parser says.
+        is_relative: Whether it is relative to the present.
+        has_zone: Whether it is the same time in every zone.
+    """
+
+    value: int
+    is_relative: bool = False
+    has_zone: bool = True
+
+
 def parse_timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> int:
+    """Parse a time to milliseconds since 1970, as `parse_time` does."""
+    return parse_time(option, value, zone, now_ms).value
+
+
+def parse_time(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> ParsedTime:
     """Parse a time to milliseconds since 1970.
 
-    It is an integer of milliseconds, a ``datetime`` or ``date``, or a text: digits (milliseconds), ISO-8601, or
-    ``-10 minutes``. ``zone`` is that of times that name none.
+    Args:
+        option: Its name, for errors.
+        value: Milliseconds, a ``datetime`` or ``date``, or a text: digits (milliseconds), ISO-8601, or ``-10 minutes``.
+        zone: The zone of times that name none.
+        now_ms: What relative times are relative to.
     """
-    timestamp_ms = _timestamp_ms(option, value, zone, now_ms)
+    parsed = _parsed_time(option, value, zone, now_ms)
+    timestamp_ms = parsed.value
     if timestamp_ms < 0:
         raise OptionError(
             f"The target time cannot be negative: {option} is {_shown(value)}. "
@@ -256,37 +263,37 @@ def parse_timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int)
         )
     if timestamp_ms > _MAX_TIMESTAMP_MS:
         raise _not_a_time(option, value)
-    return timestamp_ms
+    return parsed
 
 
-def _timestamp_ms(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> int:
-    if isinstance(value, dt.datetime):
-        return _datetime_ms(value, zone)
-    if isinstance(value, dt.date):
-        return _datetime_ms(dt.datetime(value.year, value.month, value.day, tzinfo=zone), zone)
+def _parsed_time(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> ParsedTime:
     if isinstance(value, str):
-        return _text_ms(option, value.strip(), zone, now_ms)
+        return _time_of_text(option, value.strip(), zone, now_ms)
+    if isinstance(value, dt.datetime):
+        return _time_of(value, zone)
+    if isinstance(value, dt.date):
+        return _time_of(dt.datetime(value.year, value.month, value.day), zone)  # noqa: DTZ001  (in the zone given)
     timestamp_ms = as_integer(value)
     if timestamp_ms is None:
         raise _not_a_time(option, value)
-    return timestamp_ms
+    return ParsedTime(timestamp_ms)
 
 
-def _text_ms(option: str, text: str, zone: dt.tzinfo, now_ms: int) -> int:
+def _time_of_text(option: str, text: str, zone: dt.tzinfo, now_ms: int) -> ParsedTime:
     if _INTEGER.fullmatch(text):
-        return int(text)
+        return ParsedTime(int(text))
     relative = _RELATIVE.fullmatch(text)
     if relative:
         # Records have no earlier timestamps than 1970: a longer interval means all of them.
-        return max(now_ms - _interval_ms(option, text, relative.group(1)), 0)
+        return ParsedTime(max(now_ms - _interval_ms(option, text, relative.group(1)), 0), is_relative=True)
     try:
         parsed = dt.datetime.fromisoformat(text)
     except ValueError:
         raise _not_a_time(option, text) from None
-    return _datetime_ms(parsed, zone)
+    return _time_of(parsed, zone)
 
 
-def parse_sql_timestamp_us(text: str, zone: dt.tzinfo, now_ms: int) -> int | None:
+def parse_sql_time(text: str, zone: dt.tzinfo, now_ms: int) -> ParsedTime | None:
     """Parse a text to microseconds since 1970 as Spark casts it, or as a time relative to now.
 
     As ``2026-01-01``, ``2026-1-1 1:02``, ``2026-01-01T01:02:03.5+02:00``, ``-10 minutes``. ``zone`` is that of times
@@ -298,7 +305,8 @@ def parse_sql_timestamp_us(text: str, zone: dt.tzinfo, now_ms: int) -> int | Non
     text = text.strip(_TRIMMED)
     relative = _RELATIVE.fullmatch(text)
     if relative:
-        return (now_ms - _interval_ms("a relative time", text, relative.group(1))) * 1_000
+        interval_ms = _interval_ms("a relative time", text, relative.group(1))
+        return ParsedTime((now_ms - interval_ms) * 1_000, is_relative=True)
     matched = _SQL_TIMESTAMP.fullmatch(text)
     if matched is None:
         return None
@@ -317,7 +325,7 @@ def parse_sql_timestamp_us(text: str, zone: dt.tzinfo, now_ms: int) -> int | Non
             int((fraction or "").ljust(6, "0")[:6]),
             own_zone,
         )
-        return (moment - _EPOCH) // _ONE_MICROSECOND
+        return ParsedTime((moment - _EPOCH) // _ONE_MICROSECOND, has_zone=zone_text is not None)
     except (ValueError, OverflowError, OSError, zoneinfo.ZoneInfoNotFoundError):
         return None
 
@@ -372,11 +380,11 @@ def _interval_ms(option: str, text: str, parts: str) -> int:
     return total_ms
 
 
-def _datetime_ms(value: dt.datetime, zone: dt.tzinfo) -> int:
-    aware = value if value.tzinfo is not None else value.replace(tzinfo=zone)
-    microseconds = (aware - _EPOCH) // _ONE_MICROSECOND
+def _time_of(value: dt.datetime, zone: dt.tzinfo) -> ParsedTime:
+    has_zone = value.tzinfo is not None
+    microseconds = ((value if has_zone else value.replace(tzinfo=zone)) - _EPOCH) // _ONE_MICROSECOND
     # Rounded up to whole milliseconds, as records carry them: the first one at or after the value.
-    return -(-microseconds // 1_000)
+    return ParsedTime(-(-microseconds // 1_000), has_zone=has_zone)
 
 
 def parse_time_zone(option: str, value: object) -> dt.tzinfo:
@@ -409,3 +417,28 @@ def _not_a_time(option: str, value: object) -> OptionError:
 
 def _shown(value: object) -> str:
     return value if isinstance(value, str) and value.strip() else repr(value)
+
+
+def plain(text: str, parse: Callable[[str, Any], object]) -> Kind:
+    """Return the kind of a value that depends on nothing else."""
+    return Kind(text, lambda option, value, _context: parse(option, value))
+
+
+def words(literal: Any) -> Kind:
+    """Return the kind of an option that takes the words of a `Literal`."""
+    choices = get_args(literal)
+    return plain(either(choices), partial(parse_choice, choices=choices))
+
+
+def either(names: Iterable[str]) -> str:
+    """List names as code, the last one after "or"."""
+    *first, last = (f"`{name}`" for name in names)
+    return f"{', '.join(first)} or {last}"
+
+
+BOOLEAN = plain("boolean", parse_boolean)
+COUNT = plain("count", parse_count)
+SIZE = plain("size", parse_size_bytes)
+INTERVAL = plain("interval", parse_interval_ms)
+BATCH_SIZE = plain("size", parse_max_batch_bytes)
+BATCH_SIZE_DEFAULT = f"{DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES >> 20}m"

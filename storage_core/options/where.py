@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from storage_core.errors import OptionError
 from storage_core.options.option import nearest_hint
@@ -39,7 +39,7 @@ from storage_core.options.predicate import (
     depth_of,
     is_beyond_int64,
 )
-from storage_core.options.values import parse_sql_timestamp_us
+from storage_core.options.values import ParsedTime, parse_sql_time
 
 MAX_TEXT_BYTES: Final = 8 << 10
 
@@ -112,6 +112,20 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7
 _ESCAPED: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
+class Condition(NamedTuple):
+    """A condition that was parsed, and what its text says of times.
+
+    Attributes:
+        predicate: What rows must meet.
+        is_relative: Whether it names a time relative to the present.
+        has_zones: Whether each of its times is the same in every zone.
+    """
+
+    predicate: Predicate
+    is_relative: bool = False
+    has_zones: bool = True
+
+
 def parse_where(
     text: str,
     zone: dt.tzinfo,
@@ -119,7 +133,7 @@ def parse_where(
     other_names: Mapping[str, str] = MappingProxyType({}),
     *,
     has_content: bool = True,
-) -> Predicate:
+) -> Condition:
     """Parse a condition.
 
     Args:
@@ -159,18 +173,31 @@ def parse_where(
             groups[-1].append(operand)
     if openings:
         raise openings[-1].error("expected the parenthesis that begins here to be closed.")
-    return _condition(_Group(groups[0], _Part(source, len(text), len(text))).operand())
+    predicate = _condition(_Group(groups[0], _Part(source, len(text), len(text))).operand())
+    return Condition(
+        predicate,
+        any(time.is_relative for time in source.times),
+        all(time.has_zone for time in source.times),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A condition in text, the zone and time that its timestamps are relative to, and further names of columns."""
+    """A condition in text, and what it is parsed with.
+
+    Attributes:
+        zone: The zone of times that name none.
+        now_ms: What relative times are relative to.
+        other_names: Further names of columns.
+        times: Collects the times that were found.
+    """
 
     text: str
     zone: dt.tzinfo
     now_ms: int
     other_names: Mapping[str, str] = field(default_factory=dict)
     has_content: bool = True
+    times: list[ParsedTime] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,10 +535,11 @@ def _value(column: str, literal: _Part) -> Any:
             return literal.value.encode()
         case ("timestamp", "text" | "time"):
             try:
-                moment_us = parse_sql_timestamp_us(literal.value, literal.source.zone, literal.source.now_ms)
+                found = parse_sql_time(literal.value, literal.source.zone, literal.source.now_ms)
             except OptionError as error:
                 raise literal.error(str(error)) from None
-            if moment_us is None:
+            if found is None:
                 raise literal.error(f"expected {_COLUMNS[column]}.")
-            return moment_us
+            literal.source.times.append(found)
+            return found.value
     raise literal.error(f"expected {_COLUMNS[column]} for {column}, found {_OPERANDS[literal.kind]}.")

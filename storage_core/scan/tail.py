@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from storage_core.directory import PartitionDirectory, PartitionLog
     from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
+    from storage_core.options import ReadOptions, StreamOptions
     from storage_core.options.bounds import TopicPartition
     from storage_core.options.predicate import Predicate
-    from storage_core.options.read_options import ReadOptions, StreamOptions
 
 
 _log = logging.getLogger(__name__)

@@ -335,6 +335,4 @@ BATCHES_VIEW: Final = View(
     columns=_COLUMNS,
     plan=_plan,
     read=_read,
-    offset_column="baseOffset",
-    timestamp_column="maxTimestamp",
 )

@@ -72,5 +72,4 @@ DAMAGE_VIEW: Final = View(
     _COLUMNS,
     _plan,
     _read,
-    offset_column="startOffset",
 )

@@ -168,5 +168,4 @@ EPOCHS_VIEW: Final = View(
     columns=_COLUMNS,
     plan=_plan,
     read=_read,
-    offset_column="startOffset",
 )

@@ -746,5 +746,4 @@ GROUP_OFFSETS_VIEW: Final = View(
     _COLUMNS,
     plan_group_offsets,
     _read,
-    timestamp_column="commitTime",
 )

@@ -778,6 +778,4 @@ INDEX_VIEW: Final = View(
     ),
     _plan,
     _read,
-    offset_column="offset",
-    timestamp_column="timestamp",
 )

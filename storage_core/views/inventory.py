@@ -20,7 +20,7 @@ from storage_core.checkpoint import (
     read_offset_checkpoint,
 )
 from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError
-from storage_core.options import ReadOptions
+from storage_core.options import ReadOptions, options_of
 from storage_core.views.files import UNKNOWN, root_files
 from storage_core.views.finding import SEVERITIES, Finding
 from storage_core.views.partitions import (
@@ -185,7 +185,7 @@ def inventory(
         OptionError: A topic that is named does not exist.
         LogDirectoryError: A path does not exist, or has no log directory.
     """
-    options = options or ReadOptions(tuple(paths))
+    options = options or options_of(paths, {})
     roots = find_roots(filesystem, paths, follow_symlinks=options.follow_symlinks)
     found = _Found(filesystem, has_selection=has_topic_selection(options))
     places = selected_places(filesystem, roots, options)

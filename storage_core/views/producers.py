@@ -168,6 +168,4 @@ PRODUCERS_VIEW: Final = View(
     columns=_COLUMNS,
     plan=_plan,
     read=_read,
-    offset_column="lastOffset",
-    timestamp_column="lastTimestamp",
 )

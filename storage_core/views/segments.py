@@ -637,6 +637,4 @@ SEGMENTS_VIEW: Final = View(
     _COLUMNS,
     _plan,
     _read,
-    offset_column="baseOffset",
-    timestamp_column="maxTimestamp",
 )

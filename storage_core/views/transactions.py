@@ -430,6 +430,4 @@ TRANSACTIONS_VIEW: Final = View(
     columns=_COLUMNS,
     plan=plan_transactions,
     read=_read,
-    offset_column="firstOffset",
-    timestamp_column="startTimestamp",
 )

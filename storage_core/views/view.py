@@ -22,7 +22,7 @@ from storage_core.directory.visibility import CommitWatch
 from storage_core.errors import DataLossError, LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.filesystem.values import MissingError
-from storage_core.options import RECORDS, options_of
+from storage_core.options import RECORDS, VIEWS, options_of
 from storage_core.options.bounds import OffsetsBound, TimestampsBound
 from storage_core.options.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, StartsWith
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
@@ -50,20 +50,7 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 """The type of timestamps in views, as of the records' own."""
 _TEXTS: Final = pa.list_(pa.string())
 _ROWS_PER_BATCH: Final = 16_384
-# Where each view is defined, as `<NAME>_VIEW`.
-_MODULES: Final = {
-    "batches": "batches",
-    "segments": "segments",
-    "partitions": "partitions",
-    "index": "index_entries",
-    "transactions": "transactions",
-    "producers": "producers",
-    "epochs": "epochs",
-    "damage": "damage",
-    "group_offsets": "group_offsets",
-    "files": "files",
-}
-VIEW_NAMES: Final = tuple(_MODULES)
+VIEW_NAMES: Final = tuple(name for name in VIEWS if name != RECORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +79,6 @@ class View:
             topics, bounds and condition that rule out partitions and offsets.
         read: Makes the rows of a task. Of the columns, whose names it is given, it may leave out or leave null those
             that are not wanted.
-        offset_column: The column that ``offset`` means in conditions; None if there is none.
-        timestamp_column: The column that ``timestamp`` means in conditions; None if there is none.
     """
 
     name: str
@@ -101,8 +86,6 @@ class View:
     columns: tuple[Column, ...]
     plan: Callable[[FileSystem, ReadOptions], Sequence[object]]
     read: Callable[[FileSystem, Any, frozenset[str]], Iterator[pa.RecordBatch]]
-    offset_column: str | None = None
-    timestamp_column: str | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -110,8 +93,9 @@ class View:
         return pa.schema([(column.name, column.type) for column in self.columns])
 
     def column_of(self, name: str) -> str | None:
-        """The column that a name in a condition means; None if the view has none."""
-        meant = {"offset": self.offset_column, "timestamp": self.timestamp_column}.get(name)
+        """Return the column that a name in a condition means; None if the view has none."""
+        names = VIEWS[self.name]
+        meant = {"offset": names.offset, "timestamp": names.timestamp}.get(name)
         found = meant or name
         return found if found in self.schema.names else None
 
@@ -132,8 +116,8 @@ class ViewTask:
 
 
 def find_view(name: str) -> View:
-    """The view of a name that `parse_read_options` accepted."""
-    module = import_module(f"storage_core.views.{_MODULES[name]}")
+    """Return the view of a name that `parse_read_options` accepted: ``<NAME>_VIEW`` of its module."""
+    module = import_module(f"storage_core.views.{VIEWS[name].module or name}")
     view: View = getattr(module, f"{name.upper()}_VIEW")
     return view
 

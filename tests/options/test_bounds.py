@@ -5,20 +5,21 @@ import datetime as dt
 import pytest
 
 from storage_core.errors import OptionError
+from storage_core.options import parse_read_options
 from storage_core.options.bounds import (
     EarliestBound,
     LatestBound,
     OffsetsBound,
     TimestampBound,
     TimestampsBound,
-    parse_bounds,
 )
 
 NOW_MS = 1_767_225_600_000
 
 
 def parse(**given):
-    return parse_bounds(given, dt.UTC, NOW_MS)
+    options = parse_read_options({"path": "/a", **given}, now_ms=NOW_MS)
+    return options.starting, options.ending
 
 
 def test_defaults():

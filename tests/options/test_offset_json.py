@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
 
 from storage_core.errors import OptionError
@@ -8,13 +10,9 @@ from storage_core.options.bounds import (
     TimestampsBound,
     format_topic_partitions,
     parse_assignment,
-    parse_partition_offsets,
+    parse_offsets,
     parse_partition_timestamps,
 )
-
-
-def parse_offsets(value):
-    return parse_partition_offsets("startingOffsets", value)
 
 
 def test_assignment():
@@ -53,18 +51,21 @@ def test_malformed_assignment(value):
 
 
 def test_offsets():
-    values = parse_offsets('{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}')
+    values = parse_offsets("startingOffsets", '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}')
     assert values == OffsetsBound({("topicA", 0): 23, ("topicA", 1): -1, ("topicB", 0): -2})
 
 
 def test_offsets_of_whole_topics():
-    values = parse_offsets('{"topicA":"earliest","topicB":{"0":23},"topicC":"LATEST"}')
+    values = parse_offsets("startingOffsets", '{"topicA":"earliest","topicB":{"0":23},"topicC":"LATEST"}')
     assert values.by_partition == {("topicB", 0): 23}
     assert values.by_topic == {"topicA": -2, "topicC": -1}
 
 
 def test_offsets_as_python_values():
-    assert parse_offsets({"topicA": {0: 5, "1": 6}}).by_partition == {("topicA", 0): 5, ("topicA", 1): 6}
+    assert parse_offsets("startingOffsets", {"topicA": {0: 5, "1": 6}}).by_partition == {
+        ("topicA", 0): 5,
+        ("topicA", 1): 6,
+    }
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_offsets_as_python_values():
 )
 def test_malformed_offsets(value, reason):
     with pytest.raises(OptionError) as raised:
-        parse_offsets(value)
+        parse_offsets("startingOffsets", value)
     message = str(raised.value)
     assert message.startswith('Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got ')
     assert "startingOffsets" in message
@@ -97,14 +98,16 @@ def test_malformed_offsets(value, reason):
 
 
 def test_timestamps():
-    values = parse_partition_timestamps("startingOffsetsByTimestamp", '{"topicA":{"0":1000},"topicB":7}', int)
+    values = parse_partition_timestamps(
+        "startingOffsetsByTimestamp", '{"topicA":{"0":1000},"topicB":7}', dt.UTC, 0
+    )
     assert values == TimestampsBound({("topicA", 0): 1000}, {"topicB": 7})
 
 
 def test_malformed_timestamps():
     expected = r'Expected e\.g\. \{"topicA": \{"0": 123456789, "1": 123456789\}, "topicB": .*\}, got x'
     with pytest.raises(OptionError, match=expected):
-        parse_partition_timestamps("startingOffsetsByTimestamp", "x", int)
+        parse_partition_timestamps("startingOffsetsByTimestamp", "x", dt.UTC, 0)
 
 
 def test_topic_partitions_in_messages():

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from storage_core.errors import OptionError
-from storage_core.options.option import (
-    READ_OPTIONS,
-    TRIGGER_OPTIONS,
-    find_option,
-    nearest_hint,
-    option_key,
-)
+from storage_core.options import READ_OPTIONS, ReadOptions, TriggerLimits
+from storage_core.options.option import nearest_hint, option_key
+from storage_core.options.read_options import find_option
 
 
 def test_no_name_stands_for_two_options():
@@ -20,9 +18,8 @@ def test_no_name_stands_for_two_options():
 def test_every_option_is_documented():
     for spec in READ_OPTIONS:
         assert spec.doc.endswith(".")
-        assert spec.kind
-        assert "|" not in spec.doc + spec.kind
-        assert spec.applies_to in ("any", "batch", "stream")
+        assert spec.kind.text
+        assert "|" not in spec.doc + spec.kind.text
 
 
 @pytest.mark.parametrize(
@@ -63,10 +60,7 @@ def test_hints():
     )
 
 
-def test_trigger_options_are_those_of_streams():
-    assert {
-        "maxOffsetsPerTrigger",
-        "minOffsetsPerTrigger",
-        "maxTriggerDelay",
-        "maxBytesPerTrigger",
-    } == TRIGGER_OPTIONS
+@pytest.mark.parametrize(("values", "is_of_streams"), [(ReadOptions, False), (TriggerLimits, True)])
+def test_every_field_is_filled_by_an_option(values, is_of_streams):
+    filled = {option.field for option in READ_OPTIONS if (option.only == "stream") == is_of_streams}
+    assert {field.name for field in dataclasses.fields(values)} - {"assumes_zone"} == filled - {"zone"}

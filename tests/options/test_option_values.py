@@ -16,8 +16,6 @@ from storage_core.options.values import (
     path_of,
 )
 
-COLUMNS = ("key", "value", "timestampType")
-
 
 @pytest.mark.parametrize(
     ("value", "expected"), [(True, True), ("true", True), (" FALSE ", False), (False, False)]
@@ -106,19 +104,14 @@ def test_topics_of_another_kind(value):
 
 @pytest.mark.parametrize("value", ["value, key", '["value","key"]', ["value", "key"]])
 def test_columns(value):
-    assert parse_columns("columns", value, COLUMNS) == ("value", "key")
+    assert parse_columns("columns", value) == ("value", "key")
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("valeu", "columns names an unknown column 'valeu'. Did you mean 'value'?"),
-        ("timestamp_type", "Did you mean 'timestampType'?"),
-        ("headers", "Set includeHeaders to true"),
-        ("_metadata", "Set includeMetadata to true"),
         ("key,key", "columns names 'key' twice"),
-        ("key,", "unknown column ''"),
-        ("", "names no column. Use some of: key, value, timestampType."),
+        ("", "names no column. Name some"),
         ("[]", "names no column"),
         ('["key"', "not a JSON list of column names"),
         ('["key",1]', "list of column names"),
@@ -127,7 +120,7 @@ def test_columns(value):
 )
 def test_wrong_columns(value, message):
     with pytest.raises(OptionError) as raised:
-        parse_columns("columns", value, COLUMNS)
+        parse_columns("columns", value)
     assert message in str(raised.value)
 
 

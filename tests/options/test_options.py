@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import pickle
 
@@ -7,14 +8,13 @@ import pytest
 
 from storage_core.errors import OptionError
 from storage_core.options import (
-    ReadOptions,
+    READ_OPTIONS,
     StreamOptions,
     TriggerLimits,
     parse_read_options,
     parse_stream_options,
 )
 from storage_core.options.bounds import EarliestBound, LatestBound, OffsetsBound, TimestampBound
-from storage_core.options.option import READ_OPTIONS
 from storage_core.options.predicate import Comparison, IsNull, Not
 
 NOW_MS = 1_767_225_600_000
@@ -24,12 +24,20 @@ def parse(given=None, **more):
     return parse_read_options({"path": "/a", **(given or {}), **more}, now_ms=NOW_MS)
 
 
-def test_defaults_are_those_of_the_class_and_of_the_table():
-    assert parse() == ReadOptions(paths=("/a",))
+def test_defaults_may_be_given():
     documented = {
-        spec.name: spec.default for spec in READ_OPTIONS if spec.default and spec.applies_to != "stream"
+        option.name: option.default for option in READ_OPTIONS if option.default and option.only != "stream"
     }
     assert parse(documented) == parse()
+
+
+def test_what_is_read_without_options():
+    options = parse()
+    assert (options.starting, options.ending) == (EarliestBound(), LatestBound())
+    assert (options.fail_on_data_loss, options.use_indexes, options.include_headers) == (True, True, False)
+    assert options.max_decompressed_batch_bytes == 64 << 20
+    assert (options.isolation_level, options.ending_at) == ("read_uncommitted", "logEnd")
+    assert (options.subscribe, options.columns, options.where, options.min_partitions) == (None,) * 4
 
 
 def test_everything_as_spark_passes_it():
@@ -56,7 +64,8 @@ def test_everything_as_spark_passes_it():
         "view": "records",
         "timezone": "UTC",
     }
-    assert parse_read_options(given, now_ms=NOW_MS) == ReadOptions(
+    assert parse_read_options(given, now_ms=NOW_MS) == dataclasses.replace(
+        parse(),
         paths=("/a,/b",),
         subscribe=("orders", "payments"),
         starting=OffsetsBound({("orders", 0): 5}),
@@ -168,7 +177,10 @@ def test_a_missing_path_says_how_to_give_one(given):
         ({"maxDecompressedBatchBytes": "2g"}, "Use at most 1073741824 bytes"),
         ({"endingAt": "now"}, "Use logEnd or highWatermark"),
         ({"columns": "offsets"}, "Did you mean 'offset'?"),
+        ({"columns": "timestamp_type"}, "Did you mean 'timestampType'?"),
+        ({"columns": "key,"}, "unknown column ''"),
         ({"columns": "headers"}, "Set includeHeaders to true"),
+        ({"columns": "_metadata"}, "Set includeMetadata to true"),
         ({"timeZone": "Nowhere"}, "no known time zone"),
         ({"where": "offset >"}, "at character 9, its end"),
         ({"where": 5}, "the text of a condition or a Predicate, found 5"),
@@ -206,7 +218,7 @@ def parse_stream(given=None, **more):
 
 def test_defaults_of_a_stream():
     assert parse_stream() == StreamOptions(
-        ReadOptions(paths=("/a",), starting=LatestBound()), TriggerLimits(None, None, 900_000, None)
+        dataclasses.replace(parse(), starting=LatestBound()), TriggerLimits(None, None, 900_000, None)
     )
 
 
@@ -248,7 +260,11 @@ def test_what_streams_refuse(given, message):
 def test_a_stream_may_start_at_the_latest_offset_and_at_a_relative_time():
     assert parse_stream(startingOffsets='{"a":{"0":-1}}').read.starting == OffsetsBound({("a", 0): -1})
     assert parse_stream(startingTimestamp="-10 minutes").is_start_relative
+    by_partition = '{"a":{"0":1000,"1":"%s"}}'
+    assert parse_stream(startingOffsetsByTimestamp=by_partition % "-1 s").is_start_relative
+    assert not parse_stream(startingOffsetsByTimestamp=by_partition % "2026-01-01").is_start_relative
     assert not parse_stream(startingTimestamp="5000").is_start_relative
+    assert not parse_stream().is_start_relative
     assert parse_stream(endingAt="logEnd").is_end_given
 
 
@@ -261,6 +277,23 @@ def test_conditions_are_parsed_with_the_zone_and_the_clock_of_the_read():
     assert relative.where == Comparison("timestamp", ">", 4_000_000)
     predicate = Not(IsNull("key"))
     assert parse({"where": predicate}).where is predicate
+
+
+@pytest.mark.parametrize(
+    ("given", "assumes_zone"),
+    [
+        ({}, False),
+        ({"where": "offset > 5"}, False),
+        ({"where": "timestamp > '2026-01-01'"}, True),
+        ({"where": "timestamp > '2026-01-01T00:00:00Z' OR timestamp < '2020'"}, True),
+        ({"where": "timestamp > '2026-01-01T00:00:00Z' AND timestamp > '-1 day'"}, False),
+        ({"where": "timestamp > '2026-01-01'", "timeZone": "UTC"}, False),
+        ({"where": "maxTimestamp > '2026-01-01'", "view": "batches"}, True),
+        ({"where": Comparison("timestamp", ">", 5)}, False),
+    ],
+)
+def test_a_condition_whose_times_name_no_zone(given, assumes_zone):
+    assert parse(given).assumes_zone == assumes_zone
 
 
 @pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED", "PERMISSIVE"])
@@ -294,7 +327,3 @@ def test_the_disorder_of_timestamps_is_an_interval():
     assert parse().max_timestamp_disorder_ms is None
     assert parse({"maxTimestampDisorder": "1 hour 30 minutes"}).max_timestamp_disorder_ms == 5_400_000
     assert parse({"max_timestamp_disorder": 0}).max_timestamp_disorder_ms == 0
-
-
-def test_defaults_of_bounds():
-    assert (parse().starting, parse().ending) == (EarliestBound(), LatestBound())

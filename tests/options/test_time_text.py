@@ -8,7 +8,8 @@ import pytest
 from storage_core.errors import OptionError
 from storage_core.options.values import (
     parse_interval_ms,
-    parse_sql_timestamp_us,
+    parse_sql_time,
+    parse_time,
     parse_time_zone,
     parse_timestamp_ms,
 )
@@ -136,20 +137,20 @@ def test_unknown_zones_are_refused(text):
     ],
 )
 def test_sql_timestamps(text, after_us):
-    assert parse_sql_timestamp_us(text, dt.UTC, NOW_MS) == NOW_MS * 1000 + after_us
+    assert parse_sql_time(text, dt.UTC, NOW_MS).value == NOW_MS * 1000 + after_us
 
 
 def test_sql_timestamps_without_a_zone_are_in_the_given_one():
-    assert parse_sql_timestamp_us("2026-01-01 01", BERLIN, 0) == NOW_MS * 1000
+    assert parse_sql_time("2026-01-01 01", BERLIN, 0).value == NOW_MS * 1000
     # In the hour that summer time leaves out, and the first of the two that winter time makes one.
-    assert parse_sql_timestamp_us("2026-03-29 02:30:00", BERLIN, 0) == 1_774_747_800_000_000
-    assert parse_sql_timestamp_us("2026-10-25 02:30:00", BERLIN, 0) == 1_792_888_200_000_000
+    assert parse_sql_time("2026-03-29 02:30:00", BERLIN, 0).value == 1_774_747_800_000_000
+    assert parse_sql_time("2026-10-25 02:30:00", BERLIN, 0).value == 1_792_888_200_000_000
 
 
 def test_sql_timestamps_at_the_ends_of_the_calendar():
-    assert parse_sql_timestamp_us("0001-01-01", dt.UTC, 0) == -62_135_596_800_000_000
-    assert parse_sql_timestamp_us("9999-12-31 23:59:59.999999", dt.UTC, 0) == 253_402_300_799_999_999
-    assert parse_sql_timestamp_us("9999-12-31 23:59:59.999999-18:00", dt.UTC, 0) == 253_402_365_599_999_999
+    assert parse_sql_time("0001-01-01", dt.UTC, 0).value == -62_135_596_800_000_000
+    assert parse_sql_time("9999-12-31 23:59:59.999999", dt.UTC, 0).value == 253_402_300_799_999_999
+    assert parse_sql_time("9999-12-31 23:59:59.999999-18:00", dt.UTC, 0).value == 253_402_365_599_999_999
 
 
 @pytest.mark.parametrize(
@@ -163,12 +164,12 @@ def test_sql_timestamps_at_the_ends_of_the_calendar():
     ],
 )  # fmt: skip
 def test_no_sql_timestamps(text):
-    assert parse_sql_timestamp_us(text, dt.UTC, NOW_MS) is None
+    assert parse_sql_time(text, dt.UTC, NOW_MS) is None
 
 
 def test_a_relative_sql_timestamp_has_units_of_a_fixed_length():
     with pytest.raises(OptionError, match="not a unit of a fixed length"):
-        parse_sql_timestamp_us("-3 months", dt.UTC, NOW_MS)
+        parse_sql_time("-3 months", dt.UTC, NOW_MS)
 
 
 # -- Intervals --------
@@ -212,3 +213,24 @@ def test_intervals(value, expected_ms):
 def test_no_intervals(value):
     with pytest.raises(OptionError, match="maxTimestampDisorder"):
         parse_interval_ms("maxTimestampDisorder", value)
+
+
+# -- What a text says of itself --------
+
+
+@pytest.mark.parametrize(
+    ("text", "is_relative", "has_zone"),
+    [
+        ("-10 minutes", True, True),
+        ("2026-01-01T00:00:00Z", False, True),
+        ("2026-01-01T00:00:00+02:00", False, True),
+        ("2026-01-01T00:00:00", False, False),
+        ("2026-01-01", False, False),
+    ],
+)
+def test_a_time_says_whether_it_is_relative_and_names_a_zone(text, is_relative, has_zone):
+    for parsed in (
+        parse_time("startingTimestamp", text, dt.UTC, NOW_MS),
+        parse_sql_time(text, dt.UTC, NOW_MS),
+    ):
+        assert (parsed.is_relative, parsed.has_zone) == (is_relative, has_zone)

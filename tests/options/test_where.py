@@ -23,7 +23,7 @@ TRUE, FALSE = And(()), Or(())
 
 
 def parse(text):
-    return parse_where(text, dt.UTC, NOW_MS)
+    return parse_where(text, dt.UTC, NOW_MS).predicate
 
 
 def offset(operator, value):
@@ -300,13 +300,13 @@ def test_what_is_not_understood_is_said_where_it_stands(text, character, found, 
 def test_timestamps_without_a_zone_are_of_the_zone_given():
     berlin = zoneinfo.ZoneInfo("Europe/Berlin")
     expected = Comparison("timestamp", "=", NEW_YEAR_US - 3_600_000_000)
-    assert parse_where("timestamp = '2026-01-01'", berlin) == expected
-    assert parse_where("timestamp = '2026-01-01 00:00:00Z'", berlin) != expected
+    assert parse_where("timestamp = '2026-01-01'", berlin).predicate == expected
+    assert parse_where("timestamp = '2026-01-01 00:00:00Z'", berlin).predicate != expected
 
 
 def test_relative_timestamps_are_relative_to_the_clock():
     before = time.time() * 1_000_000
-    predicate = parse_where("timestamp > '-0 seconds'", dt.UTC)
+    predicate = parse_where("timestamp > '-0 seconds'", dt.UTC).predicate
     assert before - 1000 <= predicate.value <= time.time() * 1_000_000
 
 

@@ -7,7 +7,7 @@ import pytest
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
-from storage_core.options import ReadOptions
+from storage_core.options import parse_read_options
 from storage_core.scan.topic_selection import select_partitions
 
 ROOT = LogDirectoryFiles(FileSystem(), "/logs")
@@ -24,7 +24,7 @@ FOUND = [
 
 
 def select(**options):
-    selected = select_partitions(FOUND, ReadOptions(paths=("/logs",), **options))
+    selected = select_partitions(FOUND, parse_read_options({"path": "/logs", **options}))
     return [f"{directory.topic}-{directory.partition}" for directory in selected]
 
 

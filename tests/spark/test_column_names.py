@@ -11,13 +11,12 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StringType, StructType, TimestampType
 
 from spark_segmentlog import SegmentLogDataSource
-from spark_segmentlog.options import WriteOptions
 from spark_segmentlog.write_columns import write_columns
+from spark_segmentlog.write_options import write_options
 from storage_core.errors import InvalidRecordError
-from storage_core.log_config import LogConfig
 from tests.spark.writers import KINDS, clear_line, rows, staged_files, write
 
-WITH_TOPIC = WriteOptions("/a", LogConfig(), topic="t")
+WITH_TOPIC = write_options({"path": "/a", "topic": "t"})
 
 
 def frame(*names):
@@ -43,7 +42,7 @@ def test_a_name_may_have_any_case(name):
 
 
 def test_a_topic_column_may_have_any_case():
-    columns = write_columns(frame("VALUE", "Topic"), WriteOptions("/a", LogConfig()))
+    columns = write_columns(frame("VALUE", "Topic"), write_options({"path": "/a"}))
     assert (columns.value, columns.topic) == (0, 1)
 
 

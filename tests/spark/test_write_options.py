@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from spark_segmentlog.options import ignored_write_options, write_options
+from spark_segmentlog.write_options import WRITE_OPTIONS, ignored_write_options, write_options
 from storage_core.errors import OptionError
-from storage_core.options.option import WRITE_OPTIONS
 
 
 def options(**given):

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, StructType
 
 import storage_core
-from spark_segmentlog.options import write_options
+from spark_segmentlog.write_options import write_options
 from spark_segmentlog.write_plan import plan_write
 from storage_core.errors import InvalidRecordError, LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem

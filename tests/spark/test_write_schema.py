@@ -16,8 +16,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_segmentlog.options import write_options
 from spark_segmentlog.write_columns import WriteColumns, write_columns
+from spark_segmentlog.write_options import write_options
 from storage_core.errors import InvalidRecordError
 
 HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))

@@ -15,7 +15,7 @@ from conformance.archives import unpack_case
 from storage_core import read_table
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
-from storage_core.options import RECORDS, VIEWS, options_of
+from storage_core.options import VIEWS, options_of
 from storage_core.views import VIEW_NAMES, find_view, plan_view, read_view_task, view_schema
 from tests.marked_text import between_markers
 from tests.view_tables import views_text
@@ -31,18 +31,6 @@ def data_of(tmp_path_factory):
     return lambda name: internal if name == "group_offsets" else DATA
 
 
-def test_the_options_know_every_view_and_what_its_columns_are_called_in_conditions():
-    assert set(VIEWS) == {RECORDS, *VIEW_NAMES}
-    for name in VIEW_NAMES:
-        view = find_view(name)
-        known = {
-            column.lower(): meaning
-            for meaning, column in (("offset", view.offset_column), ("timestamp", view.timestamp_column))
-            if column not in {None, meaning}
-        }
-        assert VIEWS[name] == known, name
-
-
 @pytest.mark.parametrize("name", VIEW_NAMES)
 def test_a_view_is_described_and_every_name_is_in_camel_case(name: str):
     view = find_view(name)
@@ -52,7 +40,7 @@ def test_a_view_is_described_and_every_name_is_in_camel_case(name: str):
     assert len(set(names)) == len(names)
     assert [each for each in names if not each.isidentifier() or "_" in each or each[0].isupper()] == []
     assert [column.name for column in view.columns if not column.doc.endswith(".")] == []
-    assert {view.offset_column, view.timestamp_column} - {None} <= set(names)
+    assert {VIEWS[name].offset, VIEWS[name].timestamp} - {None} <= set(names)
 
 
 def test_the_page_of_views_is_made_from_the_code():
@@ -103,9 +91,9 @@ def test_topics_and_partitions_are_chosen_as_in_a_read_of_records(name: str):
     )
 
 
-@pytest.mark.parametrize("name", [name for name in VIEW_NAMES if find_view(name).offset_column])
+@pytest.mark.parametrize("name", [name for name in VIEW_NAMES if VIEWS[name].offset])
 def test_conditions_on_offsets_are_exact(data_of, name: str):
-    column = find_view(name).offset_column
+    column = VIEWS[name].offset
     whole = read_table(data_of(name), view=name)
     for text, keeps in (
         ("> 100", pc.greater(whole[column], 100)),
@@ -138,9 +126,9 @@ def test_the_offset_of_a_row_may_be_null_although_no_record_has_such_a_one(data_
     assert found["producerId"].to_pylist() == (expected if "5" not in where else [])
 
 
-@pytest.mark.parametrize("name", [name for name in VIEW_NAMES if find_view(name).timestamp_column])
+@pytest.mark.parametrize("name", [name for name in VIEW_NAMES if VIEWS[name].timestamp])
 def test_conditions_on_timestamps_are_exact(data_of, name: str):
-    column = find_view(name).timestamp_column
+    column = VIEWS[name].timestamp
     whole = read_table(data_of(name), view=name)
     moment = pa.scalar(1_772_800_000_000_000, pa.timestamp("us", "UTC"))
     expected = whole.filter(pc.greater_equal(whole[column], moment))
