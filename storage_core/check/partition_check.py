@@ -217,9 +217,7 @@ class _PartitionCheck:
         refusals = [*self._check_epoch_file(), *self._check_metadata(), *self._check_names()]
         snapshots = self._read_snapshots()
         refusals += self._unknown_transaction_versions()
-        self._start = start_of_broker(
-            self._filesystem, self._path, self._broker_segments(), self._known(snapshots, refusals)
-        )
+        self._start = start_of_broker(self._broker_segments(), self._known(snapshots, refusals))
         self._start = replace(self._start, stray=self._stray)
         for facts in self._facts:
             self._check_log(facts)
@@ -357,14 +355,18 @@ class _PartitionCheck:
         segments = []
         for facts in self._facts:
             suffix = facts.task.file.suffix
-            index_name = offset_index_file_name(facts.base_offset) + suffix
             segments.append(
                 BrokerSegment(
                     facts.base_offset,
                     facts.size_bytes,
                     log_file_name(facts.base_offset) + suffix,
-                    index_name if index_name in self._names else None,
-                    not any(fault.kind == "offset index" for fault in facts.index_faults),
+                    facts.next_offset,
+                    offset_index_file_name(facts.base_offset) + suffix in self._names,
+                    not any(
+                        each.kind == "offset index" and each.severity != "suspect"
+                        for each in facts.index_faults
+                    ),
+                    facts.last_indexed_bytes,
                     facts.transactions.refused_version is not None,
                     facts.scan,
                 )
@@ -396,6 +398,8 @@ class _PartitionCheck:
     def _action_at(self, facts: SegmentFacts, position_bytes: int | None) -> dict[str, Any]:
         """What a broker does about bytes of a log file."""
         start, base_offset = self._start, facts.base_offset
+        if start.unknown is not None:
+            return {"action": "not known"}
         if start.refused_segment == base_offset:
             return {"action": "refuse"}
         if base_offset in start.removed:
@@ -407,6 +411,8 @@ class _PartitionCheck:
         return {"action": "unnoticed"}
 
     def _action_on_index(self, facts: SegmentFacts) -> Action:
+        if self._start.unknown is not None:
+            return "not known"
         if facts.base_offset in self._start.removed:
             return "remove"
         if facts.base_offset in self._start.recovered:
@@ -434,12 +440,12 @@ class _PartitionCheck:
                     "all of them.",
                 )  # fmt: skip
         self._check_tail(facts)
-        if facts.scan.failure == "overflow" and not facts.damage and facts.tail is None:
+        if facts.overflow_bytes is not None and not facts.damage and facts.tail is None:
             self._add(
-                "suspect" if facts.scan.is_splittable else "damage", "batch", facts.log_path,
+                "suspect", "batch", facts.log_path,
                 f"Expected offsets up to {facts.base_offset + LARGEST_RELATIVE_OFFSET}, which the segment's indexes can "
                 "hold, found larger ones: a broker that recovers the segment splits it if all of them are genuine.",
-                start_byte=facts.scan.valid_bytes, **self._action_at(facts, facts.scan.valid_bytes),
+                start_byte=facts.overflow_bytes, **self._action_at(facts, facts.overflow_bytes),
             )  # fmt: skip
         wrong = facts.wrong_max_timestamps
         if wrong is not None:

@@ -161,6 +161,8 @@ class SegmentFacts:
         gap_count: How many gaps there are; at most `MOST_REPORTED` are described.
         epochs: The leader epochs of its batches, in their order.
         index_faults: What is wrong with its index files; see `index_faults`.
+        overflow_bytes: The first batch whose offsets the segment's indexes cannot hold; None if there is none.
+        last_indexed_bytes: The position in the last entry of the offset index; 0 without entries.
         scan: How a broker reads the log file.
         malformed: Batches whose records contradict a right checksum, and markers that cannot be read.
         has_holes: Whether a batch has fewer records than offsets, which only a compaction makes.
@@ -184,6 +186,8 @@ class SegmentFacts:
     producers: tuple[Sequence, ...]
     breaks: tuple[SequenceBreak, ...]
     transactions: SegmentTransactions
+    overflow_bytes: int | None
+    last_indexed_bytes: int
     scan: BrokerScan
     wrong_max_timestamps: WrongMaxTimestamps | None
 
@@ -211,15 +215,19 @@ def check_segment(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts:
     compared = compare_indexes(filesystem, segment, observer.see)
     with segment.open_log() as log_file:
         tail = _tail(log_file, segment, compared)
-        proven_bytes = min(
-            (each.start_bytes for each in compared.damage), default=compared.end.position_bytes
-        )
-        does_overflow = compared.end.next_offset - 1 - file.base_offset > LARGEST_RELATIVE_OFFSET
-        if compared.damage or tail is not None or does_overflow:
-            scan = scan_as_broker(log_file, file.base_offset, proven_bytes)
-        else:
-            scan = BrokerScan(compared.end.position_bytes, compared.end.next_offset)
+        scan = _scan(log_file, compared, tail, does_overflow=observer.overflow_bytes is not None)
     return observer.facts(compared, tail, scan)
+
+
+def _scan(
+    log_file: OpenFile, compared: IndexComparisons, tail: Tail | None, *, does_overflow: bool
+) -> BrokerScan:
+    end, damage = compared.end, compared.damage
+    places = [each.start_bytes for each in damage] + ([] if tail is None else [tail.start_bytes])
+    if not places:
+        return BrokerScan(end.position_bytes, end.next_offset)
+    next_offset = damage[0].start_offset if damage else end.next_offset
+    return scan_as_broker(log_file, places[0], places[-1], next_offset, does_overflow=does_overflow)
 
 
 def _tail(log_file: OpenFile, segment: SegmentReader, compared: IndexComparisons) -> Tail | None:
@@ -275,6 +283,7 @@ class _Observer:
         self._task = task
         self._batch_count = self._record_count = 0
         self._has_holes = False
+        self.overflow_bytes: int | None = None
         self._next_offset = task.file.base_offset
         self._gaps: list[Gap] = []
         self._gap_count = 0
@@ -296,6 +305,11 @@ class _Observer:
         self._has_holes = self._has_holes or has_holes(item)
         self._find_gaps(item)
         self._find_epochs(item, base_offsets, last_offsets)
+        largest_offset = self._task.file.base_offset + LARGEST_RELATIVE_OFFSET
+        if self.overflow_bytes is None and last_offsets[-1] > largest_offset:
+            self.overflow_bytes = item.position_bytes + int(
+                item.starts[(last_offsets > largest_offset).argmax()]
+            )
         if (headers["producer_id"] >= 0).any():
             self._breaks_of(headers, base_offsets, last_offsets)
         if self._deep is not None:
@@ -370,6 +384,8 @@ class _Observer:
             self._producers.known(),
             tuple(self._producers.breaks),
             compared.transactions,
+            self.overflow_bytes,
+            int(compared.indexes[0].columns["position"][-1]) if len(compared.indexes[0]) else 0,
             scan,
             None if self._deep is None else self._deep.wrong_max_timestamps,
         )

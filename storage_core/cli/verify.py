@@ -206,6 +206,8 @@ def start_text(partition: PartitionReport) -> str:
         return "not known, because it cannot be read"
     if start.refusal is not None:
         return f"refuses it: {start.refusal}"
+    if start.unknown is not None:
+        return f"not known: {start.unknown}"
     if start.stray is not None:
         return "sets it aside as -stray"
     done = []

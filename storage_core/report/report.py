@@ -444,7 +444,11 @@ def _of_check(finding: Finding) -> ReportFinding:
         where += f", bytes {finding.start_byte:,} to {(finding.end_byte or finding.start_byte + 1) - 1:,}"
     if finding.start_offset is not None and (finding.end_offset or 0) > finding.start_offset:
         where += f", offsets {finding.start_offset} to {(finding.end_offset or 0) - 1}"
-    action = "" if finding.action == "unnoticed" else f"A broker that starts would {_ACTIONS[finding.action]}"
+    action = (
+        ""
+        if finding.action in ("unnoticed", "not known")
+        else f"A broker that starts would {_ACTIONS[finding.action]}"
+    )
     if action and finding.action_offset is not None:
         action += f" to offset {finding.action_offset}"
     return ReportFinding(
@@ -458,6 +462,7 @@ _ACTIONS: Final = {
     "remove": "remove it",
     "reset": "reset it",
     "complete": "complete it",
+    "set aside": "set the directory aside as -stray",
     "refuse": "refuse the log directory",
 }
 
@@ -544,6 +549,8 @@ def _start_outcome(report: PartitionReport) -> str:
         return "it cannot be read"
     if start.refusal is not None:
         return "a broker refuses it"
+    if start.unknown is not None:
+        return "what a broker does is not known"
     if start.stray is not None:
         return "a broker sets it aside as -stray"
     counts = (

@@ -176,6 +176,8 @@ def _wrong_partitions(report: VerifyReport, started: Started) -> Iterator[str]:
         if partition.topic == "__cluster_metadata" or os.path.dirname(partition.path) in started.offline:
             continue
         start = partition.start
+        if start.unknown is not None:
+            continue
         found = started.logs.get(partition.path)
         expected = (start.log_start_offset, start.log_end_offset)
         if start.stray is None and found != expected:

@@ -39,6 +39,7 @@ SOAK_COPIES_PER_LOG = int(os.environ.get("SEGMENTLOG_VERIFY_COPIES", "200"))
 NOW_MS = 1
 # A broker also decompresses and decodes damaged batches on its way, which may fail in ways of its own.
 MOST_UNFORETOLD = 0.01
+MOST_UNKNOWN = 0.05
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Beside:
     refused: int = 0
     cut: int = 0
     rebuilt: int = 0
+    unknown: int = 0
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +99,9 @@ def _compare_partition(
     is_noticed = loaded.refusal is not None or loaded.segments != sizes or not has_indexes
     if is_noticed and partition.verdict == "sound" and not has_root_findings:
         beside.problems.append(f"{where}: the broker notices, verify does not: {loaded}")
+    if partition.start.unknown is not None:
+        beside.unknown += 1
+        return
     foretold = _foretold(partition, sizes)
     is_refused = (loaded.refusal is not None, foretold.refusal is not None)
     is_foretold = is_refused == (True, True) or loaded == foretold
@@ -148,6 +153,7 @@ def test_more_than_500_damaged_copies(kafka: KafkaLog, folder: Path) -> None:
     assert len(beside.unforetold) <= MOST_UNFORETOLD * beside.logs, "\n".join(beside.unforetold)
     assert beside.copies >= 1000
     # The comparison is worth something.
+    assert beside.unknown <= MOST_UNKNOWN * beside.logs
     assert beside.refused >= 50
     assert beside.cut >= 80
     assert beside.rebuilt >= 20
