@@ -61,7 +61,7 @@ from storage_core.errors import (
     SegmentLogError,
     StorageError,
 )
-from storage_core.log.background import Clock, SystemClock
+from storage_core.log.clock import Clock, SystemClock
 from storage_core.log.log_directory import LogDirectory
 from storage_core.log.log_root import make_root, partitions_to_load, remove_temporary_files
 from storage_core.options.values import path_of

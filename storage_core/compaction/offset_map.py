@@ -186,8 +186,8 @@ class OffsetMap:
         self.latest_offset = -1
         if self.slots * load_factor <= 1 or not 0 < load_factor <= 1:
             raise OptionError(
-                f"Expected memory for more than one key, found {memory_bytes} bytes at {MAP_SLOT_BYTES} bytes a key, "
-                f"of which a share of {load_factor} may be used. Increase log.cleaner.dedupe.buffer.size."
+                f"The memory for keys is too small for two: {memory_bytes} bytes, at {MAP_SLOT_BYTES} bytes a key and "
+                f"a load factor of {load_factor}. Increase log.cleaner.dedupe.buffer.size."
             )
         # At least one slot is always free, where the search for a missing key ends.
         self._slot_count = _prime_above(self.slots)

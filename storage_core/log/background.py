@@ -1,12 +1,11 @@
-"""Background tasks of a log directory, and their clock (the scheduled tasks of Kafka's ``LogManager``)."""
+"""Background tasks of a log directory (the scheduled tasks of Kafka's ``LogManager``)."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from storage_core.config import LONG_MAX
 from storage_core.errors import LogClosedError, LogFailedError, OptionError, SegmentLogError
@@ -16,8 +15,9 @@ from storage_core.log.log_state import LogState, ScheduledDeletion
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from storage_core.log.clock import Clock
     from storage_core.log.log_deletion import DeletedLogs
-    from storage_core.log.root_checkpoints import RootCheckpoints
+    from storage_core.log.log_root import RootCheckpoints
 
 
 _log = logging.getLogger(__name__)
@@ -34,22 +34,6 @@ _MIN_WAIT_SECONDS: Final = 0.01
 _MAX_WAIT_SECONDS: Final = 1.0
 _MIN_FLUSH_WAIT_SECONDS: Final = 0.005
 _MAX_FLUSH_WAIT_SECONDS: Final = 60.0
-
-
-class Clock(Protocol):
-    """A clock, injected so that tests control the time."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970."""
-        ...
-
-
-class SystemClock:
-    """The clock of this machine."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from storage_core.log.append import (
     append_replicated,
     assign_epoch_start_offset,
 )
-from storage_core.log.cleaner_config import CleanerConfig, CleanerStatistics
 from storage_core.log.leader_epoch_cache import EpochEndOffset, end_offset_for, epoch_for_offset
 from storage_core.log.local_log import (
     delete_due_files,
@@ -27,7 +26,7 @@ from storage_core.log.local_log import (
     truncate_fully_and_start_at,
     truncate_to,
 )
-from storage_core.log.log_cleaner import LogCleaner
+from storage_core.log.log_cleaner import CleanerConfig, CleanerStatistics, LogCleaner
 from storage_core.log.log_read import (
     LogQueries,
     OffsetAndTimestamp,

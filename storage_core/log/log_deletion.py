@@ -25,7 +25,7 @@ from storage_core.log.local_log import announced_truncation
 
 if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
-    from storage_core.log.background import Clock
+    from storage_core.log.clock import Clock
     from storage_core.log.log_state import LogState
 
 _log = logging.getLogger(__name__)

@@ -27,21 +27,20 @@ from storage_core.errors import (
 from storage_core.filesystem import FileLock, FileSystem, OwningProcess
 from storage_core.log.background import (
     RETENTION_CHECK_INTERVAL_MS,
-    Clock,
     Housekeeping,
     PeriodicFlush,
     PeriodicTask,
     PeriodicTasks,
-    SystemClock,
     tasks_of_logs,
 )
-from storage_core.log.cleaner_config import CleanerConfig, CleanerStatistics
+from storage_core.log.clock import Clock, SystemClock
 from storage_core.log.log import Log
-from storage_core.log.log_cleaner import LogCleaner
+from storage_core.log.log_cleaner import CleanerConfig, CleanerStatistics, LogCleaner
 from storage_core.log.log_cleaner_manager import find_first_dirty_offset
 from storage_core.log.log_deletion import DeletedLogs, delete_log
 from storage_core.log.log_root import (
     LogRoot,
+    RootCheckpoints,
     check_recovery,
     choose_topic_id,
     close_logs,
@@ -53,8 +52,8 @@ from storage_core.log.log_root import (
     partitions_to_load,
     remove_temporary_files,
 )
+from storage_core.log.log_state import CleanerCheckpoint
 from storage_core.log.retention import apply_retention_to_all
-from storage_core.log.root_checkpoints import CleanerCheckpoint, RootCheckpoints
 from storage_core.log_config import LogConfig, altered_config
 from storage_core.options.values import path_of
 

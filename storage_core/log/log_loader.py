@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
-    from storage_core.log.background import Clock
+    from storage_core.log.clock import Clock
     from storage_core.log_config import LogConfig
     from storage_core.record.batch_window import BatchWindow
     from storage_core.segment.segment_recovery import RecoveredSegment

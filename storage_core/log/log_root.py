@@ -6,6 +6,7 @@ import base64
 import contextlib
 import logging
 import os
+import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,10 +15,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
     PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
     read_partition_metadata,
     write_clean_shutdown_file,
+    write_offset_checkpoint,
     write_partition_metadata,
 )
 from storage_core.checkpoint.partition_files import is_topic_id
@@ -51,13 +56,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from storage_core.filesystem import DirectoryEntry, FileSystem
-    from storage_core.log.background import Clock
+    from storage_core.log.clock import Clock
     from storage_core.log.log_state import LogState
-    from storage_core.log.root_checkpoints import RootCheckpoints
     from storage_core.log_config import LogConfig
 
 
 _log = logging.getLogger(__name__)
+_CHECKPOINT_INTERVAL_MS: Final = 60_000
+"""Kafka's ``log.flush.offset.checkpoint.interval.ms``."""
 _ID_CHARACTERS: Final = 22
 _MAX_THREADS: Final = 8
 # From this number on, logs are closed in parallel.
@@ -74,6 +80,55 @@ class LogRoot:
     path: str
     clock: Clock
     config_of: Callable[[str], LogConfig]
+
+
+class RootCheckpoints:
+    """The checkpoints of one log directory. Thread-safe.
+
+    Attributes:
+        states: The logs, by topic and partition.
+    """
+
+    def __init__(self, filesystem: FileSystem, path: str, clock: Clock) -> None:
+        self.states: dict[tuple[str, int], LogState] = {}
+        self._filesystem = filesystem
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._written_ms = clock.now_ms()
+        # The contents of each file, so that only changes are written.
+        self._written: dict[str, dict[tuple[str, int], int]] = {}
+
+    def write(self) -> None:
+        """Write what has changed of recovery points, log starts above the first segment, and high watermarks."""
+        with self._lock:
+            states = dict(self.states)
+            views = {key: state.view for key, state in states.items()}
+            starts = {
+                key: view.offsets.log_start_offset
+                for key, view in views.items()
+                if view.offsets.log_start_offset > view.segments[0].base_offset
+            }
+            starts.update(
+                (key, state.restarts_at) for key, state in states.items() if state.restarts_at is not None
+            )
+            self._write(LOG_START_OFFSET_CHECKPOINT, starts)
+            high_watermarks = {key: view.offsets.high_watermark for key, view in views.items()}
+            self._write(REPLICATION_OFFSET_CHECKPOINT, high_watermarks)
+            # Last: once it no longer lists a deleted log, neither do the others.
+            recovery_points = {key: view.offsets.recovery_point for key, view in views.items()}
+            self._write(RECOVERY_POINT_CHECKPOINT, recovery_points)
+            self._written_ms = self._clock.now_ms()
+
+    def write_if_due(self) -> None:
+        """Write them if they were last written a minute ago."""
+        if self._clock.now_ms() - self._written_ms >= _CHECKPOINT_INTERVAL_MS:
+            self.write()
+
+    def _write(self, file_name: str, offsets: dict[tuple[str, int], int]) -> None:
+        if self._written.get(file_name) != offsets:
+            write_offset_checkpoint(self._filesystem, os.path.join(self._path, file_name), offsets)
+            self._written[file_name] = offsets
 
 
 def make_root(filesystem: FileSystem, path: str) -> None:

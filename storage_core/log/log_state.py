@@ -11,6 +11,8 @@ watermark stays between the two, and the recovery point at or below the log end.
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from contextlib import contextmanager
@@ -18,11 +20,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
+from storage_core.checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog, Segments
 from storage_core.directory.segment_listing import FileNames, SegmentListing
 from storage_core.directory.visibility import Visibility
 from storage_core.errors import (
     AppendError,
+    CorruptCheckpointError,
     LogClosedError,
     LogFailedError,
     NotWritableError,
@@ -42,21 +50,73 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from storage_core.checkpoint.truncations_file import TruncationsFile
-    from storage_core.log.background import Clock
+    from storage_core.log.clock import Clock
     from storage_core.log.leader_epoch_cache import LeaderEpochCache
     from storage_core.log.log_segments import LogSegments
     from storage_core.log.producer_state_manager import ProducerStateManager
-    from storage_core.log.root_checkpoints import CleanerCheckpoint
-    from storage_core.log.transaction import Transaction
     from storage_core.log_config import LogConfig
     from storage_core.segment.log_segment import LogSegment
 
+_log = logging.getLogger(__name__)
 # Errors raised before anything changes: they do not fail the log.
 _REFUSALS = (AppendError, NotWritableError, OffsetOutOfRangeError, OptionError)
 # A flush may be faster than many threads. The flushing thread waits for those that came the last time, but for at most
 # this long, and not if no thread at all has come for the second one.
 _LONGEST_WAIT_SECONDS: Final = 0.005
 _LONGEST_SILENCE_SECONDS: Final = 0.0005
+
+
+class CleanerCheckpoint:
+    """The first offset of each log that was not cleaned yet: ``cleaner-offset-checkpoint``. Thread-safe.
+
+    The file is read on the first use; no other process writes it afterwards. Entries of logs that are not among
+    ``logs``, which may grow, are dropped.
+    """
+
+    def __init__(self, filesystem: FileSystem, path: str, logs: Collection[tuple[str, int]]) -> None:
+        self._filesystem = filesystem
+        self._path = os.path.join(path, CLEANER_OFFSET_CHECKPOINT)
+        self._logs = logs
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, int], int] | None = None
+
+    def offset(self, topic_partition: tuple[str, int]) -> int | None:
+        """The offset up to which a log was cleaned; None if it never was."""
+        with self._lock:
+            return self._load().get(topic_partition)
+
+    def update(self, topic_partition: tuple[str, int], offset: int) -> None:
+        """Set the offset up to which a log was cleaned."""
+        with self._lock:
+            if self._load().get(topic_partition) != offset:
+                self._write({**self._load(), topic_partition: offset})
+
+    def lower(self, topic_partition: tuple[str, int], offset: int) -> None:
+        """Lower the offset of a log before a truncation: records appended later are dirty."""
+        with self._lock:
+            if self._load().get(topic_partition, offset) > offset:
+                self._write({**self._load(), topic_partition: offset})
+
+    def forget(self, topic_partition: tuple[str, int]) -> None:
+        """Remove the entry of a log."""
+        with self._lock:
+            if topic_partition in self._load():
+                self._write({key: value for key, value in self._load().items() if key != topic_partition})
+
+    def _load(self) -> dict[tuple[str, int], int]:
+        if self._known is None:
+            try:
+                self._known = read_offset_checkpoint(self._filesystem, self._path)
+            except CorruptCheckpointError as error:
+                # Cleaning clean segments again does no harm.
+                _log.warning("All logs count as dirty: %s", error)
+                self._known = {}
+        return self._known
+
+    def _write(self, offsets: dict[tuple[str, int], int]) -> None:
+        kept = {key: offset for key, offset in offsets.items() if key in self._logs}
+        write_offset_checkpoint(self._filesystem, self._path, kept)
+        self._known = kept
 
 
 class CleaningState:
@@ -289,7 +349,7 @@ class LogState:
         restarts_at: Where the log restarts while all its segments are being replaced. Until the new segment exists, no
             file name has this offset.
         scheduled_deletions: Files to delete later.
-        current_transactions: The latest unfinished transaction of each producer id in this process.
+        current_transactions: The latest unfinished `Transaction` of each producer id in this process.
         failure: What made the log fail: nothing has been written since.
         config_altered: Called after the configuration was altered.
         checkpoint: Writes the checkpoints of the log directory.
@@ -317,7 +377,7 @@ class LogState:
     unflushed_directory: bool = True
     restarts_at: int | None = None
     scheduled_deletions: list[ScheduledDeletion] = field(default_factory=list)
-    current_transactions: WeakValueDictionary[int, Transaction] = field(default_factory=WeakValueDictionary)
+    current_transactions: WeakValueDictionary[int, object] = field(default_factory=WeakValueDictionary)
     failure: BaseException | None = None
     is_closed: bool = False
     is_deleted: bool = False

@@ -17,8 +17,8 @@ from storage_core.log.local_log import remove_below_log_start, roll, segments_be
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from storage_core.log.log_root import RootCheckpoints
     from storage_core.log.log_state import LogState
-    from storage_core.log.root_checkpoints import RootCheckpoints
     from storage_core.segment.log_segment import LogSegment
 
 

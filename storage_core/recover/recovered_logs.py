@@ -18,10 +18,9 @@ from storage_core.checkpoint import (
 from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.errors import CorruptCheckpointError, StorageError
-from storage_core.log.background import SystemClock
-from storage_core.log.log_root import LogRoot, close_logs, load_logs
+from storage_core.log.clock import SystemClock
+from storage_core.log.log_root import LogRoot, RootCheckpoints, close_logs, load_logs
 from storage_core.log.recovery_check import list_regular_files, log_base_offsets, segments_to_recover
-from storage_core.log.root_checkpoints import RootCheckpoints
 from storage_core.log_config import LogConfig
 from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
 from storage_core.recover.recovery_plan import PartitionPlan

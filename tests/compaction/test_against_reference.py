@@ -17,8 +17,8 @@ from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 from storage_core import LogConfig, LogDirectory
+from storage_core.log import CleanerConfig
 from storage_core.log import log_cleaner as cleaning_pass
-from storage_core.log.cleaner_config import CleanerConfig
 from tests.compaction import reference_cleaner
 from tests.compaction.plain_batches import PlainSegment, encode, read_segments
 from tests.compaction.random_logs import ACTIONS, START_MS, LogWriter

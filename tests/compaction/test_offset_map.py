@@ -127,6 +127,6 @@ def test_offsets_have_63_bits(offset):
     ("memory_bytes", "load_factor"), [(24, 0.9), (0, 0.9), (48, 0.5), (2400, 0.0), (2400, 1.5)]
 )
 def test_a_map_without_room_for_two_keys_is_refused(memory_bytes, load_factor):
-    with pytest.raises(OptionError, match="memory for more than one key") as raised:
+    with pytest.raises(OptionError, match="too small for two") as raised:
         OffsetMap(memory_bytes, load_factor)
     assert "log.cleaner.dedupe.buffer.size" in str(raised.value)

@@ -18,7 +18,7 @@ import sys
 import pyarrow as pa
 
 from storage_core import LogConfig, LogDirectory
-from storage_core.log.cleaner_config import CleanerConfig
+from storage_core.log import CleanerConfig
 from tests.faults.session import TOPIC
 
 KEEPER_CONFIG = LogConfig(

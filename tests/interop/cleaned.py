@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage_core import LogDirectory
-from storage_core.log.cleaner_config import CleanerConfig
+from storage_core.log import CleanerConfig
 from tests.interop.aged import CLEANER_SETTINGS, UNCLEANABLE, WRITING, Aged, consume_all, copy_root
 from tests.interop.broker import KafkaBroker
 from tests.interop.broker_start import BrokerStart

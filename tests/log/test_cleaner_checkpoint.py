@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.filesystem import FileSystem
-from storage_core.log.root_checkpoints import CleanerCheckpoint
+from storage_core.log.log_state import CleanerCheckpoint
 from tests.log.logs import append, open_directory, small, table, value
 
 ORDERS, CLICKS = ("orders", 0), ("clicks", 3)

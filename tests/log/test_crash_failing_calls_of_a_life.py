@@ -20,7 +20,7 @@ import pytest
 
 from storage_core import LogConfig, LogDirectory
 from storage_core.errors import SegmentLogError
-from storage_core.log.cleaner_config import CleanerConfig
+from storage_core.log import CleanerConfig
 from tests.damage.campaign import fast_folder
 from tests.descriptors import open_below
 from tests.faults.counting import cases

@@ -14,7 +14,7 @@ import pytest
 
 from storage_core import LogConfig, LogDirectory
 from storage_core.errors import CorruptError, RecoveryWouldDiscardError, SegmentLogError
-from storage_core.log.cleaner_config import CleanerConfig
+from storage_core.log import CleanerConfig
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem
 from tests.faults.session import ROOT, TOPIC, StillClock

@@ -12,7 +12,7 @@ import pytest
 from storage_core import LogConfig, LogDirectory
 from storage_core.errors import LogDirectoryLockedError, LogForkedError
 from storage_core.filesystem import FileSystem
-from storage_core.log.cleaner_config import CleanerConfig
+from storage_core.log import CleanerConfig
 from storage_core.record.record_batches import ProducerSequence
 from tests.faults.forked import in_child
 from tests.faults.observed_filesystem import ObservedFileSystem

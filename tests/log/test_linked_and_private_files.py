@@ -16,7 +16,7 @@ from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.errors import SegmentLogError
 from storage_core.filesystem import FileSystem
 from storage_core.filesystem.file_system import TEMPORARY_FILE
-from storage_core.log.cleaner_config import CleanerConfig
+from storage_core.log import CleanerConfig
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
 
 

@@ -20,7 +20,7 @@ from storage_core.errors import (
 )
 from storage_core.log import local_log as replace_segments
 from storage_core.log import log_cleaner
-from storage_core.log.root_checkpoints import CleanerCheckpoint
+from storage_core.log.log_state import CleanerCheckpoint
 from storage_core.segment.file_records import LogFile
 from tests.log.cleaning import compacted, latest, put, records, unfinished_files
 from tests.log.logs import NOW_MS, crash, flip, name, names, open_directory, small, table, unclean

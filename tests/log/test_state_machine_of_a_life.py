@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from storage_core import LogConfig, LogDirectory
 from storage_core.errors import RecoveryWouldDiscardError
-from storage_core.log.cleaner_config import CleanerConfig
+from storage_core.log import CleanerConfig
 from tests.compaction.plain_batches import PlainBatch, batches_of
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem
