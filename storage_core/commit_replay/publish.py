@@ -59,7 +59,7 @@ _MAX_SNAPSHOT_BYTES: Final = 16 * 1024 * 1024
 
 
 def lost_staged_file(path: str) -> CorruptError:
-    """The error for a staged file that is missing, so that the commit cannot be completed."""
+    """Make the error for a staged file that is missing, so that the commit cannot be completed."""
     job_id = job_of(os.path.basename(path)) or "?"
     return CorruptError(
         f"Expected a staged file that the interrupted commit of job {job_id} needs, found none: it has been deleted. "
@@ -126,7 +126,7 @@ class PartitionPublisher:
         return [*dict.fromkeys(written), self.directory] if written or self.partition.operations else []
 
     def append(self, operation: AppendOperation) -> list[str]:
-        """Truncate a segment's files to their journalled sizes and append to them; return the files to flush.
+        """Truncate a segment's files to their journalled sizes, append to them, and return the files to flush.
 
         Raises:
             CorruptError: A file is shorter than the journal says, or a staged batch is damaged.
@@ -274,7 +274,7 @@ def flush_published(filesystem: FileSystem, paths: list[str]) -> None:
 
 
 def is_published_copy(filesystem: FileSystem, stem: str, target: str) -> bool:
-    """Whether a log file that has content, and is not a link to the staged one, takes the segment's place.
+    """Return True if a log file that is not a link to the staged one takes the segment's place, with content.
 
     ``stem`` and ``target`` are the paths of the staged segment and of its place in the log, without suffix.
     """
@@ -331,7 +331,7 @@ def _open_staged(filesystem: FileSystem, path: str) -> OpenFile:
 
 
 def _joined(parts: Iterable[BatchHeads]) -> Iterator[BatchHeads]:
-    """The same batches in larger parts, because adding to the indexes costs the same for one batch as for many."""
+    """Join batches to larger parts, because adding to the indexes costs the same for one batch as for many."""
     pending: list[BatchHeads] = []
     count = 0
     for heads in parts:
@@ -347,7 +347,7 @@ def _joined(parts: Iterable[BatchHeads]) -> Iterator[BatchHeads]:
 def open_truncated(
     filesystem: FileSystem, path: str, size_bytes: int, *, is_linked: bool = False
 ) -> WritableFile:
-    """Open a file, which must not be shorter, and truncate it to a size; a file of size 0 is created."""
+    """Open a file, which must not be shorter, and truncate it to a size. A file of size 0 is created."""
     file = filesystem.open_for_writing(path, create=size_bytes == 0)
     if is_linked:
         file.keep_links()

@@ -154,7 +154,7 @@ def note_unflushed(filesystem: FileSystem, root: str, generation: int) -> None:
 
 
 def is_as_left_unflushed(filesystem: FileSystem, root: str, generation: int) -> bool:
-    """Whether a commit without flush has left the root as it is now, since the machine was booted."""
+    """Return True if a commit without flush has left the root as it is now, since the machine was booted."""
     try:
         data = filesystem.read_file(os.path.join(root, UNFLUSHED_FILE), _LIMIT_BYTES)
     except LogDirectoryError:
@@ -179,7 +179,11 @@ def _note(filesystem: FileSystem, root: str, generation: int) -> bytes | None:
 
 
 def _boot_id_of_machine(filesystem: FileSystem) -> str | None:
-    """The id that Linux draws when it boots; None on other systems."""
+    """Read the id that Linux draws when it boots.
+
+    Returns:
+        The id, or None on other systems.
+    """
     try:
         with filesystem.open(_BOOT_ID_FILE) as file:
             data = file.read_at(_LONGEST_BOOT_ID_BYTES, 0).strip()
@@ -189,7 +193,7 @@ def _boot_id_of_machine(filesystem: FileSystem) -> str | None:
 
 
 def can_complete(filesystem: FileSystem, root: str, journal: CommitJournal) -> bool:
-    """Whether a commit without flush can still be completed: all batches are intact, and no others were written.
+    """Return True if a commit without flush can be completed: all batches are intact, and no others were written.
 
     After a power cut, some of them may be torn or missing. All bytes are read and all CRCs checked.
     """
@@ -229,7 +233,7 @@ class _CompletionCheck:
         self._require_no_later_appends()
 
     def _link(self, operation: LinkOperation) -> None:
-        """The staged segment, or its published copy, has its batches at their offsets, and both indexes."""
+        """Check that the staged segment, or its published copy, has its batches at their offsets, and both indexes."""
         target = f"{self._directory}/{operation.base_offset:020d}"
         stem = f"{self.root}/{operation.file}"
         is_copy = is_published_copy(self.filesystem, stem, target)
@@ -257,7 +261,7 @@ class _CompletionCheck:
         self._linked[operation.base_offset] = paths
 
     def _append(self, operation: AppendOperation) -> None:
-        """The ranges are intact, and so is the segment that they are appended to."""
+        """Check that the ranges are intact, and the segment that they are appended to."""
         segment = operation.segment_base_offset
         linked = self._linked.get(segment)
         stem = f"{self._directory}/{segment:020d}"
@@ -292,7 +296,7 @@ class _CompletionCheck:
             raise CorruptError(f"Expected at least {size_bytes} bytes.", path=path)
 
     def _require_no_later_appends(self) -> None:
-        """A power cut may bring back the journal of a completed job, after which others have appended."""
+        """Check that nobody has appended since: a power cut may bring back the journal of a completed job."""
         if self.filesystem.status(self._directory) is None:
             return
         for entry in self.filesystem.list_directory(self._directory):
@@ -325,7 +329,7 @@ def _batches(file: OpenFile, start_bytes: int, end_bytes: int, next_offset: int)
 
 
 def _next_offset(path: str, batches: RecordBatches, next_offset: int, *, has_gaps: bool) -> int:
-    """The offset after some batches, which follow on ``next_offset`` or, with gaps, come after it."""
+    """Return the offset after some batches, which follow on ``next_offset`` or, with gaps, come after it."""
     gaps = batches.headers["base_offset"] - np.append(next_offset, batches.last_offsets[:-1] + 1)
     if (gaps < 0).any() or (gaps.any() and not has_gaps):
         raise CorruptError("Expected batches with other offsets.", path=path)
@@ -333,7 +337,7 @@ def _next_offset(path: str, batches: RecordBatches, next_offset: int, *, has_gap
 
 
 def has_unfinished_commit(filesystem: FileSystem, root: str) -> bool:
-    """Whether a commit is running in a log directory, or was interrupted there."""
+    """Return True if a commit is running in a log directory, or was interrupted there."""
     return any(
         filesystem.status(os.path.join(root, name)) is not None
         for name in (COMMIT_IN_PROGRESS, COMMIT_JOURNAL)
@@ -410,7 +414,11 @@ class _CommitReplay:
     has_interlock: bool
 
     def run(self, config_of: Callable[[str], LogConfig], threads: int, *, is_fresh: bool) -> bool:
-        """Complete the commit; False if it had to be given up. A fresh one was prepared by this process."""
+        """Complete the commit, which is fresh if this process has prepared it.
+
+        Returns:
+            False if the commit had to be given up.
+        """
         filesystem, root, journal = self.filesystem, self.root, self.journal
         # All of them before the first change.
         for partition in journal.partitions:

@@ -63,7 +63,7 @@ class BatchHeads:
 
     @property
     def sizes_bytes(self) -> _Int64Array:
-        """Per batch, its size."""
+        """The size of each batch."""
         sizes: _Int64Array = self.headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
         return sizes
 
@@ -90,18 +90,18 @@ class BatchHeads:
 
     @property
     def last_offsets(self) -> _Int64Array:
-        """Per batch, its last offset."""
+        """The last offset of each batch."""
         offsets: _Int64Array = self.headers["base_offset"].astype(np.int64)
         offsets += self.headers["last_offset_delta"]
         return offsets
 
     @property
     def offset_count(self) -> int:
-        """How many offsets the batches span, without gaps between them."""
+        """The number of offsets that the batches span, without gaps between them."""
         return int(self.headers["last_offset_delta"].sum(dtype=np.int64)) + len(self.headers)
 
     def placed(self, base_offset: int | None, leader_epoch: int) -> BatchHeads:
-        """The same batches with a leader epoch and consecutive offsets; None: with the offsets that they have."""
+        """Return the batches with a leader epoch and consecutive offsets; None keeps the offsets that they have."""
         headers = self.headers.copy()
         headers["leader_epoch"] = leader_epoch
         if base_offset is not None:
@@ -110,11 +110,11 @@ class BatchHeads:
         return BatchHeads(self.positions_bytes, headers)
 
     def moved(self, by_bytes: int) -> BatchHeads:
-        """The same batches at positions shifted by a number of bytes."""
+        """Return the same batches at positions shifted by a number of bytes."""
         return BatchHeads(self.positions_bytes + by_bytes, self.headers)
 
     def places(self) -> bytes:
-        """The first `PLACE_BYTES` of each header, back to back."""
+        """Return the first `PLACE_BYTES` of each header, back to back."""
         rows = np.frombuffer(self.headers.tobytes(), np.uint8).reshape(-1, HEADER_SIZE_BYTES)
         return rows[:, :PLACE_BYTES].tobytes()
 
@@ -155,7 +155,7 @@ def batch_heads(file: OpenFile | WritableFile, start_bytes: int, end_bytes: int)
 
 
 def fingerprint(heads: Iterable[BatchHeads], found: int = 0) -> int:
-    """The fingerprint of batches (see `batch_fingerprint`); ``found`` is that of the batches before them."""
+    """Return the fingerprint of batches, continuing from ``found``, that of the batches before them."""
     for each in heads:
         found = batch_fingerprint(each.headers, found)
     return found

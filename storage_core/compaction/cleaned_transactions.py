@@ -1,4 +1,4 @@
-"""Which transactions the cleaned batches belong to (Kafka's ``CleanedTransactionMetadata``).
+"""The transactions that the cleaned batches belong to (Kafka's ``CleanedTransactionMetadata``).
 
 Data of an aborted transaction may be discarded at once. A marker may be discarded once its transaction has no data
 before it: one pass removes the data, a later one the marker. An abort marker that is retained keeps its entry in the
@@ -124,7 +124,7 @@ class CleanedTransactions:
             first = last
 
     def _is_aborted(self, producer_id: int) -> bool:
-        """Whether a producer's data is aborted here, and note that its transaction has data."""
+        """Return True if a producer's data is aborted here, and note that its transaction has data."""
         if producer_id in self._aborted:
             self._aborted_with_data.add(producer_id)
             return True
@@ -153,7 +153,11 @@ class CleanedTransactions:
 def read_transactions(
     window: BatchWindow, transactions: CleanedTransactions
 ) -> tuple[_BoolArray, list[AbortedTransaction]]:
-    """Advance over a window; returns the result of `CleanedTransactions.discardable`."""
+    """Advance over a window.
+
+    Returns:
+        The same as `CleanedTransactions.discardable`.
+    """
     attributes = window.headers["attributes"]
     indexes = np.flatnonzero(attributes & (TRANSACTIONAL_FLAG | CONTROL_FLAG))
     headers = window.headers.take(indexes)
@@ -169,7 +173,11 @@ def read_transactions(
 
 
 def _control_types(window: BatchWindow, indexes: _Int64Array) -> dict[int, ControlType | None]:
-    """By index, the type of the first record of a control batch; None if it has no record."""
+    """Read the type of the first record of each control batch.
+
+    Returns:
+        The types by index; None for a batch without records.
+    """
     types: dict[int, ControlType | None] = dict.fromkeys(indexes.tolist())
     indexes = indexes[window.headers["record_count"][indexes] > 0]
     if not len(indexes):
@@ -199,7 +207,7 @@ def _fail_control(window: BatchWindow, index: int) -> None:
 
 
 def last_offsets_of(window: BatchWindow) -> _Int64Array:
-    """Per batch, its last offset."""
+    """Return the last offset of each batch."""
     last_offsets: _Int64Array = window.headers["base_offset"].astype(np.int64)
     last_offsets += window.headers["last_offset_delta"]
     return last_offsets

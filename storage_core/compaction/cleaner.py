@@ -72,7 +72,7 @@ class LastRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CleanRules:
-    """What decides about retention, besides the offset map and the transactions.
+    """The rules of retention, besides the offset map and the transactions.
 
     Attributes:
         now_ms: The time of the pass.
@@ -217,7 +217,7 @@ class ActiveProducers:
         self._epochs = np.array([last.producer_epoch for last in known], np.int64)
 
     def last_batches(self, headers: npt.NDArray[Any], last_offsets: _Int64Array) -> _BoolArray:
-        """Per batch, whether it has the last record of its producer: its last data, or else its last marker."""
+        """Return True for each batch with the last record of its producer: its last data, or else its last marker."""
         is_last = np.zeros(len(headers), np.bool_)
         producer_ids = headers["producer_id"].astype(np.int64)
         rows = np.flatnonzero(producer_ids >= 0)
@@ -263,7 +263,7 @@ def retained_records(
     now_ms: int,
     keeps_legacy_tombstones: bool,
 ) -> _BoolArray:
-    """Per record of batches that are not discarded as a whole, whether it is retained (``shouldRetainRecord``).
+    """Return True for each retained record of batches that are not discarded as a whole (``shouldRetainRecord``).
 
     A record without a key is discarded, unless it is a control record or the map does not cover its offset.
 
@@ -488,7 +488,10 @@ class _MapBuilder:
         self._raise_latest_offset(int(last_offsets[-1]))
 
     def _end_before(self, offset: int, last_offsets: _Int64Array) -> None:
-        """The map had no room for the record at an offset. It covers the last key added, and all batches before it."""
+        """End the map before a record that it had no room for.
+
+        It then covers the last key added, and all batches before it.
+        """
         number = int(last_offsets.searchsorted(offset))
         if number:
             self._raise_latest_offset(int(last_offsets[number - 1]))

@@ -77,7 +77,7 @@ class KeyHash:
         self._multipliers: _UInt64Array = np.frombuffer(drawn, "<u8").reshape(_MULTIPLIERS, _LANES)
 
     def hash_slices(self, buffer: _Bytes, slices: Slices) -> tuple[_UInt64Array, _UInt64Array]:
-        """The two halves of each slice's hash. The slices are within the buffer, and none is null."""
+        """Hash slices of the buffer, none of which is null, and return the two halves of each slice's hash."""
         count = len(slices.starts)
         halves = np.empty((2, count), np.uint64)
         for first in range(0, count, _HASHED_ROWS):
@@ -142,7 +142,7 @@ class KeyHash:
 
 
 def _words(buffer: _Bytes, starts: _Int64Array, word_count: int) -> npt.NDArray[np.uint32]:
-    """A number of words from each position on, padded with zeros after the end of the buffer."""
+    """Read a number of words from each position on, padded with zeros after the end of the buffer."""
     size_bytes = word_count * _WORD_BYTES
     if not size_bytes:
         return np.empty((len(starts), 0), np.uint32)
@@ -225,7 +225,11 @@ class OffsetMap:
         return taken
 
     def get_many(self, buffer: _Bytes, keys: Slices) -> _Int64Array:
-        """The offset of each key, none of which is null; -1 for a missing key."""
+        """Look up the offset of each key, none of which is null.
+
+        Returns:
+            The offsets; -1 for a missing key.
+        """
         low, high = self._hash.hash_slices(buffer, keys)
         offsets = np.empty(len(low), np.int64)
         for first in range(0, len(low), _ROWS):
@@ -278,7 +282,7 @@ class OffsetMap:
             places = self._next(places[continues], steps)
 
     def _fitting(self, low: _UInt64Array, high: _UInt64Array) -> int:
-        """How many of the keys fit before the map is full."""
+        """Count the keys that fit before the map is full."""
         room = self.limit - self.size
         new = np.flatnonzero(self._get(low, high) < 0)
         new = new[np.lexsort((high[new], low[new]))]
@@ -289,7 +293,7 @@ class OffsetMap:
         return int(firsts[room - 1]) + 1 if len(firsts) >= room else len(low)
 
     def _probe(self, low: _UInt64Array, high: _UInt64Array) -> tuple[_Int64Array, _Int64Array]:
-        """The first slot of each key, and the step to its next slots."""
+        """Return the first slot of each key, and the step to its next slots."""
         places = (low % np.uint64(self._slot_count)).view(np.int64)
         steps = (high % np.uint64(self._slot_count - 1)).view(np.int64)
         steps += 1
@@ -302,7 +306,7 @@ class OffsetMap:
 
 
 def _prime_above(number: int) -> int:
-    """The smallest prime above a number."""
+    """Return the smallest prime above a number."""
     candidate = max(number + 1, 3) | 1
     while any(candidate % divisor == 0 for divisor in range(3, isqrt(candidate) + 1, 2)):
         candidate += 2

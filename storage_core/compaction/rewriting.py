@@ -81,7 +81,7 @@ class RetainedRecords:
 
     @property
     def first_rows(self) -> _Int64Array:
-        """Per batch, the number of its first record."""
+        """The number of the first record of each batch."""
         rows: _Int64Array = np.cumsum(self.counts) - self.counts
         return rows
 
@@ -95,7 +95,7 @@ class RetainedRecordEncoder:
     def message_tails(
         self, buffer: _Bytes, columns: RecordColumns, rows: _Int64Array, offset_deltas: _Int64Array
     ) -> tuple[_Bytes, Slices]:
-        """The bytes after the timestamp delta of messages of formats v0 and v1 when they become records."""
+        """Return the bytes after the timestamp delta of messages of formats v0 and v1 that become records."""
         keys, values = columns.keys, columns.values
         assert keys is not None and values is not None  # noqa: S101, PT018  (requested above)
         key_lengths, value_lengths = np.maximum(keys.lengths[rows], -1), np.maximum(values.lengths[rows], -1)
@@ -151,7 +151,7 @@ class RetainedRecordEncoder:
 
 
 def _one_by_one(retained: RetainedRecords, deltas: _Int64Array) -> tuple[memoryview, _Int64Array]:
-    """The same for timestamps too far apart for `varint_words`."""
+    """Do the same for timestamps too far apart for `varint_words`."""
     view = retained.buffer.data
     starts, lengths = retained.tails.starts.tolist(), retained.tails.lengths.tolist()
     records = []
@@ -303,7 +303,7 @@ class SectionRewriter:
 
 
 def emptied_headers(headers: _Rows) -> _Rows:
-    """The headers of batches that are retained without records."""
+    """Return the headers of batches that are retained without records."""
     empty = headers.copy()
     empty["magic"] = MAGIC_V2
     empty["batch_length"] = _LENGTH_WITHOUT_RECORDS
@@ -375,7 +375,11 @@ class WindowOutput:
         self.add_rewritten(indexes, headers, [b""] * len(indexes))
 
     def take(self, end_index: int) -> OutputBatches | None:
-        """Remove and return the collected batches, all of which are before ``end_index``; None without any."""
+        """Remove the collected batches, all of which are before ``end_index``.
+
+        Returns:
+            The batches, or None without any.
+        """
         empty_count = int(self._empty.searchsorted(end_index))
         self.add_empty(self._empty[:empty_count], self._empty_headers[:empty_count])
         self._empty, self._empty_headers = self._empty[empty_count:], self._empty_headers[empty_count:]
@@ -394,7 +398,7 @@ class WindowOutput:
         return OutputBatches(headers.take(order), ordered)
 
     def _unchanged_runs(self, indexes: _Int64Array) -> dict[int, tuple[BytesLike, ...]]:
-        """The bytes of each run of adjacent batches, by the number of its first batch."""
+        """Return the bytes of each run of adjacent batches, by the number of its first batch."""
         if not len(indexes):
             return {}
         window = self._window

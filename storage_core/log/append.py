@@ -104,7 +104,7 @@ def append_records(
     is_transactional: bool = False,
     check: Callable[[], None] | None = None,
 ) -> AppendInfo:
-    """Append records; see `Log.append`. The log is not locked.
+    """Append records, as `Log.append` does. The log is not locked.
 
     ``check`` is called with the log locked, and may reject the append by raising an error.
     """
@@ -146,7 +146,7 @@ def append_client_batches(
     leader_epoch: int | None = None,
     origin: AppendOrigin = "client",
 ) -> AppendInfo:
-    """Append batches of a producer or a coordinator; see `Log.append_as_leader`."""
+    """Append batches of a producer or a coordinator, as `Log.append_as_leader` does."""
     check_origin(origin)
     now_ms = state.clock.now_ms()
 
@@ -222,7 +222,7 @@ def append_marker(
     coordinator_epoch: int = 0,
     transaction_version: int = 1,
 ) -> AppendInfo:
-    """Append the marker that ends a producer's transaction, if it has one; see `Log.end_transaction`.
+    """Append the marker that ends a producer's transaction, as `Log.end_transaction` does.
 
     The log is locked.
     """
@@ -251,7 +251,7 @@ def append_marker(
 
 
 def assign_epoch_start_offset(state: LogState, leader_epoch: int) -> int:
-    """Begin a leader epoch at the log end, before its first batch; see `Log.assign_epoch_start_offset`."""
+    """Begin a leader epoch at the log end, before its first batch, and return its start offset."""
     epoch = _epoch(state, leader_epoch)
     state.leader_epochs.assign(epoch, state.offsets.log_end_offset)
     return state.leader_epochs.entries[-1].start_offset
@@ -381,7 +381,7 @@ def _checked(
 
 
 def _is_surely_small(records: pa.Table | pa.RecordBatch, config: LogConfig) -> bool:
-    """Whether the lengths of keys and values prove that no record makes a batch too large."""
+    """Return True if the lengths of keys and values prove that no record makes a batch too large."""
     if "headers" in records.schema.names:
         return False
     length_bytes = sum(
@@ -450,7 +450,7 @@ def _make_room(state: LogState, batches: RecordBatches, now_ms: int) -> int:
 
 
 def _count_that_fits(state: LogState, batches: RecordBatches) -> int:
-    """How many of the batches, at least one, fit ``segment.bytes`` and the indexes of the active segment."""
+    """Count the batches, at least one, that fit ``segment.bytes`` and the indexes of the active segment."""
     segment = state.segments.active
     room_bytes = state.config.max_segment_bytes - segment.size_bytes
     count = int(np.searchsorted(batches.sizes_bytes.cumsum(), room_bytes, side="right"))

@@ -79,7 +79,7 @@ class PeriodicTasks:
                 self._due_ms[number] = self._clock.now_ms() + task.interval_ms
 
     def wait_seconds(self) -> float:
-        """The time until the next task is due, within bounds."""
+        """Return the time until the next task is due, within bounds."""
         now_ms = self._clock.now_ms()
         # If the clock was set back, no task is delayed by more than its interval.
         self._due_ms = [
@@ -131,7 +131,9 @@ def tasks_of_logs(
     apply_retention: Callable[[], object],
     retention_check_interval_ms: int,
 ) -> list[PeriodicTask]:
-    """The periodic tasks of a log directory; ``apply_retention`` deletes old segments.
+    """Make the periodic tasks of a log directory.
+
+    ``apply_retention`` deletes old segments.
 
     Raises:
         OptionError: The interval is not positive.

@@ -55,7 +55,7 @@ class LeaderEpochCache:
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
-        """All epochs, ascending."""
+        """The epochs, ascending."""
         return self._entries
 
     @property
@@ -76,7 +76,9 @@ class LeaderEpochCache:
         self.flush()
 
     def assign_batches(self, headers: npt.NDArray[Any]) -> None:
-        """Assign the epoch of every batch of an append; a batch of an older format, without epochs, clears the cache.
+        """Assign the epoch of every batch of an append.
+
+        A batch of an older format, which has no epoch, clears the cache.
 
         Raises:
             ValueError: A batch of format v2 has no epoch.
@@ -114,7 +116,10 @@ class LeaderEpochCache:
             self.flush()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Remove the epochs that end at or before an offset; the epoch that holds the offset begins there."""
+        """Remove the epochs that end at or before an offset.
+
+        The epoch that holds the offset begins there.
+        """
         entries = self._entries
         count = bisect_right(entries, start_offset, key=_start_offset)
         if count == 0 or (count == 1 and entries[0].start_offset == start_offset):
@@ -156,10 +161,11 @@ class LeaderEpochCache:
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> EpochEndOffset:
-    """The latest epoch that a replica at ``epoch`` shares with this log, and its end; see `Log.end_offset_for_epoch`.
+    """Find the latest epoch that a replica at ``epoch`` shares with this log, and where that epoch ends.
 
-    -1 and -1 if ``epoch`` is undefined or above all known epochs; ``epoch`` and the start of the first known epoch if
-    it is below them.
+    Returns:
+        The epoch and its end offset; -1 and -1 if ``epoch`` is undefined or above all known epochs; ``epoch`` and the
+        start of the first known epoch if it is below all of them.
     """
     if epoch == _UNDEFINED_EPOCH:
         return EpochEndOffset(_UNDEFINED_EPOCH, _UNDEFINED_EPOCH_OFFSET)
@@ -172,13 +178,17 @@ def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: in
 
 
 def epoch_for_offset(entries: Sequence[EpochEntry], offset: int) -> int | None:
-    """The epoch of an offset, also one not yet written; None before all known epochs."""
+    """Find the leader epoch of an offset, which may be one that is not written yet.
+
+    Returns:
+        The epoch, or None before all known epochs.
+    """
     count = bisect_right(entries, offset, key=_start_offset)
     return entries[count - 1].epoch if count else None
 
 
 def _changes(values: npt.NDArray[Any]) -> list[int]:
-    """The start index of each run of equal values."""
+    """Return the start index of each run of equal values."""
     if len(values) < 2:  # noqa: PLR2004  (one batch, the usual append, is a run)
         return list(range(len(values)))
     is_start = np.ones(len(values), np.bool_)

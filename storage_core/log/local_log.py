@@ -138,7 +138,7 @@ def flush_if_due(state: LogState, now_ms: int) -> None:
 
 
 def is_flush_due(state: LogState, now_ms: int) -> bool:
-    """Whether ``flush.messages`` or ``flush.ms`` requires a flush."""
+    """Return True if ``flush.messages`` or ``flush.ms`` requires a flush."""
     offsets, config = state.offsets, state.config
     unflushed = offsets.log_end_offset - offsets.recovery_point
     return unflushed >= config.flush_messages or (
@@ -216,7 +216,7 @@ def delete_left_over_files(state: LogState, base_offset: int) -> None:
 
 
 def segments_below_log_start(state: LogState) -> list[LogSegment]:
-    """The segments that end at or below the log start offset; never the active one."""
+    """Return the inactive segments that end at or below the log start offset."""
     log_start_offset, segments = state.offsets.log_start_offset, state.segments.values()
     return [segment for segment, following in pairwise(segments) if following.base_offset <= log_start_offset]
 
@@ -236,7 +236,7 @@ def remove_below_log_start(state: LogState, segments: Sequence[LogSegment]) -> N
 
 
 def remove_segments(state: LogState, segments: Sequence[LogSegment]) -> None:
-    """Remove segments from the log; their files are deleted after ``file.delete.delay.ms``."""
+    """Remove segments from the log. Their files are deleted after ``file.delete.delay.ms``."""
     if not segments:
         return
     due_ms = state.clock.now_ms() + state.config.file_delete_delay_ms
@@ -280,7 +280,7 @@ def take_due_files(state: LogState) -> list[Callable[[], object]]:
 
 
 def truncate_to(state: LogState, target_offset: int) -> bool:
-    """Truncate the log, and flush the removal; see `Log.truncate_to`.
+    """Truncate the log, flush the removal, and return True if anything was removed.
 
     The batch that holds the offset is removed entirely, including its records below the offset.
     """
@@ -346,10 +346,7 @@ def truncate_fully_and_start_at(state: LogState, offset: int) -> None:
 
 
 def delete_records(state: LogState, before_offset: int) -> int:
-    """Delete the records below an offset, and return the new log start; see `Log.delete_records`.
-
-    Segments entirely below it are removed.
-    """
+    """Delete the records below an offset, and the segments entirely below it; return the new log start offset."""
     offsets = state.offsets
     if before_offset == -1:
         before_offset = offsets.high_watermark
@@ -367,7 +364,7 @@ def delete_records(state: LogState, before_offset: int) -> int:
 
 @contextlib.contextmanager
 def announced_truncation(state: LogState, offset: int) -> Iterator[None]:
-    """Announce to readers, in this and other processes, that records at or after an offset are about to be removed."""
+    """Announce to readers, in all processes, that records at or after an offset are about to be removed."""
     directory, truncations_file = state.directory, state.truncations_file
     state.truncated_to, state.is_truncating = offset, True
     try:
@@ -388,14 +385,18 @@ def _announce_truncation_again(state: LogState) -> None:
 
 
 def _lowest_removed(state: LogState, target_offset: int) -> int:
-    """The first offset that a truncation removes: the batch that holds the target is removed entirely."""
+    """Return the first offset that a truncation removes, which is that of the batch that holds the target."""
     segment = state.segments.floor(target_offset)
     batch = None if segment is None else segment.translate_offset(target_offset)
     return target_offset if batch is None else min(target_offset, batch.base_offset)
 
 
 def _first_unstable(state: LogState, end_offset: int) -> int | None:
-    """The start of the oldest transaction that is undecided at an offset, even if its marker comes after it."""
+    """Find the oldest transaction that is undecided at an offset, even if its marker comes after it.
+
+    Returns:
+        The first offset of the transaction, or None if all are decided.
+    """
     if state.producers.is_empty:
         return None
     end_offset = min(end_offset, state.offsets.high_watermark)
@@ -458,10 +459,11 @@ def rename_files(
 
 
 def replace_segments(state: LogState, new_segment: LogSegment, old_segments: Sequence[LogSegment]) -> None:
-    """Replace segments of an open log by one segment; the old files are deleted after ``file.delete.delay.ms``.
+    """Replace segments of an open log by one segment.
 
     The log is locked. The new segment is complete as ``.cleaned``, with its files on disk. The old ones are those that
-    it was made of, ascending; the first one has the same base offset.
+    it was made of, ascending, and the first of them has the same base offset. Their files are deleted after
+    ``file.delete.delay.ms``.
     """
     # After a crash, a swap is completed up to this offset. Segments beyond it kept no record.
     end_offset = max(new_segment.read_next_offset(), new_segment.base_offset + 1)

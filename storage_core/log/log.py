@@ -70,7 +70,7 @@ _ACKS: Final = (0, 1, -1, "all")
 
 
 class Log:
-    """One partition's log; a `LogDirectory` returns it. Any thread may read while one thread at a time writes.
+    """One partition's log, which a `LogDirectory` returns. Any thread may read while one thread at a time writes.
 
     A log in a directory that was opened read-only, or that a forked process inherited, is read from disk for each call,
     so it shows what another process has appended since. Its log end is then the end of the last complete batch, and its
@@ -246,7 +246,7 @@ class Log:
         )
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
-        """The latest epoch that a replica at ``leader_epoch`` shares with this log, and where that epoch ends.
+        """Find the latest epoch that a replica at ``leader_epoch`` shares with this log, and where that epoch ends.
 
         A replica truncates to this offset, or to the end of its own records of that epoch if that is lower.
 
@@ -258,7 +258,11 @@ class Log:
         return end_offset_for(self.leader_epochs, leader_epoch, log_end_offset)
 
     def leader_epoch_at(self, offset: int) -> int | None:
-        """The leader epoch of an offset, also one not yet written; None before all known epochs."""
+        """Find the leader epoch of an offset, which may be one that is not written yet.
+
+        Returns:
+            The epoch, or None before all known epochs.
+        """
         return epoch_for_offset(self.leader_epochs, offset)
 
     def append(
@@ -417,7 +421,7 @@ class Log:
         return begin_transaction(self._writable(), producer_id, flush=flush)
 
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
-        """The transactions without a marker, oldest first."""
+        """List the transactions without a marker, oldest first."""
         return open_transactions(self._writable())
 
     def abort_transaction(self, producer_id: int, *, flush: bool = False) -> AppendInfo:
@@ -513,10 +517,10 @@ class Log:
             truncate_fully_and_start_at(state, offset)
 
     def delete_records(self, before_offset: int) -> int:
-        """Delete the records below an offset; -1 means the high watermark.
+        """Delete the records below an offset. -1 stands for the high watermark.
 
         Returns:
-            The new log start offset; above the given one only if it was before.
+            The new log start offset, which is above the given one only if it was before.
 
         Raises:
             OffsetOutOfRangeError: The offset is above the high watermark.
@@ -596,7 +600,7 @@ class Log:
         return altered
 
     def update_high_watermark(self, high_watermark: int) -> int:
-        """Set the offset up to which every replica has the log; later appends do not move it.
+        """Set the offset up to which every replica has the log. Later appends do not move it.
 
         Returns:
             The high watermark, clamped to the bounds of the log.
@@ -608,7 +612,7 @@ class Log:
             return state.offsets.high_watermark
 
     def close(self) -> None:
-        """Flush and close this log. Its log directory stays open; a second call does nothing.
+        """Flush and close this log. Its log directory stays open, and a second call does nothing.
 
         Raises:
             LogForkedError: The log was opened by the process that this one was forked from.

@@ -282,7 +282,7 @@ class _Pass:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the pass must stop."""
+        """True if the pass must stop."""
         state = self._state
         return (
             state.truncations != self._truncations
@@ -294,7 +294,7 @@ class _Pass:
 
     @property
     def has_sources(self) -> bool:
-        """Whether the log still has the segments that are read."""
+        """True if the log still has the segments that are read."""
         return self._has(self._sources)
 
     def run(self) -> CleanerStatistics:
@@ -375,7 +375,11 @@ class _Pass:
             raise CleaningInterrupted
 
     def _replace(self, cleaned: LogSegment, group: Sequence[LogSegment]) -> bool:
-        """Replace a group of segments by its cleaned segment; False if the log no longer has the group."""
+        """Replace a group of segments by its cleaned segment.
+
+        Returns:
+            False if the log no longer has the group.
+        """
         state = self._state
         with contextlib.suppress(NotWritableError), state.writing():
             if self.is_interrupted or not self._has(group):
@@ -446,7 +450,7 @@ class _Pass:
 
 
 class Throttle:
-    """Sleeps to keep a rate of reading and writing, None for no limit; several passes may share one."""
+    """Limits the rate of reading and writing, which several passes may share. None is no limit."""
 
     def __init__(
         self,
@@ -493,7 +497,7 @@ class LogCleaner:
         self._offset_map: OffsetMap | None = None
 
     def clean(self, states: Iterable[LogState], now_ms: int | None = None) -> list[CleanerStatistics]:
-        """Clean the logs that need it, the dirtiest first; then apply retention to all compacted logs.
+        """Clean the logs that need it, the dirtiest first, then apply retention to all compacted logs.
 
         A log with unreadable data is skipped from then on. A log that another thread is cleaning is skipped.
 
@@ -524,7 +528,11 @@ class LogCleaner:
         return cleaned
 
     def clean_alone(self, state: LogState, now_ms: int | None = None) -> CleanerStatistics | None:
-        """Clean one log, after a cleaning in progress, and apply retention to it; see `Log.clean`."""
+        """Clean one log, after a cleaning in progress, and apply retention to it.
+
+        Returns:
+            The statistics of the pass, or None if nothing was cleaned.
+        """
         if not state.config.is_compacted:
             raise OptionError(
                 f"Expected compact in cleanup.policy of {state.path}, found {','.join(state.config.cleanup_policy)!r}. "
@@ -540,7 +548,10 @@ class LogCleaner:
     ) -> CleanerStatistics | None:
         """Clean the cleanable part of a log, whatever its dirty ratio, as far as the memory for keys allows.
 
-        The log is not locked. Returns None if nothing was cleaned.
+        The log is not locked.
+
+        Returns:
+            The statistics of the pass, or None if nothing was cleaned.
 
         Raises:
             NotWritableError: The log is closed, or has failed.
@@ -582,7 +593,11 @@ class LogCleaner:
             heappush(waiting, (-found.cleanable_ratio, number))
 
     def _try(self, state: LogState, work: Callable[[], _Result], failures: list[Exception]) -> _Result | None:
-        """Process one log; an error must not affect the other logs."""
+        """Process one log, so that an error does not affect the other logs.
+
+        Returns:
+            The result of the work, or None after an error.
+        """
         try:
             return work()
         except NotWritableError:
@@ -595,7 +610,7 @@ class LogCleaner:
         return None
 
     def offset_map_for(self, cleanable: LogToClean) -> OffsetMap:
-        """A map for the keys of a log, which has no more keys than offsets; at most as large as configured."""
+        """Make a map for the keys of a log, with room for all of its offsets if the configured memory allows it."""
         load_factor = self._config.io_buffer_load_factor
         offsets = cleanable.first_uncleanable_offset - cleanable.first_dirty_offset
         needed = min(self.map_slots, math.ceil(offsets / load_factor) + 2)
@@ -605,7 +620,11 @@ class LogCleaner:
 
 
 def _find_unless_cleaning(state: LogState, now_ms: int | None) -> LogToClean | None:
-    """The part of a log to clean; None if another thread is cleaning it, or it is closed."""
+    """Find the part of a log to clean.
+
+    Returns:
+        The part, or None if another thread is cleaning the log, or it is closed.
+    """
     with state.cleaning.under_way(wait=False) as is_mine:
         now_ms = state.clock.now_ms() if now_ms is None else now_ms
         return find_log_to_clean(state, now_ms) if is_mine else None

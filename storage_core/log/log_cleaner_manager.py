@@ -1,4 +1,4 @@
-"""Which part of a log to clean, and in which groups of segments (Kafka's ``LogCleanerManager`` and ``LogToClean``).
+"""Choosing the part of a log to clean, and its groups of segments (Kafka's ``LogCleanerManager`` and ``LogToClean``).
 
     log start   ≤   first dirty offset   ≤   first uncleanable offset   ≤   log end
 
@@ -56,14 +56,14 @@ class LogToClean:
         return self.cleanable_bytes / total_bytes if total_bytes else 0.0
 
     def is_eligible(self, min_cleanable_dirty_ratio: float) -> bool:
-        """Whether the log needs cleaning now."""
+        """Return True if the log needs cleaning now."""
         if self.is_overdue and self.cleanable_bytes:
             return True
         return self.cleanable_ratio > min_cleanable_dirty_ratio
 
 
 def find_first_dirty_offset(state: LogState) -> int:
-    """Where the next cleaning of a log begins: at the checkpointed offset, or the log start without one.
+    """Find the offset from which a log is cleaned next: the checkpointed one, or the log start.
 
     A checkpointed offset outside of the log is replaced.
 
@@ -150,13 +150,13 @@ class CleaningSources:
         return self._base_offsets[-1]
 
     def between(self, start_offset: int | None, end_offset: int | None) -> Sequence[LogSegment]:
-        """The segments from the one that holds the start to the one that begins at the end, exclusive; None is no limit."""
+        """Return the segments from the one that holds the start to the one before the end. None is no limit."""
         first = 0 if start_offset is None else max(0, bisect_right(self._base_offsets, start_offset) - 1)
         stop = None if end_offset is None else bisect_left(self._base_offsets, end_offset)
         return self._segments[first:stop]
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> Iterator[AbortedTransaction]:
-        """The aborted transactions that overlap a range; their markers may come after it.
+        """Iterate over the aborted transactions that overlap a range. Their markers may come after it.
 
         Raises:
             CorruptIndexError: A transaction index is damaged: aborted records would be taken for committed ones.
@@ -171,7 +171,7 @@ class CleaningSources:
                 return
 
     def aborted_transactions_of(self, sources: Sequence[LogSegment]) -> Iterator[AbortedTransaction]:
-        """The aborted transactions that overlap a run of inactive segments."""
+        """Iterate over the aborted transactions that overlap a run of inactive segments."""
         if sources:
             end_offset = self._base_offsets[bisect_right(self._base_offsets, sources[-1].base_offset)]
             yield from self.aborted_transactions(sources[0].base_offset, end_offset)

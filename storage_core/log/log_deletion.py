@@ -36,7 +36,7 @@ _RETRY_INTERVAL_MS: Final = 60_000
 
 
 def delete_directory_name(topic: str, partition: int) -> str:
-    """A new name for the directory of a log to delete (``LocalLog.logDeleteDirName``).
+    """Make a new name for the directory of a log to delete (``LocalLog.logDeleteDirName``).
 
     A long topic name is truncated, so that the file system accepts the result.
     """
@@ -46,7 +46,7 @@ def delete_directory_name(topic: str, partition: int) -> str:
 
 
 def delete_log(state: LogState) -> str:
-    """Rename a log's directory durably, and close the log; return the directory's new path.
+    """Rename a log's directory durably, close the log, and return the directory's new path.
 
     A log that is closed, or has failed, can be deleted too.
 

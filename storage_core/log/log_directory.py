@@ -310,7 +310,7 @@ class LogDirectory:
                     log.alter_config(config)
 
     def logs(self) -> tuple[Log, ...]:
-        """All logs, by topic and partition."""
+        """Return all logs, by topic and partition."""
         self._check_open()
         return tuple(log for _, log in sorted(self._present_logs().copy().items()))
 
@@ -388,7 +388,9 @@ class LogDirectory:
         self._housekeeping.start(threads)
 
     def close(self) -> None:
-        """Close all logs, write the checkpoints, and mark the shutdown as clean if it is; a second call does nothing.
+        """Close all logs, write the checkpoints, and mark the shutdown as clean if it is.
+
+        A second call does nothing.
 
         Raises:
             LogForkedError: The directory was opened by the process that this one was forked from.
@@ -416,7 +418,7 @@ class LogDirectory:
                 self._file_lock.release()
 
     def __contains__(self, topic_partition: object) -> bool:
-        """Whether a log of a (topic, partition) exists."""
+        """Return True if a log of a (topic, partition) exists."""
         return topic_partition in self._present_logs()
 
     def __repr__(self) -> str:
@@ -484,7 +486,10 @@ class LogDirectory:
             self._may_mark_clean = may_mark_clean
 
     def _present_logs(self) -> dict[tuple[str, int], Log]:
-        """The logs that exist now. Without the lock file, another process may create some at any time."""
+        """Return the logs that exist now.
+
+        Without the lock file, another process may create some at any time.
+        """
         if not self.read_only and self._owner.is_this:
             return self._logs
         filesystem = self._root.filesystem

@@ -68,7 +68,7 @@ _TEMPORARY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What is known of a log before its directory is read.
+    """Facts about a log that are known before its directory is read.
 
     Attributes:
         config: Its configuration.
@@ -182,7 +182,7 @@ class _LogLoader:
         )
 
     def _split_overflowing(self, segments: LogSegments) -> None:
-        """Split segments whose offsets exceed their indexes; only one that spans 2^31 offsets can be one."""
+        """Split segments whose offsets exceed their indexes. Only one that spans 2^31 offsets can be one."""
         for segment, following in pairwise(segments.values()):
             if following.base_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET:
                 try:
@@ -194,7 +194,7 @@ class _LogLoader:
                     self._split(segments, segment)
 
     def _recover(self, segments: LogSegments) -> bool:
-        """Recover the segments that may be damaged; return whether there were any."""
+        """Recover the segments that may be damaged, and return True if there were any."""
         options, bases, listed = self._options, segments.base_offsets, segments.values()
         chosen = segments_to_recover(
             self._filesystem,
@@ -291,7 +291,7 @@ class _LogLoader:
     def _repair_overflow(
         self, segments: LogSegments, segment: LogSegment, error: OffsetOverflowError
     ) -> None:
-        """Split a segment whose ascending offsets exceed its indexes; cut it where an offset is damaged."""
+        """Split a segment whose ascending offsets exceed its indexes, or cut it where an offset is damaged."""
         reader = SegmentReader(self._filesystem, self._path, segment.base_offset)
         if has_ascending_offsets(reader):
             self._split(segments, segment)
@@ -474,7 +474,7 @@ class _InterruptedSwaps:
                     self._delete([name])
 
     def complete_output(self) -> list[tuple[str, int]]:
-        """The names of complete output, each with its base offset."""
+        """List the names of complete output, each with its base offset."""
         return [
             (name, offset)
             for name in self.names

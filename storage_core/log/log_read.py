@@ -142,7 +142,7 @@ class LogQueries:
         return state if state is not None and state.owner.is_this else None
 
     def _log_on_disk(self, watch: CommitWatch) -> PartitionLog:
-        """The files of the log as they are on disk now; nothing that was read earlier is reused."""
+        """Load the files of the log as they are on disk now. Nothing that was read earlier is reused."""
         directory = self._directory
         root = LogDirectoryFiles(self._filesystem, directory.root.path)
         root.visibility = watch.visibility_of(root.path)
@@ -191,19 +191,22 @@ def _truncated(state: LogState) -> LogTruncationError:
 
 
 def high_watermark_of(log: PartitionLog) -> int:
-    """The high watermark of a log on disk; the log end if no checkpoint has one."""
+    """Return the high watermark of a log on disk, or its end if no checkpoint has one."""
     return log.log_end_offset if log.high_watermark is None else log.high_watermark
 
 
 def last_stable_offset_of(log: PartitionLog, offsets: LogOffsets | None = None) -> int:
-    """The last stable offset of a log, given its offsets if it is open in this process."""
+    """Return the last stable offset of a log, given its offsets if it is open in this process."""
     return last_stable_offset(log, high_watermark_of(log)) if offsets is None else offsets.last_stable_offset
 
 
 def read_options(
     path: str, isolation_level: str, options: Mapping[str, Any], max_batch_bytes: int
 ) -> ReadOptions:
-    """Parse the options of `Log.read`; ``max_batch_bytes`` is the default of ``maxDecompressedBatchBytes``."""
+    """Parse the options of `Log.read`.
+
+    ``max_batch_bytes`` is the default of ``maxDecompressedBatchBytes``.
+    """
     for name in options:
         if name.lower().replace("_", "") in _NOT_FOR_A_LOG:
             raise OptionError(
@@ -226,9 +229,10 @@ def read_records(
     options: ReadOptions,
     max_bytes: int | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read a range of a log's offsets; see `Log.read`. The range is checked before the first batch is requested.
+    """Read a range of a log's offsets, as `Log.read` does.
 
-    ``offsets`` are those of the log if it is open in this process. With ``max_bytes``, at least one batch is returned.
+    The range is checked before the first batch is requested. ``offsets`` are those of the log if it is open in this
+    process. With ``max_bytes``, at least one batch is returned.
     """
     is_committed = options.isolation_level == "read_committed"
     limit_offset = last_stable_offset_of(log, offsets) if is_committed else log.log_end_offset
@@ -273,10 +277,7 @@ def fetch(
     isolation_level: str | None,
     min_one_message: bool,
 ) -> FetchedData:
-    """Read bytes of one segment, beginning with the batch that holds an offset; see `Log.fetch`.
-
-    If the offset lies in a gap, the first batch after the gap comes first.
-    """
+    """Read bytes of one segment, from the batch that holds an offset or the first one after it, as `Log.fetch` does."""
     is_committed = isolation_level == "read_committed"
     if isolation_level is None:
         limit_offset = log.log_end_offset
@@ -363,7 +364,10 @@ def offset_for_timestamp(
     """Look up a timestamp, or one of the special negative timestamps of Kafka's ``ListOffsetsRequest``.
 
     -1 is the log end, -2 and -4 the log start, -3 the first record with the largest timestamp, wherever the log starts,
-    and -5 the end of the tiered part of the log. None if there is no such record.
+    and -5 the end of the tiered part of the log.
+
+    Returns:
+        The offset with its timestamp and epoch, or None if there is no such record.
     """
     if timestamp_ms >= 0:
         return _answer(log.offset_for_timestamp(timestamp_ms), epochs)

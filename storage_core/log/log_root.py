@@ -147,7 +147,7 @@ def make_root(filesystem: FileSystem, path: str) -> None:
 def partitions_to_load(
     filesystem: FileSystem, path: str, *, broker_directory: bool
 ) -> list[PartitionDirectory]:
-    """The partitions of a log directory to open for writing, without deleted, stray and future ones.
+    """List the partitions of a log directory to open for writing, without deleted, stray and future ones.
 
     Raises:
         LogDirectoryError: It holds something that no log directory holds, or belongs to a broker and
@@ -181,7 +181,7 @@ def remove_temporary_files(filesystem: FileSystem, path: str) -> None:
 
 
 def has_future_logs(filesystem: FileSystem, path: str) -> bool:
-    """Whether a broker was moving logs here. A broker loads such logs, this package does not."""
+    """Return True if a broker was moving logs here. A broker loads such logs, this package does not."""
     names = (parse_partition_directory_name(entry.name) for entry in filesystem.list_directory(path))
     return any(name is not None and name.suffix == "future" for name in names)
 
@@ -217,7 +217,7 @@ def _partition(
 
 
 def _is_partition(filesystem: FileSystem, path: str) -> bool:
-    """Whether a directory with a partition's name holds a partition. An empty one was just created."""
+    """Return True if a directory with a partition's name holds a partition. An empty one was just created."""
     known = (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA)
     if any(filesystem.status(os.path.join(path, each)) is not None for each in known):
         return True
@@ -281,7 +281,7 @@ def load_logs(
     *,
     note_cut: Callable[[PartitionDirectory, int], None] | None = None,
 ) -> list[LogState]:
-    """Load logs in parallel; if one cannot be loaded, all are closed again.
+    """Load logs in parallel. If one cannot be loaded, all are closed again.
 
     ``file_names`` are the regular files in each directory, if already listed. ``note_cut`` is called with the first
     offset of a log that is about to be cut off, if valid batches may go.
@@ -445,7 +445,10 @@ def _in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> li
 def choose_topic_id(
     filesystem: FileSystem, topic: str, partition_paths: Iterable[str], wanted_id: str | None
 ) -> str:
-    """The id of the topic's other partitions, or else the wanted id, or else a new one; two ids must not differ."""
+    """Choose the id of a topic: that of its other partitions, else the wanted one, else a new one.
+
+    The first two must not differ.
+    """
     if wanted_id is not None and not is_topic_id(wanted_id):
         raise OptionError(
             f"Expected the 22 characters that kafka-topics.sh --describe shows as the id of topic {topic}, found "
@@ -480,7 +483,7 @@ def give_missing_ids(
 
 
 def _random_id() -> str:
-    """A random UUID in Kafka's format; none begins with a dash, which a shell command takes for an option."""
+    """Make a random UUID in Kafka's format, without a leading dash, which a shell command takes for an option."""
     while True:
         topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii")[:_ID_CHARACTERS]
         if not topic_id.startswith("-"):

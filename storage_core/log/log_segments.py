@@ -36,12 +36,12 @@ class LogSegments:
         return len(self._segments)
 
     def __iter__(self) -> Iterator[LogSegment]:
-        """All segments, in order, as they are now."""
+        """Iterate over all segments, in order, as they are now."""
         return iter(self._segments.copy())
 
     @property
     def base_offsets(self) -> list[int]:
-        """All base offsets, ascending."""
+        """The base offsets, ascending."""
         return [segment.base_offset for segment in self._segments]
 
     @property
@@ -60,7 +60,11 @@ class LogSegments:
         self._segments = [*segments[:number], segment, *segments[following:]]
 
     def remove(self, base_offset: int) -> LogSegment | None:
-        """Remove and return the segment with a base offset; None if there is none."""
+        """Remove the segment with a base offset.
+
+        Returns:
+            The segment, or None if there is none.
+        """
         segments = self._segments
         number = bisect_left(segments, base_offset, key=_base_offset_of)
         if number == len(segments) or segments[number].base_offset != base_offset:
@@ -69,28 +73,36 @@ class LogSegments:
         return segments[number]
 
     def remove_all(self, base_offsets: Collection[int]) -> None:
-        """Remove the segments with any of these base offsets in one step; unknown offsets are ignored."""
+        """Remove the segments with any of these base offsets in one step. Unknown offsets are ignored."""
         removed = frozenset(base_offsets)
         self._segments = [segment for segment in self._segments if segment.base_offset not in removed]
 
     def get(self, base_offset: int) -> LogSegment | None:
-        """The segment with exactly this base offset; None if there is none."""
+        """Find the segment with exactly this base offset.
+
+        Returns:
+            The segment, or None if there is none.
+        """
         found = self.floor(base_offset)
         return found if found is not None and found.base_offset == base_offset else None
 
     def floor(self, offset: int) -> LogSegment | None:
-        """The segment with the highest base offset up to ``offset``; None if there is none."""
+        """Find the segment with the highest base offset up to ``offset``.
+
+        Returns:
+            The segment, or None if there is none.
+        """
         segments = self._segments
         number = bisect_right(segments, offset, key=_base_offset_of)
         return segments[number - 1] if number else None
 
     def higher_segments(self, offset: int) -> list[LogSegment]:
-        """The segments with base offsets above ``offset``."""
+        """Return the segments with base offsets above ``offset``."""
         segments = self._segments
         return segments[bisect_right(segments, offset, key=_base_offset_of) :]
 
     def values(self, start_offset: int | None = None, end_offset: int | None = None) -> list[LogSegment]:
-        """The segments that may hold offsets from ``start_offset`` to before ``end_offset``; None is no limit.
+        """Return the segments that may hold offsets from ``start_offset`` to before ``end_offset``. None is no limit.
 
         The first one is the segment with the highest base offset at or below ``start_offset``.
         """

@@ -81,7 +81,7 @@ class CleanerCheckpoint:
         self._known: dict[tuple[str, int], int] | None = None
 
     def offset(self, topic_partition: tuple[str, int]) -> int | None:
-        """The offset up to which a log was cleaned; None if it never was."""
+        """Return the offset up to which a log was cleaned, or None if it never was."""
         with self._lock:
             return self._load().get(topic_partition)
 
@@ -141,14 +141,14 @@ class CleaningState:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the log must not be cleaned; a cleaning in progress gives up."""
+        """True if the log must not be cleaned. A cleaning in progress gives up."""
         return self._is_stopped or self._interrupting > 0
 
     @contextmanager
     def under_way(self, *, wait: bool) -> Iterator[bool]:
-        """Hold the exclusive right to clean the log, as a context manager; with ``wait``, after another cleaning.
+        """Hold the exclusive right to clean the log, as a context manager.
 
-        Yields whether the right was obtained and the log may be cleaned.
+        With ``wait``, it is obtained after another cleaning. Yields True if it was obtained and the log may be cleaned.
         """
         is_mine = self._lock.acquire(blocking=wait)
         try:
@@ -164,7 +164,7 @@ class CleaningState:
             pass
 
     def interrupt(self) -> None:
-        """Stop a cleaning in progress, and wait for it; later ones may begin."""
+        """Stop a cleaning in progress, and wait for it. Later ones may begin."""
         with self._guard:
             self._interrupting += 1
         with self._lock, self._guard:
@@ -264,7 +264,7 @@ class LogOffsets:
         return max(unstable, self.log_start_offset)
 
     def appended(self, log_end_offset: int, *, is_only_replica: bool) -> LogOffsets:
-        """The offsets after an append, which moves the high watermark if this is the only replica."""
+        """Return the offsets after an append, which moves the high watermark if this is the only replica."""
         return LogOffsets(
             self.log_start_offset,
             log_end_offset,
@@ -274,16 +274,16 @@ class LogOffsets:
         )
 
     def flushed(self, up_to_offset: int) -> LogOffsets:
-        """The offsets after everything below an offset was flushed."""
+        """Return the offsets after everything below an offset was flushed."""
         return replace(self, recovery_point=max(self.recovery_point, up_to_offset))
 
     def with_high_watermark(self, high_watermark: int) -> LogOffsets:
-        """The offsets with a new high watermark, clamped to the bounds of the log."""
+        """Return the offsets with a new high watermark, clamped to the bounds of the log."""
         clamped = max(self.log_start_offset, min(high_watermark, self.log_end_offset))
         return replace(self, high_watermark=clamped)
 
     def with_log_start(self, log_start_offset: int) -> LogOffsets:
-        """The offsets with a higher log start; a lower one changes nothing.
+        """Return the offsets with a higher log start. A lower one changes nothing.
 
         Raises:
             OffsetOutOfRangeError: The log start is above the high watermark.
@@ -303,7 +303,7 @@ class LogOffsets:
         )
 
     def truncated(self, log_end_offset: int) -> LogOffsets:
-        """The offsets after a truncation to an offset at or below the log end."""
+        """Return the offsets after a truncation to an offset at or below the log end."""
         return replace(
             self,
             log_start_offset=min(self.log_start_offset, log_end_offset),
@@ -313,7 +313,7 @@ class LogOffsets:
         )
 
     def restarted(self, offset: int) -> LogOffsets:
-        """The offsets of an empty log that begins at an offset."""
+        """Return the offsets of an empty log that begins at an offset."""
         return LogOffsets(offset, offset, offset, offset)
 
 
@@ -409,7 +409,7 @@ class LogState:
         return self.view.offsets
 
     def has_been_truncated(self, since: int) -> bool:
-        """Whether the log is being truncated, or was since ``truncations`` had a value."""
+        """Return True if the log is being truncated, or was since ``truncations`` had a value."""
         # In this order, a truncation that ends between the two checks is seen.
         return self.is_truncating or self.truncations != since
 
@@ -519,7 +519,7 @@ def _encoding_of(config: LogConfig) -> BatchEncoding:
 
 
 def readable_batch_bytes(config: LogConfig) -> int:
-    """The largest decompressed batch that a log with this configuration writes and reads."""
+    """Return the size of the largest decompressed batch that a log with this configuration writes and reads."""
     return min(
         max(DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES, config.max_message_bytes),
         LARGEST_MAX_DECOMPRESSED_BATCH_BYTES,
@@ -529,7 +529,7 @@ def readable_batch_bytes(config: LogConfig) -> int:
 def partition_log_of_view(
     state: LogState, view: LogView, truncations_bytes: int, *, with_file_names: bool
 ) -> PartitionLog:
-    """The files of an open log as of a view: later appends are not visible.
+    """Return the files of an open log as of a view, in which later appends are not visible.
 
     ``truncations_bytes`` is the size of the directory's truncations file before the view was taken. Only queries about
     transactions need the file names, for which the directory is listed.

@@ -143,7 +143,7 @@ def validate_follower_append(
 
 
 def batches_up_to_epoch(batches: RecordBatches, leader_epoch: int) -> RecordBatches:
-    """The batches before the first one of a later leader epoch."""
+    """Return the batches before the first one of a later leader epoch."""
     check_leader_epoch(leader_epoch)
     is_later = batches.headers["leader_epoch"] > leader_epoch
     return batches.select(0, int(is_later.argmax())) if is_later.any() else batches
@@ -192,7 +192,7 @@ def _header_problem(header: tuple[int, ...], *, is_from_client: bool) -> str | N
 
 
 def markers_of(batches: RecordBatches, *, path: str | None = None) -> dict[int, EndTransactionMarker]:
-    """The markers among batches, by the number of the batch, without those that compaction has emptied.
+    """Read the markers among batches, by the number of the batch. Those that compaction has emptied are left out.
 
     Raises:
         InvalidRecordError: A control batch of a producer does not end a transaction, or is malformed.
@@ -442,7 +442,7 @@ def _untimely_rows(column: pa.Array | pa.ChunkedArray, earliest_ms: int, latest_
 
 
 def _rows_outside(chunk: pa.Array, earliest_ms: int, latest_ms: int) -> _Int64Array:
-    """The rows whose timestamps are neither absent nor within the bounds."""
+    """Return the rows whose timestamps are neither absent nor within the bounds."""
     if not len(chunk):
         return _NO_ROWS
     # The bounds in the column's unit. Finer units are floored to milliseconds; seconds are exact.
@@ -466,7 +466,7 @@ def _rows_outside(chunk: pa.Array, earliest_ms: int, latest_ms: int) -> _Int64Ar
 
 
 def _timestamps_ms(column: pa.Array | pa.ChunkedArray, rows: _Int64Array) -> list[int]:
-    """The timestamps of rows without nulls; seconds may exceed 64 bits in milliseconds."""
+    """Return the timestamps of rows without nulls. Seconds may exceed 64 bits in milliseconds."""
     values: list[int] = column.take(pa.array(rows[:_MAX_RECORD_ERRORS])).cast(pa.int64()).to_pylist()
     if _is_in_seconds(column.type):
         return [value * 1000 for value in values]
@@ -564,7 +564,7 @@ class _RecordLimits:
 
 
 def _decoded(batches: RecordBatches, number: int, path: str | None) -> tuple[RecordSection, RecordColumns]:
-    """The records of one batch, decompressed."""
+    """Decompress and decode the records of one batch."""
     batch = b"".join(batches.pieces[2 * number : 2 * number + 2])
     try:
         header = parse_batch_header(batch, 0, 0, path="")
@@ -581,7 +581,7 @@ def _decoded(batches: RecordBatches, number: int, path: str | None) -> tuple[Rec
 
 
 def _target_codec(attributes: int, config: LogConfig) -> int:
-    """The codec of a batch in the log. Markers are too small to gain from compression, and keep theirs."""
+    """Return the codec of a batch in the log. Markers are too small to gain from compression, and keep theirs."""
     if config.compression_type == _KEEP_CODEC or attributes & CONTROL_FLAG:
         return attributes & CODEC_MASK
     return config.compression_codec
@@ -590,7 +590,7 @@ def _target_codec(attributes: int, config: LogConfig) -> int:
 def _body(
     batches: RecordBatches, number: int, section: RecordSection, config: LogConfig, codec: int
 ) -> BytesLike:
-    """The records of one batch, compressed with a codec, or unchanged if they already are."""
+    """Return the records of one batch, compressed with a codec, or unchanged if they already are."""
     if codec == int(batches.headers["attributes"][number]) & CODEC_MASK:
         return batches.pieces[2 * number + 1]
     records = section.buffer.data[: len(section.buffer) - PADDING_BYTES]

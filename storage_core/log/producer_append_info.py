@@ -39,12 +39,12 @@ _EPOCH_PER_TRANSACTION: Final = 2
 
 
 def next_sequence(last_sequence: int) -> int:
-    """The sequence number after another one; 0 after -1, which means none."""
+    """Return the sequence number after another one. After -1, which means none, it is 0."""
     return (last_sequence + 1) % SEQUENCES
 
 
 def check_producer_sequence(producer: object, *, has_sequence: bool = True) -> None:
-    """Check the type and the values of a `ProducerSequence`; a coordinator's must have no sequence number."""
+    """Check the type and the values of a `ProducerSequence`. A coordinator's must have no sequence number."""
     if not isinstance(producer, ProducerSequence):
         raise OptionError(f"Expected a ProducerSequence as producer, found {type(producer).__name__}.")
     check_producer_id(producer.producer_id)
@@ -147,8 +147,11 @@ def check_produced(
 ) -> DuplicateAppend | None:
     """Check the records that producers append in one call, in order.
 
-    If the log already has all of them, it returns their position: they must not be appended again. With
-    ``is_each_a_batch``, each item is one batch of a client; otherwise it may be several consecutive batches.
+    With ``is_each_a_batch``, each item is one batch of a client; otherwise it may be several consecutive batches.
+
+    Returns:
+        The position of the same records if the log already has all of them, so that they must not be appended again;
+        otherwise None.
 
     Raises:
         InvalidProducerEpochError: A newer epoch of the producer is known.
@@ -263,7 +266,11 @@ def _check_marker(
 def _find_duplicate(
     known: ProducerState, records: ProducedRecords, *, is_batch: bool
 ) -> DuplicateAppend | None:
-    """The position of the same records, if they begin and end like remembered batches."""
+    """Find the same records, which begin and end like remembered batches.
+
+    Returns:
+        Their position, or None if the log does not remember them.
+    """
     if known.producer_epoch != records.producer_epoch:
         return None
     batches = list(known.batches)

@@ -90,7 +90,11 @@ class ProducerState:
         self.timestamp_ms = batch.timestamp_ms
 
     def end_transaction(self, epoch: int, coordinator_epoch: int, timestamp_ms: int) -> int | None:
-        """Apply a marker; return the start of the transaction that it ends, if any."""
+        """Apply a marker.
+
+        Returns:
+            The first offset of the transaction that it ends, or None if none was open.
+        """
         first_offset = self.current_transaction_first_offset
         self.current_transaction_first_offset = None
         if epoch != self.producer_epoch:
@@ -100,11 +104,11 @@ class ProducerState:
         return first_offset
 
     def has_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether its last batch is older than the expiration, and it has no open transaction."""
+        """Return True if its last batch is older than the expiration, and it has no open transaction."""
         return self.current_transaction_first_offset is None and now_ms - self.timestamp_ms >= expiration_ms
 
     def snapshot_entry(self) -> ProducerStateEntry:
-        """This state as in a producer snapshot, which holds only the last batch."""
+        """Return this state as in a producer snapshot, which holds only the last batch."""
         return ProducerStateEntry(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
@@ -118,7 +122,7 @@ class ProducerState:
 
     @classmethod
     def of_snapshot_entry(cls, entry: ProducerStateEntry) -> ProducerState:
-        """The state of an entry of a producer snapshot."""
+        """Make the state of an entry of a producer snapshot."""
         state = cls(
             entry.producer_id,
             entry.producer_epoch,
@@ -169,7 +173,10 @@ class ProducerBatches:
 
     @classmethod
     def of_record_batches(cls, batches: RecordBatches, *, path: str = "") -> ProducerBatches:
-        """Extract them from batches that are about to be appended; a malformed marker raises `CorruptRecordError`."""
+        """Extract them from batches that are about to be appended.
+
+        A malformed marker raises `CorruptRecordError`.
+        """
         headers = batches.headers
         if not len(headers):
             return NO_PRODUCER_BATCHES
@@ -261,7 +268,7 @@ def _rows_that_matter(headers: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> 
 
 
 def _of_one(header: tuple[int, ...]) -> ProducerBatch:
-    """The same as `_of_rows` for a single data batch, for which numpy is slow."""
+    """Do the same as `_of_rows` for a single data batch, for which numpy is slow."""
     base_offset, _, _, _, _, attributes, delta, _, timestamp_ms, producer_id, epoch, sequence, _ = header
     return ProducerBatch(
         producer_id,

@@ -131,11 +131,14 @@ class ProducerSnapshots:
         return self._offsets[-1] if self._offsets else None
 
     def path(self, offset: int) -> str:
-        """The path of the snapshot of an offset."""
+        """Return the path of the snapshot of an offset."""
         return os.path.join(self._directory, snapshot_file_name(offset))
 
     def read_latest(self) -> tuple[int, tuple[ProducerStateEntry, ...]] | None:
-        """Read the latest readable snapshot: its offset and its entries. Unreadable later ones are deleted.
+        """Read the latest readable snapshot. Unreadable later ones are deleted.
+
+        Returns:
+            Its offset and its entries, or None if there is none.
 
         Raises:
             UnreadableError: This user may not read it.
@@ -240,7 +243,7 @@ class ProducerStateManager:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log has no producer."""
+        """True if the log has no producer."""
         return not self._producers
 
     @property
@@ -276,7 +279,10 @@ class ProducerStateManager:
         return aborted
 
     def observe(self, window: BatchWindow) -> list[AbortedTransaction]:
-        """Update the state with batches that a recovery or a rebuild reads; returns the same as `update`.
+        """Update the state with batches that a recovery or a rebuild reads.
+
+        Returns:
+            The aborted transactions that the batches end, as `update` does.
 
         Raises:
             CorruptRecordError: A marker is malformed; the state has not changed.
@@ -305,7 +311,11 @@ class ProducerStateManager:
             del self._producers[producer_id]
 
     def take_snapshot(self) -> int | None:
-        """Write a snapshot, unless the latest one has the same offset or a later one; return its offset if so."""
+        """Write a snapshot, unless the latest one has the same offset or a later one.
+
+        Returns:
+            The offset of the snapshot, or None if none was written.
+        """
         offset = self.map_end_offset
         if offset <= self._last_snapshot_offset:
             return None

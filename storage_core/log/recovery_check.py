@@ -118,7 +118,11 @@ def check_directory(
 
 
 def _lacking_at_end(segment: SegmentReader, vouchers: Vouchers) -> str | None:
-    """Return what was on disk and the last segment lacks; None if nothing is known to be missing."""
+    """Compare the end of a log with what is known to have been on disk.
+
+    Returns:
+        What the last segment lacks, or None if nothing is known to be missing.
+    """
     end = segment.end()
     known_end = vouchers.flushed_end_after(end.next_offset, *segment.tail_after(end))
     if known_end is None:
@@ -130,7 +134,7 @@ def _lacking_at_end(segment: SegmentReader, vouchers: Vouchers) -> str | None:
 
 
 def list_regular_files(filesystem: FileSystem, path: str) -> list[str]:
-    """The names of the regular files in a partition's directory, sorted.
+    """List the names of the regular files in a partition's directory, sorted.
 
     Raises:
         LogDirectoryError: A link, FIFO, device or directory has the name of a segment's file: without it, the log would
@@ -150,7 +154,7 @@ def list_regular_files(filesystem: FileSystem, path: str) -> list[str]:
 
 
 def log_base_offsets(file_names: Iterable[str]) -> list[int]:
-    """The base offsets of the log files among file names, ascending."""
+    """Return the base offsets of the log files among file names, ascending."""
     found = (base_offset_of(name) for name in file_names if name.endswith(LOG_SUFFIX))
     return sorted(base_offset for base_offset in found if base_offset is not None)
 
@@ -173,7 +177,7 @@ def segments_to_recover(
     open_segment: Callable[[int], SegmentReader],
     suffixes: Mapping[int, str] = MappingProxyType({}),
 ) -> list[SegmentToRecover]:
-    """The segments to recover, in order.
+    """Choose the segments to recover, in order.
 
     These are the segments at or after the recovery point of a log that was not closed cleanly, those without an offset
     index or with a corrupt transaction index, and the last one if it does not end with a valid batch. ``suffixes`` has
@@ -208,7 +212,7 @@ def segments_to_recover(
 
 
 def _ends_with_batch(segment: SegmentReader) -> bool:
-    """Whether a segment ends with a valid batch, and no index entry points beyond it.
+    """Return True if a segment ends with a valid batch, and no index entry points beyond it.
 
     A log that was closed cleanly does, unless its last file was cut or replaced since.
     """
@@ -226,7 +230,7 @@ def _ends_with_batch(segment: SegmentReader) -> bool:
 
 
 def has_ascending_offsets(segment: SegmentReader) -> bool:
-    """Whether headers with ascending offsets cover every byte of a segment. CRCs are not checked."""
+    """Return True if headers with ascending offsets cover every byte of a segment. CRCs are not checked."""
     position_bytes = 0
     try:
         for header in segment.batches():
@@ -237,7 +241,11 @@ def has_ascending_offsets(segment: SegmentReader) -> bool:
 
 
 def _dropped_with(segment: SegmentReader, later: Sequence[SegmentReader]) -> list[str] | None:
-    """What is discarded when a segment is cut after its last valid batch; None if nothing is cut off."""
+    """Describe what is discarded when a segment is cut after its last valid batch.
+
+    Returns:
+        A sentence each, or None if nothing is cut off.
+    """
     with segment.open_log() as log_file:
         size_bytes = log_file.status.size_bytes
         try:

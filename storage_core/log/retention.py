@@ -41,7 +41,7 @@ def apply_retention(state: LogState, now_ms: int | None = None) -> tuple[int, ..
 def apply_retention_to_all(
     checkpoints: RootCheckpoints, now_ms: int, *, with_compacted: bool = True
 ) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Apply retention to all logs of a log directory, writing the checkpoints once; see `LogDirectory.apply_retention`.
+    """Apply retention to all logs of a log directory, writing the checkpoints once.
 
     Logs that are closed, or failed before, are skipped. Only logs with removed segments are in the result.
     """
@@ -74,7 +74,7 @@ def apply_retention_to_all(
 
 
 def count_deletable(state: LogState, segments: Sequence[LogSegment], now_ms: int) -> int:
-    """How many of a log's oldest segments to delete: by log start offset, then by size, then by time.
+    """Count a log's oldest segments to delete: by log start offset, then by size, then by time.
 
     No log file is opened: file sizes and the last entries of time indexes are sufficient.
     """
@@ -96,14 +96,14 @@ def count_deletable(state: LogState, segments: Sequence[LogSegment], now_ms: int
 
 
 def _count_by_size(segments: Sequence[LogSegment], limit: int, retention_bytes: int) -> int:
-    """The number of oldest segments whose removal keeps at least ``retention.bytes``."""
+    """Count the oldest segments whose removal keeps at least ``retention.bytes``."""
     sizes_bytes = [segment.size_bytes for segment in segments]
     excess_bytes = sum(sizes_bytes) - retention_bytes
     return bisect_right(list(accumulate(sizes_bytes[:limit])), excess_bytes)
 
 
 def _is_older(state: LogState, segment: LogSegment, oldest_ms: int) -> bool:
-    """Whether the largest timestamp, or without any the modification time of the file, is before a time."""
+    """Return True if the largest timestamp, or the modification time of a file without any, is before a time."""
     largest_ms = segment.largest_timestamp.timestamp_ms
     if largest_ms >= 0:
         return largest_ms < oldest_ms

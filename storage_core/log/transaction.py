@@ -50,7 +50,7 @@ class OpenTransaction:
 
 
 def abort_transaction(state: LogState, producer_id: int) -> AppendInfo:
-    """Abort the transaction of a producer that is gone; see `Log.abort_transaction`."""
+    """Abort the transaction of a producer that is gone, as `Log.abort_transaction` does."""
     with state.writing():
         if producer_id not in state.producers.open_transactions:
             raise InvalidTxnStateError(
@@ -63,7 +63,7 @@ def abort_transaction(state: LogState, producer_id: int) -> AppendInfo:
 
 
 def open_transactions(state: LogState) -> tuple[OpenTransaction, ...]:
-    """The transactions without a marker, oldest first."""
+    """List the transactions without a marker, oldest first."""
     with state.lock:
         producers = state.producers.producers
         return tuple(
@@ -110,7 +110,7 @@ class Transaction:
         self._has_ended = False
 
     def append(self, records: pa.Table | pa.RecordBatch, *, leader_epoch: int | None = None) -> AppendInfo:
-        """Append records to the transaction; arguments and errors are those of `Log.append`.
+        """Append records to the transaction. Arguments and errors are those of `Log.append`.
 
         Raises:
             InvalidTxnStateError: The transaction has ended.
@@ -158,7 +158,7 @@ class Transaction:
         return self._end(is_abort=False, flush=flush)
 
     def abort(self, *, flush: bool | None = None) -> AppendInfo | None:
-        """Abort the transaction; for arguments and errors see `commit`."""
+        """Abort the transaction. Arguments and errors are those of `commit`."""
         return self._end(is_abort=True, flush=flush)
 
     def __enter__(self) -> Self:
@@ -234,7 +234,7 @@ class Transaction:
 
 
 def begin_transaction(state: LogState, producer_id: int | None, *, flush: bool) -> Transaction:
-    """Begin a transaction, and abort an open one of the same producer; see `Log.transaction`."""
+    """Begin a transaction, and abort an open one of the same producer, as `Log.transaction` does."""
     if producer_id is not None:
         check_producer_id(producer_id)
     with state.writing():
@@ -250,7 +250,7 @@ def begin_transaction(state: LogState, producer_id: int | None, *, flush: bool) 
 
 
 def _next_incarnation(producer_id: int, known: ProducerState | None) -> ProducerSequence:
-    """The epoch of a producer's next transaction, and the sequence number of its first record."""
+    """Return the epoch of a producer's next transaction, and the sequence number of its first record."""
     if known is None:
         return ProducerSequence(producer_id, 0, 0)
     if not known.batches:
@@ -262,7 +262,7 @@ def _next_incarnation(producer_id: int, known: ProducerState | None) -> Producer
 
 
 def _free_id(state: LogState) -> int:
-    """The first id without a transaction, in this process or open in the log."""
+    """Return the first id without a transaction, in this process or open in the log."""
     producer_id = _FIRST_OWN_ID
     while producer_id in state.current_transactions or producer_id in state.producers.open_transactions:
         producer_id += 1
