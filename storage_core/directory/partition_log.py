@@ -376,10 +376,11 @@ class PartitionLog:
             )
         vouchers = vouchers.lowered_to(vouchers_of(self.directory, is_present=True))
         found = vouchers.end_after(next_offset, tail, declared_offset)
-        is_bad_after_close = vouchers.is_closed and tail in ("cut", "bad")
-        if found is not None and not is_bad_after_close and not self.directory.root.is_brokers:
-            # Our own logs truncate within batches, and their promise holds on disks that leave any bytes of what is not
-            # flushed. So their checkpoints alone tell no damage.
+        was_flushed = vouchers.is_closed or next_offset < vouchers.recovery_point
+        is_damaged = was_flushed and tail in ("cut", "bad")
+        if found is not None and not is_damaged and not self.directory.root.is_brokers:
+            # Our own logs promise what is flushed, on disks that leave any bytes of the rest after a power cut. A log that
+            # merely ends early may be as it was truncated, before truncations lowered the checkpoints to its last batch.
             found = found._replace(is_lost_by_crash=True)
         if found is None or not (found.is_lost_by_crash or (self._is_followed and tail != "bad")):
             return found

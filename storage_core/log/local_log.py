@@ -69,12 +69,12 @@ def flush_up_to(state: LogState, offset: int, *, with_indexes: bool = True) -> N
 
 def flush_appended(state: LogState) -> None:
     """Flush what was appended so far, sharing the flush with other threads. The log is not locked."""
-    end_offset = state.offsets.log_end_offset
+    end_offset = state.offsets.batches_end_offset
 
     def is_covered() -> bool:
         # A roll or a close may flush first, and a truncation may leave nothing to flush.
         offsets = state.offsets
-        return offsets.recovery_point >= min(end_offset, offsets.log_end_offset)
+        return offsets.recovery_point >= min(end_offset, offsets.batches_end_offset)
 
     try:
         _group_commit(state).flush(is_covered, lambda: _flush_while_others_append(state))
@@ -104,7 +104,7 @@ def _flush_while_others_append(state: LogState) -> None:
         ) from failure
     with state.writing():
         offsets, segment = state.offsets, state.segments.active
-        end_offset = offsets.log_end_offset
+        end_offset = offsets.batches_end_offset
         if offsets.recovery_point < segment.base_offset or state.unflushed_directory:
             # Happens once per segment, so holding the lock is acceptable.
             flush_up_to(state, end_offset, with_indexes=False)
@@ -140,7 +140,7 @@ def flush_if_due(state: LogState, now_ms: int) -> None:
 def is_flush_due(state: LogState, now_ms: int) -> bool:
     """Return True if ``flush.messages`` or ``flush.ms`` requires a flush."""
     offsets, config = state.offsets, state.config
-    unflushed = offsets.log_end_offset - offsets.recovery_point
+    unflushed = offsets.batches_end_offset - offsets.recovery_point
     return unflushed >= config.flush_messages or (
         unflushed > 0 and now_ms - state.last_flush_ms >= config.flush_ms
     )
@@ -176,7 +176,8 @@ def roll(state: LogState, expected_next_offset: int = 0) -> LogSegment:
     forget_expired_producers(state)
     state.producers.take_snapshot()
     segment = create_segment(state, new_base_offset)
-    state.publish_segments(state.offsets)
+    # Its name says where the log goes on.
+    state.publish_segments(replace(state.offsets, gap_start=None))
     state.checkpoint_if_due()
     return segment
 
@@ -294,7 +295,8 @@ def truncate_to(state: LogState, target_offset: int) -> bool:
         return True
     lowest_removed = _lowest_removed(state, target_offset)
     lowered = replace(
-        offsets.truncated(target_offset), first_unstable_offset=_first_unstable(state, lowest_removed)
+        offsets.truncated(target_offset, _end_of_batches_before(state, lowest_removed)),
+        first_unstable_offset=_first_unstable(state, lowest_removed),
     )
     with announced_truncation(state, lowest_removed):
         _truncate_to(state, target_offset, lowered)
@@ -302,7 +304,7 @@ def truncate_to(state: LogState, target_offset: int) -> bool:
 
 
 def _truncate_to(state: LogState, target_offset: int, lowered: LogOffsets) -> None:
-    # Lower the checkpoints first: records appended after the new end must not count as flushed.
+    # Lower the checkpoints first: what is removed, and what is appended after the new end, must not count as flushed.
     state.publish_lowered(lowered)
     state.checkpoint()
     last = state.segments.floor(target_offset)
@@ -320,7 +322,7 @@ def _truncate_to(state: LogState, target_offset: int, lowered: LogOffsets) -> No
         state.producers,
         state.segments,
         lowered.log_start_offset,
-        target_offset,
+        lowered.batches_end_offset,
         state.clock.now_ms(),
         is_after_clean_shutdown=False,
     )
@@ -389,6 +391,15 @@ def _lowest_removed(state: LogState, target_offset: int) -> int:
     segment = state.segments.floor(target_offset)
     batch = None if segment is None else segment.translate_offset(target_offset)
     return target_offset if batch is None else min(target_offset, batch.base_offset)
+
+
+def _end_of_batches_before(state: LogState, offset: int) -> int:
+    """Return where the batches below an offset end, in the segment that holds it: before a gap that it is in."""
+    segment = state.segments.floor(offset)
+    if segment is None:
+        return offset
+    before = segment.reader().locate_offset(offset).before
+    return segment.base_offset if before is None else before.last_offset + 1
 
 
 def _first_unstable(state: LogState, end_offset: int) -> int | None:

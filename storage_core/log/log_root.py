@@ -113,7 +113,10 @@ class RootCheckpoints:
                 (key, state.restarts_at) for key, state in states.items() if state.restarts_at is not None
             )
             self._write(LOG_START_OFFSET_CHECKPOINT, starts)
-            high_watermarks = {key: view.offsets.high_watermark for key, view in views.items()}
+            high_watermarks = {
+                key: min(view.offsets.high_watermark, view.offsets.batches_end_offset)
+                for key, view in views.items()
+            }
             self._write(REPLICATION_OFFSET_CHECKPOINT, high_watermarks)
             # Last: once it no longer lists a deleted log, neither do the others.
             recovery_points = {key: view.offsets.recovery_point for key, view in views.items()}
@@ -365,7 +368,8 @@ def _close_locked(state: LogState) -> None:
 def _close(state: LogState) -> None:
     delete_due_files(state)
     log_end_offset = state.offsets.log_end_offset
-    state.producers.map_end_offset = log_end_offset
+    # The next open finds the end of the batches.
+    state.producers.map_end_offset = state.offsets.batches_end_offset
     state.producers.take_snapshot()
     if state.offsets.recovery_point < log_end_offset:
         # Before the flush, so that each file is flushed once.

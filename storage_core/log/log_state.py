@@ -246,6 +246,8 @@ class LogOffsets:
         recovery_point: The first offset that is not known to be on disk.
         first_unstable_offset: The start of the oldest transaction that is undecided, or whose marker not every replica
             has; None without any.
+        gap_start: Where the last batch ends, if the log ends after it, because a truncation has removed the batch that
+            held the log end; None otherwise. No file says where such a log ends.
     """
 
     log_start_offset: int
@@ -253,6 +255,12 @@ class LogOffsets:
     high_watermark: int
     recovery_point: int
     first_unstable_offset: int | None = None
+    gap_start: int | None = None
+
+    @property
+    def batches_end_offset(self) -> int:
+        """Return the end of the last batch, which is what files and checkpoints say of the log end."""
+        return self.log_end_offset if self.gap_start is None else self.gap_start
 
     @property
     def last_stable_offset(self) -> int:
@@ -275,7 +283,8 @@ class LogOffsets:
 
     def flushed(self, up_to_offset: int) -> LogOffsets:
         """Return the offsets after everything below an offset was flushed."""
-        return replace(self, recovery_point=max(self.recovery_point, up_to_offset))
+        flushed_offset = min(up_to_offset, self.batches_end_offset)
+        return replace(self, recovery_point=max(self.recovery_point, flushed_offset))
 
     def with_high_watermark(self, high_watermark: int) -> LogOffsets:
         """Return the offsets with a new high watermark, clamped to the bounds of the log."""
@@ -302,14 +311,15 @@ class LogOffsets:
             recovery_point=max(self.recovery_point, log_start_offset),
         )
 
-    def truncated(self, log_end_offset: int) -> LogOffsets:
-        """Return the offsets after a truncation to an offset at or below the log end."""
+    def truncated(self, log_end_offset: int, batches_end_offset: int) -> LogOffsets:
+        """Return the offsets after a truncation to an offset at or below the log end, before which the last batch ends."""
         return replace(
             self,
             log_start_offset=min(self.log_start_offset, log_end_offset),
             log_end_offset=log_end_offset,
             high_watermark=min(self.high_watermark, log_end_offset),
-            recovery_point=min(self.recovery_point, log_end_offset),
+            recovery_point=min(self.recovery_point, batches_end_offset),
+            gap_start=batches_end_offset if batches_end_offset < log_end_offset else None,
         )
 
     def restarted(self, offset: int) -> LogOffsets:

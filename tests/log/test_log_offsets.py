@@ -33,10 +33,20 @@ def test_the_log_start_does_not_pass_the_high_watermark():
 
 
 def test_a_truncation_lowers_what_lies_above_it():
-    assert OFFSETS.truncated(90) == LogOffsets(10, 90, 80, 50)
-    assert OFFSETS.truncated(60) == LogOffsets(10, 60, 60, 50)
-    assert OFFSETS.truncated(20) == LogOffsets(10, 20, 20, 20)
-    assert OFFSETS.truncated(5) == LogOffsets(5, 5, 5, 5)
+    assert OFFSETS.truncated(90, 90) == LogOffsets(10, 90, 80, 50)
+    assert OFFSETS.truncated(60, 60) == LogOffsets(10, 60, 60, 50)
+    assert OFFSETS.truncated(20, 20) == LogOffsets(10, 20, 20, 20)
+    assert OFFSETS.truncated(5, 5) == LogOffsets(5, 5, 5, 5)
+
+
+def test_only_whole_batches_that_are_left_count_as_flushed():
+    truncated = OFFSETS.truncated(45, 40)
+    assert truncated == LogOffsets(10, 45, 45, 40, gap_start=40)
+    assert truncated.batches_end_offset == 40
+    assert truncated.flushed(45) == truncated
+    appended = truncated.appended(50, is_only_replica=True)
+    assert appended == LogOffsets(10, 50, 50, 40)
+    assert appended.flushed(50).recovery_point == 50
 
 
 def test_a_log_that_starts_anew_has_one_offset_only():

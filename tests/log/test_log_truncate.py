@@ -9,6 +9,12 @@ import threading
 import pytest
 
 from storage_core import read_table
+from storage_core.check.verify import plan_verification, verify
+from storage_core.checkpoint import (
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+)
 from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE
 from storage_core.errors import (
     LogTruncationError,
@@ -17,7 +23,10 @@ from storage_core.errors import (
     SegmentLogError,
     StorageError,
 )
+from storage_core.filesystem import FileSystem
 from storage_core.log.local_log import create_segment
+from storage_core.options import options_of
+from storage_core.segment.log_segment import LogSegment
 from tests.faults.observed_filesystem import ObservedFileSystem
 from tests.log.logs import (
     BATCH_BYTES,
@@ -89,6 +98,79 @@ def test_truncating_in_a_gap_removes_what_is_after_it(logs):
     log.append_batches(data(0) + data(10))
     log.truncate_to(5)
     assert (log.log_end_offset, offsets(log)) == (5, [0])
+
+
+def checkpointed(root):
+    """Return the recovery point and the high watermark of batches-0 on disk."""
+    names = (RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
+    return tuple(read_offset_checkpoint(FileSystem(), str(root / name))["batches", 0] for name in names)
+
+
+class TestCheckpointsOfATruncationWithinABatch:
+    """They end with the last batch that is left: files say no more of the log's end."""
+
+    @pytest.fixture
+    def log(self, logs):
+        log = logs.create("batches")
+        log.append(table(*map(value, range(5))))
+        log.append(table(*map(value, range(5, 10))), acks="all")
+        return log
+
+    def test_before_a_byte_goes(self, log, logs, tmp_path, monkeypatch):
+        found = []
+        truncate_to = LogSegment.truncate_to
+
+        def look(self, offset, **named):
+            found.append(checkpointed(tmp_path))
+            return truncate_to(self, offset, **named)
+
+        logs.checkpoint()
+        assert checkpointed(tmp_path) == (10, 10)
+        monkeypatch.setattr(LogSegment, "truncate_to", look)
+        log.truncate_to(7)
+        log.truncate_to(6)
+        assert found == [(5, 5), (5, 5)]
+
+    def test_in_a_gap(self, logs, tmp_path):
+        log = logs.create("batches")
+        log.append_batches(data(0) + data(10), flush=True)
+        log.update_high_watermark(11)
+        log.truncate_to(5)
+        assert checkpointed(tmp_path) == (1, 1)
+
+    def test_until_what_is_appended_is_flushed(self, log, logs, tmp_path):
+        log.truncate_to(7)
+        log.flush()
+        assert log.recovery_point == 5
+        append(log, 1)
+        logs.checkpoint()
+        assert checkpointed(tmp_path) == (5, 8)
+        log.flush()
+        logs.checkpoint()
+        assert checkpointed(tmp_path) == (8, 8)
+
+    def test_a_new_segment_says_where_the_log_goes_on(self, log, logs, tmp_path):
+        log.truncate_to(7)
+        log.roll()
+        log.flush()
+        logs.checkpoint()
+        assert checkpointed(tmp_path) == (7, 7)
+
+    @pytest.mark.parametrize("is_closed", [True, False])
+    def test_the_next_process_goes_on_without_a_word(self, log, logs, tmp_path, is_closed, caplog):
+        log.truncate_to(7)
+        if is_closed:
+            logs.close()
+            assert checkpointed(tmp_path) == (5, 5)
+            plan = plan_verification(FileSystem(), options_of([str(tmp_path)], {}))
+            assert verify(FileSystem(), plan).verdict == "sound"
+        else:
+            crash(logs)
+        with caplog.at_level("WARNING"):
+            assert read_table(str(tmp_path)).num_rows == 5
+            with open_directory(tmp_path) as again:
+                assert again.get("batches").log_end_offset == 5
+        assert not caplog.text
 
 
 def test_truncating_below_the_first_segment_empties_the_log(log):

@@ -35,6 +35,8 @@ TAILS = {
     "nothing": lambda data: b"",
 }
 BAD = ("wrong CRC", "garbage")
+# What a log of our own has after its last batch only if something was damaged.
+BAD_OR_CUT = (*BAD, "cut", "cut in its header")
 
 
 def mark_brokers(log_root):
@@ -81,6 +83,7 @@ VOUCHED = [
     *itertools.product(TAILS, VOUCHERS.values()),
     *((tail, {"recovery_point": 3, "high_watermark": END}) for tail in BAD),
     *((tail, {"is_clean": True}) for tail in ("wrong CRC", "cut")),
+    *((tail, {**each, "is_brokers": False}) for tail in BAD_OR_CUT for each in VOUCHERS.values()),
 ]
 
 
@@ -133,6 +136,15 @@ class TestNotDamage:
     @pytest.mark.parametrize("tail", [tail for tail in TAILS if tail not in BAD])
     def test_a_power_cut_below_the_high_watermark_is_warned_of(self, make, tail, mode, caplog):
         path = make(tail, recovery_point=3, high_watermark=END)
+        with caplog.at_level(logging.WARNING):
+            assert read_table(str(path), mode=mode).num_rows == WHOLE
+        assert "ends at offset 6, and the checkpoints say that it reached 10" in caplog.text
+
+    @pytest.mark.parametrize("tail", [tail for tail in TAILS if tail not in BAD_OR_CUT])
+    @pytest.mark.parametrize("vouchers", VOUCHERS.values())
+    def test_a_log_of_our_own_that_merely_ends_early_is_warned_of(self, make, tail, vouchers, mode, caplog):
+        """It may have been truncated when truncations within a batch left the checkpoints above the last batch."""
+        path = make(tail, **vouchers, is_brokers=False)
         with caplog.at_level(logging.WARNING):
             assert read_table(str(path), mode=mode).num_rows == WHOLE
         assert "ends at offset 6, and the checkpoints say that it reached 10" in caplog.text
