@@ -22,7 +22,8 @@ import dataclasses
 import logging
 from bisect import bisect_left
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from storage_core.cached_property import cached_property
@@ -37,13 +38,76 @@ from storage_core.segment.file_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from storage_core.directory import PartitionLog
 
 
 _log = logging.getLogger(__name__)
 _UNKNOWN_ABORTS = "Which transactions were aborted cannot be told; read with isolationLevel=read_uncommitted."
+
+
+class TransactionTracker:
+    """The transactions open at an offset, told by the batches and markers before it.
+
+    Attributes:
+        open: First offset by producer id, the oldest transaction first.
+        doubtful: The same for transactions that damage has made undecided: they may still be open.
+        undecided: The transactions that were open before damage, as if they had been aborted in it.
+    """
+
+    def __init__(self, first_offsets: Mapping[int, int] = MappingProxyType({})) -> None:
+        self.open = dict(sorted(first_offsets.items(), key=itemgetter(1)))
+        self.doubtful: dict[int, int] = {}
+        self.undecided: list[AbortedTransaction] = []
+
+    def copy(self) -> TransactionTracker:
+        """Return a tracker of the same transactions that moves on by itself."""
+        copied = TransactionTracker(self.open)
+        copied.doubtful, copied.undecided = dict(self.doubtful), list(self.undecided)
+        return copied
+
+    def open_or_doubtful(self) -> dict[int, int]:
+        """Return the first offset of each transaction that is or may be open, by producer id, oldest first."""
+        return dict(sorted({**self.open, **self.doubtful}.items(), key=itemgetter(1)))
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        """Take a transactional batch: it begins a transaction if the producer has none."""
+        self.open.setdefault(producer_id, first_offset)
+
+    def end(self, producer_id: int, marker_offset: int, *, is_abort: bool) -> AbortedTransaction | None:
+        """Take a marker.
+
+        Returns:
+            The transaction that it aborts; None if it commits, or if there is none: compaction and refused appends leave
+            markers without data.
+        """
+        self.doubtful.pop(producer_id, None)
+        first_offset = self.open.pop(producer_id, None)
+        if first_offset is None or not is_abort:
+            return None
+        last_stable_offset = next(iter(self.open.values()), marker_offset + 1)
+        return AbortedTransaction(producer_id, first_offset, marker_offset, last_stable_offset)
+
+    def lose_marker(self, producer_id: int, marker_offset: int) -> list[AbortedTransaction]:
+        """Take a marker that cannot be read: it may have been a commit or an abort. Return the transaction, if it has one."""
+        first_offset = self.open.pop(producer_id, None)
+        if first_offset is None:
+            return []
+        lost = [AbortedTransaction(producer_id, first_offset, marker_offset, marker_offset + 1)]
+        self.undecided += lost
+        return lost
+
+    def lose_markers(self, last_offset: int) -> list[AbortedTransaction]:
+        """Take damage up to an offset: each open transaction may have ended there. Return them, as if they were aborted."""
+        lost = [
+            AbortedTransaction(producer_id, first_offset, last_offset, last_offset + 1)
+            for producer_id, first_offset in self.open.items()
+        ]
+        self.doubtful = {**self.open, **self.doubtful}
+        self.open.clear()
+        self.undecided += lost
+        return lost
 
 
 class TransactionReplay:
@@ -55,23 +119,14 @@ class TransactionReplay:
         next_offset: Every batch that begins below it is accounted for.
         is_complete: Whether the last call of `aborted_transactions` saw the end of every
             transaction that began below its upper bound.
-        undecided: The transactions that were open before damage, as if they had been aborted in it.
+        transactions: The transactions that are open there.
     """
 
     def __init__(self, log: PartitionLog) -> None:
         self.next_offset = log.segments.base_offsets[0] if log.segments else log.log_start_offset
         self.is_complete = False
-        self.undecided: list[AbortedTransaction] = []
+        self.transactions = TransactionTracker()
         self._log = log
-        # First offset by producer id, ordered by offset: the first entry is the oldest.
-        self._open: dict[int, int] = {}
-        # The same for transactions that damage has made undecided: they may still be open.
-        self._doubtful: dict[int, int] = {}
-
-    def open_transactions(self) -> dict[int, int]:
-        """First offset of each transaction that is or may be open, by producer id, oldest first."""
-        first_offsets = {**self._open, **self._doubtful}
-        return dict(sorted(first_offsets.items(), key=lambda item: item[1]))
 
     def advance_to(self, offset: int) -> None:
         """Account for everything below ``offset``, from the newest snapshot that helps."""
@@ -79,13 +134,15 @@ class TransactionReplay:
             return
         snapshot = self._log.newest_producer_snapshot(offset)
         if snapshot is not None and snapshot.offset > self.next_offset:
-            first_offsets = {
-                entry.producer_id: entry.current_transaction_first_offset
-                for entry in snapshot.producers
-                if entry.current_transaction_first_offset is not None
-            }
-            self._open = dict(sorted(first_offsets.items(), key=lambda item: item[1]))
-            self._doubtful.clear()
+            undecided = self.transactions.undecided
+            self.transactions = TransactionTracker(
+                {
+                    entry.producer_id: entry.current_transaction_first_offset
+                    for entry in snapshot.producers
+                    if entry.current_transaction_first_offset is not None
+                }
+            )
+            self.transactions.undecided = undecided
             self.next_offset = snapshot.offset
         self.aborted_transactions(offset)
 
@@ -121,12 +178,10 @@ class TransactionReplay:
         segments = self._log.segments
         # A segment of which only a part is read may have anything after it.
         is_last = index == len(segments) - 1 or segments.end_offset(index) != segments.next_base_offset(index)
-        next_offset, undecided = self.next_offset, list(self.undecided)
-        first_offsets, doubtful = dict(self._open), dict(self._doubtful)
+        next_offset, transactions = self.next_offset, self.transactions
 
         def walk(segment: SegmentReader) -> list[AbortedTransaction]:
-            self.next_offset, self.undecided = next_offset, list(undecided)
-            self._open, self._doubtful = dict(first_offsets), dict(doubtful)
+            self.next_offset, self.transactions = next_offset, transactions.copy()
             if self._log.skip_damage:
                 return self._walk_over_damage(segment, end_offset, upper_bound_offset)
             return self._walk_or_blame(segment, end_offset, upper_bound_offset, is_last=is_last)
@@ -218,24 +273,15 @@ class TransactionReplay:
         except (CorruptError, UnsupportedFormatError) as error:
             # The marker is unreadable: the transaction may have been committed or aborted.
             _log.warning("A transaction counts as aborted, because its marker cannot be read: %s", error)
-            first_offset = self._open.pop(header.producer_id, None)
-            if first_offset is None:
-                return []
-            self.undecided.append(
-                AbortedTransaction(header.producer_id, first_offset, header.last_offset, header.next_offset)
-            )
-            return self.undecided[-1:]
+            return self.transactions.lose_marker(header.producer_id, header.last_offset)
         return [] if transaction is None else [transaction]
 
     def _lose(self, damage: DamagedRange) -> list[AbortedTransaction]:
-        """The transactions that may have ended in a damaged range."""
-        if not damage.may_hold_markers or not self._open:
+        """Return the transactions that may have ended in a damaged range."""
+        if not damage.may_hold_markers or not self.transactions.open:
             return []
         last_offset = max(damage.start_offset, damage.end_offset - 1)
-        lost = [
-            AbortedTransaction(producer_id, first_offset, last_offset, last_offset + 1)
-            for producer_id, first_offset in self._open.items()
-        ]
+        lost = self.transactions.lose_markers(last_offset)
         _log.warning(
             "%d transactions of %s-%d count as aborted up to offset %d, because their markers may be lost: %s",
             len(lost),
@@ -244,22 +290,19 @@ class TransactionReplay:
             last_offset,
             damage.error(),
         )
-        self._doubtful = {**self._open, **self._doubtful}
-        self._open.clear()
-        self.undecided += lost
         return lost
 
     def _has_passed(self, upper_bound_offset: int, base_offset: int) -> bool:
         if base_offset < upper_bound_offset:
             return False
-        return next(iter(self._open.values()), upper_bound_offset) >= upper_bound_offset
+        return next(iter(self.transactions.open.values()), upper_bound_offset) >= upper_bound_offset
 
     def _apply(self, segment: SegmentReader, header: BatchHeader) -> AbortedTransaction | None:
         producer_id = header.producer_id
         if not header.is_transactional or producer_id < 0:
             return None
         if not header.is_control:
-            self._open.setdefault(producer_id, header.base_offset)
+            self.transactions.begin(producer_id, header.base_offset)
             return None
         # Compaction leaves control batches without their record.
         if header.record_count == 0:
@@ -267,18 +310,11 @@ class TransactionReplay:
         kind = control_type(segment.read_batch(header), header, path=segment.log_path)
         if kind not in (ControlType.ABORT, ControlType.COMMIT):
             return None
-        self._doubtful.pop(producer_id, None)
-        first_offset = self._open.pop(producer_id, None)
-        # Compaction and refused appends leave markers without data.
-        if first_offset is None or kind is ControlType.COMMIT:
-            return None
-        marker_offset = header.last_offset
-        last_stable_offset = next(iter(self._open.values()), marker_offset + 1)
-        return AbortedTransaction(producer_id, first_offset, marker_offset, last_stable_offset)
+        return self.transactions.end(producer_id, header.last_offset, is_abort=kind is ControlType.ABORT)
 
 
 def _damage_at_or_before(segment: SegmentReader, position_bytes: int) -> DamagedRange | None:
-    """The last damaged range of a segment that begins at or before a position."""
+    """Find the last damaged range of a segment that begins at or before a position."""
     last: DamagedRange | None = None
     for item in segment.items(0):
         if isinstance(item, DamagedRange):
@@ -300,18 +336,18 @@ class OpenTransaction:
 
 
 def open_transactions(log: PartitionLog, end_offset: int | None = None) -> tuple[OpenTransaction, ...]:
-    """The transactions that are open at an offset, or at the log end if None, oldest first.
+    """Return the transactions that are open at an offset, by default the log end, oldest first.
 
     Raises:
         CorruptRecordError: A header or a control batch on the way is damaged.
     """
     replay = TransactionReplay(log)
     replay.advance_to(log.log_end_offset if end_offset is None else end_offset)
-    return tuple(OpenTransaction(*item) for item in replay.open_transactions().items())
+    return tuple(OpenTransaction(*item) for item in replay.transactions.open_or_doubtful().items())
 
 
 def last_stable_offset(log: PartitionLog, end_offset: int | None = None) -> int:
-    """The first offset of the oldest transaction open at ``end_offset``; without one, ``end_offset``.
+    """Return the first offset of the oldest transaction that is open at ``end_offset``; without one, ``end_offset``.
 
     With the high watermark as end this is a broker's answer; with the log end, its answer once everything is
     replicated. Never below the log start offset.
@@ -340,7 +376,7 @@ class AbortedTransactions:
         self._lowest_first_offsets = lowest
 
     def touching(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """Those that have an offset from ``start_offset`` to below ``end_offset``, in the order of their markers."""
+        """Return those that have an offset from ``start_offset`` to below ``end_offset``, in the order of their markers."""
         first_index = bisect_left(self._last_offsets, start_offset)
         if first_index == len(self._transactions):
             return ()
@@ -362,7 +398,7 @@ class AbortedTransactions:
 def aborted_transactions(
     log: PartitionLog, start_offset: int, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
-    """The aborted transactions that have an offset from ``start_offset`` to below ``end_offset``.
+    """Find the aborted transactions that have an offset from ``start_offset`` to below ``end_offset``.
 
     Markers after ``end_offset`` count too: a transaction may end segments later. Transactions open at the
     log end are not among them; a read stops before them, at the last stable offset.
@@ -409,12 +445,16 @@ def _collect(
         tail = TransactionReplay(log)
         tail.advance_to(log.log_end_offset)
         known = set(aborted)
-        aborted += [each for each in dict.fromkeys((*replay.undecided, *tail.undecided)) if each not in known]
+        aborted += [
+            each
+            for each in dict.fromkeys((*replay.transactions.undecided, *tail.transactions.undecided))
+            if each not in known
+        ]
     return aborted
 
 
 def _have_all_ended(log: PartitionLog, index: int, end_offset: int) -> bool:
-    """Whether, by the snapshot at a segment's end, no transaction that began below an offset is open there."""
+    """Return True if the snapshot at a segment's end has no open transaction that began below an offset."""
     segment_end_offset = _segment_end_offset(log, index)
     if segment_end_offset < end_offset or index + 1 == len(log.segments) or log.skip_damage:
         return False
@@ -431,7 +471,7 @@ def _have_all_ended(log: PartitionLog, index: int, end_offset: int) -> bool:
 
 
 def _segment_end_offset(log: PartitionLog, index: int) -> int:
-    """The offset that ends a segment: the next one's base offset, or the log end offset."""
+    """Return the offset that ends a segment: the next one's base offset, or the log end offset."""
     base_offsets = log.segments.base_offsets
     return base_offsets[index + 1] if index + 1 < len(base_offsets) else log.log_end_offset
 
@@ -449,7 +489,7 @@ class _IndexTrust:
         self._trusted_below = -1
 
     def is_trusted(self, index: int) -> bool:
-        """Whether a segment's index, or its absence, can be trusted, provided that nothing `has_changed` afterwards."""
+        """Return True if a segment's index, or its absence, can be trusted, provided that nothing `has_changed` afterwards."""
         segment = self._log.segments[index]
         end_offset = _segment_end_offset(self._log, index)
         is_complete = (
@@ -466,7 +506,7 @@ class _IndexTrust:
         return is_complete
 
     def has_changed(self) -> bool:
-        """Whether the reason to trust an index no longer holds."""
+        """Return True if the reason to trust an index no longer holds."""
         if self._trusted_below < 0 or self._root.is_own:
             return False
         if self._root.clean_shutdown:
@@ -475,7 +515,7 @@ class _IndexTrust:
         return self._root.present_recovery_points().get(topic_partition, 0) < self._trusted_below
 
     def _is_complete_and_fits(self, index: int, end_offset: int) -> bool:
-        """Whether the writer has completed a segment's index, which fits the log."""
+        """Return True if the writer has completed a segment's index, and it fits the log."""
         segment = self._log.segments[index]
         if self._root.clean_shutdown or self._root.is_own:
             # Without its offset index the segment's index files were removed, or never copied.
@@ -499,7 +539,7 @@ class _IndexTrust:
         )
 
     def _fits_log(self, segment: SegmentReader, end_offset: int) -> bool:
-        """Whether the index, or its absence, fits the log."""
+        """Return True if the index, or its absence, fits the log."""
         transactions = segment.transaction_index
         if transactions.problem is not None:
             return False
@@ -517,12 +557,12 @@ class _IndexTrust:
         return file_name(segment.base_offset) + segment.suffix in self._log.segments.file_names
 
     def _is_emptiness_trusted(self, end_offset: int) -> bool:
-        """Whether an index without entries means that the segment has no aborted transaction."""
+        """Return True if an index without entries means that the segment has no aborted transaction."""
         return self._has_transaction_indexes or end_offset <= self._untransactional_up_to
 
     @cached_property
     def _has_transaction_indexes(self) -> bool:
-        """Whether some segment has a transaction index with entries, so that not all were removed."""
+        """Return True if some segment has a transaction index with entries, so that not all were removed."""
         indexes = (
             self._log.segment_index_for(base_offset)
             for base_offset in self._log.segments.file_names.base_offsets(TRANSACTION_INDEX_SUFFIX)
@@ -535,7 +575,7 @@ class _IndexTrust:
 
     @cached_property
     def _untransactional_up_to(self) -> int:
-        """The offset of the newest producer snapshot if it has no transactional producer, otherwise -1."""
+        """Return the offset of the newest producer snapshot if it has no transactional producer, otherwise -1."""
         snapshot = self._log.newest_producer_snapshot()
         is_untransactional = snapshot is not None and all(
             entry.coordinator_epoch == _NO_COORDINATOR_EPOCH

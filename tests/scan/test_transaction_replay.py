@@ -19,7 +19,7 @@ def test_markers_close_transactions(log_root):
     log = log_root.partition("orders").transactional(7, 2).transactional(8).data().abort(7).transactional(9)
     replay = replay_of(log.commit(8).write())
     assert replay.aborted_transactions(7) == [AbortedTransaction(7, 0, 4, 2)]
-    assert replay.open_transactions() == {9: 5}
+    assert replay.transactions.open_or_doubtful() == {9: 5}
     assert replay.next_offset == 7
 
 
@@ -27,7 +27,7 @@ def test_it_goes_on_where_it_stopped(log_root):
     log = log_root.partition("orders").transactional(7).data().roll().transactional(7).data().abort(7).data()
     replay = replay_of(log.write(snapshots=False))
     assert replay.aborted_transactions(1) == []
-    assert replay.open_transactions() == {7: 0}
+    assert replay.transactions.open_or_doubtful() == {7: 0}
     assert replay.aborted_transactions(3) == []
     assert replay.aborted_transactions(6) == [AbortedTransaction(7, 0, 4, 5)]
     assert replay.aborted_transactions(6) == []
@@ -40,21 +40,21 @@ def test_snapshots_save_the_walk(log_root):
     (log.path / f"{0:020d}.log").write_bytes(b"\xff" * 200)
     replay = replay_of(log)
     replay.advance_to(4)
-    assert replay.open_transactions() == {7: 0}
+    assert replay.transactions.open_or_doubtful() == {7: 0}
 
 
 def test_snapshots_behind_the_offset_do_not_count(log_root):
     log = log_root.partition("orders").transactional(7).roll().abort(7).take_snapshot().write()
     replay = replay_of(log)
     replay.advance_to(1)
-    assert replay.open_transactions() == {7: 0}
+    assert replay.transactions.open_or_doubtful() == {7: 0}
 
 
 def test_empty_control_batches_and_markers_without_data_say_nothing(log_root):
     log = log_root.partition("orders").transactional(7).empty_control(7).abort(8).data().write()
     replay = replay_of(log)
     assert replay.aborted_transactions(4) == []
-    assert replay.open_transactions() == {7: 0}
+    assert replay.transactions.open_or_doubtful() == {7: 0}
 
 
 def test_it_stops_once_everything_below_the_bound_has_ended(log_root):
