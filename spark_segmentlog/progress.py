@@ -24,7 +24,7 @@ class Lag:
 
     @property
     def records(self) -> int:
-        """The offsets that are not read, of all partitions."""
+        """Number of offsets that are not read, of all partitions."""
         return sum(self.records_by_partition.values())
 
 

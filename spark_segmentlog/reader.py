@@ -79,7 +79,7 @@ class _BoundedQueue(Generic[_Item]):
         self._error: BaseException | None = None
 
     def put(self, item: _Item) -> bool:
-        """Wait for room and add an item; False if the queue is closed."""
+        """Wait for room and add an item. Return False if the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or len(self._items) < self._depth)
             if not self._is_closed:
@@ -95,7 +95,11 @@ class _BoundedQueue(Generic[_Item]):
             self._changed.notify_all()
 
     def take(self) -> tuple[_Item] | None:
-        """Wait for an item; None after the last one. Raises the producer's error."""
+        """Wait for an item, or raise the producer's error.
+
+        Returns:
+            The item in a tuple; None after the last one.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._is_finished)
             if self._items:
@@ -175,7 +179,7 @@ def read_records_of(task: ScanTask, schema: pa.Schema, planned_on: str) -> Itera
 
 
 def arrow_schema(columns: tuple[ProjectedColumn, ...], options: ReadOptions) -> pa.Schema:
-    """The schema that Spark expects of batches, nullable flags included."""
+    """Return the schema that Spark expects of batches, with its nullable flags."""
     if options.view == RECORDS:
         known = record_schema(
             include_headers=True,
@@ -234,7 +238,7 @@ _COMPARISONS: Final[dict[str, Operator]] = {
 
 
 def is_pushdown_offered() -> bool:
-    """Whether this process is the one in which Spark passes filters to a reader.
+    """Return True if this process is the one in which Spark passes filters to a reader.
 
     If pushdown is off in Spark's configuration, Spark fails every read whose reader takes filters,
     even without any. The configuration is not visible here. But Spark plans filtered scans in a
@@ -260,7 +264,11 @@ class PushdownReader(SegmentLogReader):
 
 
 def to_predicate(pushed: Any) -> Predicate | None:
-    """Translate one of Spark's filters exactly; None if no predicate expresses it."""
+    """Translate one of Spark's filters exactly.
+
+    Returns:
+        The predicate; None if none expresses the filter.
+    """
     if type(pushed).__name__ == "Not":
         child = to_predicate(pushed.child)
         return None if child is None else Not(child)
@@ -297,7 +305,7 @@ def _column_predicate(column: str, pushed: Any) -> Predicate | None:
 
 
 def _value(value: Any) -> Any:
-    """Spark's value in the unit of the column; the predicate checks its type."""
+    """Convert Spark's value to the unit of the column. The predicate checks its type."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise OptionError(f"Expected a timestamp with a time zone, found {value!r}.")

@@ -70,13 +70,13 @@ class ProjectedColumn:
 
 
 def source_schema(options: ReadOptions) -> StructType:
-    """The schema of the columns that the options ask for."""
+    """Return the schema of the columns that the options ask for."""
     types = _types(options)
     return StructType([StructField(name, types[name]) for name in _option_columns(options)])
 
 
 def projected_columns(schema: StructType, options: ReadOptions) -> tuple[ProjectedColumn, ...]:
-    """The columns to read for ``schema``, which a user may have written.
+    """Return the columns to read for a schema, which a user may have written.
 
     Any subset in any order is accepted; ``headers`` and ``_metadata`` need no option if the
     schema names them.
@@ -119,7 +119,7 @@ def _option_columns(options: ReadOptions) -> tuple[str, ...]:
 
 
 def _types(options: ReadOptions) -> dict[str, DataType]:
-    """The columns that exist with these options; the one that describes damage is the last."""
+    """Return the columns that exist with these options. The one that describes damage is the last."""
     if options.view != RECORDS:
         return _types_of_view(options.view)
     if options.mode != "PERMISSIVE":
@@ -135,7 +135,7 @@ def _types_of_view(name: str) -> dict[str, DataType]:
 
 
 def spark_type(kind: pa.DataType) -> DataType:
-    """Spark's type of a column of a view."""
+    """Return Spark's type of a column of a view."""
     import pyarrow as pa  # noqa: PLC0415
 
     simple = {
@@ -173,7 +173,7 @@ def _check_field(field: StructField, types: dict[str, DataType], options: ReadOp
 
 
 def _rows_and_never_null(options: ReadOptions) -> tuple[str, frozenset[str]]:
-    """The name of the rows that may lack columns, and the columns that none of them lacks."""
+    """Return the name of the rows that may lack columns, and the columns that none of them lacks."""
     if options.view != RECORDS:
         return f"rows of view={options.view}", frozenset()
     if options.mode == "PERMISSIVE":

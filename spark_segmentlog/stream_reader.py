@@ -82,12 +82,12 @@ class SegmentLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @raises_without_frames
     def initialOffset(self) -> _Json:  # noqa: N802
-        """Where a new query starts."""
+        """Return where a new query starts."""
         return json_of_offsets(self._planner.initial_offsets())
 
     @raises_without_frames
     def latestOffset(self, start: _Json | None = None, limit: ReadLimit | None = None) -> _Json:  # noqa: N802
-        """Where the next micro-batch ends. Before Spark 4.2, there is neither a start nor a limit."""
+        """Return where the next micro-batch ends. Before Spark 4.2, there is neither a start nor a limit."""
         offsets = None if start is None else offsets_of_json(start)
         is_limited = limit is None or not isinstance(limit, ReadAllAvailable)
         latest = self._planner.latest_offsets(offsets, is_limited=is_limited)
@@ -95,7 +95,7 @@ class SegmentLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return start if start is not None and latest is offsets else json_of_offsets(latest)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What tells limited batches from those that read all there is: `latestOffset` applies all limits itself."""
+        """Tell limited batches from those that read all there is. `latestOffset` applies all limits itself."""
         limits = self._options.limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -111,7 +111,7 @@ class SegmentLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._planner.pin_ends()
 
     def reportLatestOffset(self) -> _Json:  # noqa: N802
-        """Where the partitions ended at the last look, whatever a micro-batch took."""
+        """Return where the partitions ended at the last poll, whatever a micro-batch took."""
         return json_of_offsets(self._planner.newest_offsets())
 
     @raises_without_frames
@@ -126,10 +126,10 @@ class SegmentLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return read_records_of(partition.value, schema, self._planned_on)
 
     def commit(self, end: _Json) -> None:
-        """Nothing is kept of batches that are done."""
+        """Do nothing: nothing is kept of batches that are done."""
 
     def stop(self) -> None:
-        """Nothing is open between two calls."""
+        """Do nothing: nothing is open between two calls."""
 
 
 class RefusedStreamReader(DataSourceStreamReader):

@@ -148,7 +148,7 @@ def _check_value(column: str, value: object) -> None:
 
 
 def is_beyond_int64(value: object) -> bool:
-    """Whether a value is an integer that no column can hold."""
+    """Return True if a value is an integer that no column can hold."""
     return isinstance(value, int) and not -INT64_LIMIT <= value < INT64_LIMIT
 
 
@@ -178,7 +178,7 @@ def checked_predicate(value: object) -> Predicate:
 
 
 def depth_of(predicate: Predicate) -> int:
-    """How many levels a checked predicate has: 1 without children."""
+    """Count the levels of a checked predicate: 1 without children."""
     match predicate:
         case And(children) | Or(children):
             return 1 + max(map(depth_of, children), default=0)
@@ -189,7 +189,7 @@ def depth_of(predicate: Predicate) -> int:
 
 
 def columns_of(predicate: Predicate) -> frozenset[str]:
-    """The columns that must be decoded to evaluate ``predicate``."""
+    """Return the columns that must be decoded to evaluate a predicate."""
     match predicate:
         case And(children) | Or(children):
             return frozenset().union(*map(columns_of, children))

@@ -36,7 +36,7 @@ class SpanExplanation:
     Attributes:
         file_size_bytes: The size of the log file; of the last segment, up to the log end.
         skipped_before_bytes: How many bytes between the previous piece and this one are not read.
-        skipped_behind_bytes: How many bytes after the last piece of the file are not read; 0 for other pieces.
+        skipped_after_bytes: How many bytes after the last piece of the file are not read; 0 for other pieces.
         batches: How many batches it has, in mode FAILFAST up to the first damage.
         task: Number of the task that reads it.
     """
@@ -46,7 +46,7 @@ class SpanExplanation:
     position_bytes: int
     end_position_bytes: int
     skipped_before_bytes: int
-    skipped_behind_bytes: int
+    skipped_after_bytes: int
     start_offset: int
     end_offset: int
     batches: int
@@ -54,7 +54,7 @@ class SpanExplanation:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the piece."""
+        """Size of the piece in bytes."""
         return self.end_position_bytes - self.position_bytes
 
 
@@ -73,7 +73,7 @@ class PartitionExplanation:
         segments: How many segments the log has.
         segments_opened: How many of them are read.
         segments_before: How many segments before the first one that is read are skipped.
-        segments_behind: How many segments after the last one that is read are skipped.
+        segments_after: How many segments after the last one that is read are skipped.
         total_bytes: The size of its log files.
         spans: The pieces that are read.
     """
@@ -91,18 +91,18 @@ class PartitionExplanation:
     segments: int | None = None
     segments_opened: int = 0
     segments_before: int = 0
-    segments_behind: int = 0
+    segments_after: int = 0
     total_bytes: int | None = None
     spans: tuple[SpanExplanation, ...] = ()
 
     @property
     def planned_bytes(self) -> int:
-        """How many bytes are read."""
+        """Number of bytes that are read."""
         return sum(span.size_bytes for span in self.spans)
 
     @property
     def segments_skipped(self) -> int | None:
-        """How many segments are not read."""
+        """Number of segments that are not read; None if the log was not opened."""
         return None if self.segments is None else self.segments - self.segments_opened
 
 
@@ -151,7 +151,7 @@ class ScanExplanation:
     planning: IoStatistics
 
     def to_dict(self) -> dict[str, Any]:
-        """The explanation as dicts, lists, strings and numbers."""
+        """Return the explanation as dicts, lists, strings and numbers."""
         plain: dict[str, Any] = _plain(dataclasses.asdict(self))
         return plain
 
@@ -346,7 +346,7 @@ def _is_same_file(one: LogSpan, other: LogSpan) -> bool:
 
 
 def _batches(segment: SegmentReader, span: LogSpan) -> int:
-    """How many batches a span holds, as far as they can be walked."""
+    """Count the batches of a span, as far as they can be walked."""
     count = 0
     try:
         for _ in segment.batches(span.position_bytes, span.end_position_bytes):

@@ -43,26 +43,26 @@ class PartitionRange:
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """Topic of the log."""
         return self.log.topic
 
     @property
     def partition(self) -> int:
-        """The partition's number."""
+        """Number of the partition."""
         return self.log.partition
 
     @property
     def size(self) -> int:
-        """The number of offsets, which gaps make larger than the number of records."""
+        """Number of offsets, which gaps make larger than the number of records."""
         return self.end_offset - self.start_offset
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to read."""
+        """True if there is nothing to read."""
         return self.start_offset >= self.end_offset
 
     def part(self, start_offset: int, end_offset: int) -> PartitionRange:
-        """A part of the range."""
+        """Return a part of the range."""
         is_first = self.is_first and start_offset == self.start_offset
         return PartitionRange(self.log, start_offset, end_offset, self.aborted, is_first)
 
@@ -78,11 +78,11 @@ class RangePieces:
         return map(self.piece, range(self.count))
 
     def piece(self, index: int) -> PartitionRange:
-        """The piece of an index from 0 to below ``count``."""
+        """Return the piece of an index from 0 to below ``count``."""
         return self.whole.part(self._start(index), self._start(index + 1))
 
     def index_of(self, offset: int) -> int:
-        """Index of the piece that holds an offset of the range."""
+        """Return the index of the piece that holds an offset of the range."""
         smaller_size, larger_count = divmod(self.whole.size, self.count)
         smaller_count = self.count - larger_count
         distance = offset - self.whole.start_offset
@@ -121,7 +121,7 @@ def split_ranges(
 
 
 def _proportional_counts(sizes: Sequence[int], min_partitions: int) -> list[int]:
-    """How many pieces each range becomes: two passes, so that small ranges take no share of large ones."""
+    """Decide how many pieces each range becomes, in two passes, so that small ranges take no share of large ones."""
     total = sum(sizes)
     first_pass = [_share(size, total, min_partitions) for size in sizes]
     large_total = sum(size for size, count in zip(sizes, first_pass, strict=True) if count > 1)
@@ -204,9 +204,15 @@ class _Place(NamedTuple):
 
 
 def _span_of(segment: SegmentReader, wanted: PartitionRange, next_base_offset: int | None) -> LogSpan | None:
-    """The span of a range that begins and ends in one segment; None if no batch can hold any of its offsets.
+    """Locate a range that begins and ends in one segment.
 
-    ``next_base_offset`` is that of the next segment; None for the last one.
+    Args:
+        segment: The segment.
+        wanted: The range.
+        next_base_offset: The base offset of the next segment; None for the last one.
+
+    Returns:
+        The span; None if no batch can hold any of the offsets.
     """
     locate = _locate_with_damage if wanted.log.skip_damage else _locate
     place = locate(segment, wanted, next_base_offset)
@@ -301,7 +307,11 @@ def _locate_with_damage(
 def _known_end_position(
     segment: SegmentReader, wanted: PartitionRange, next_base_offset: int | None
 ) -> int | None:
-    """Where a range ends that reaches to the end of the segment; None if the end has to be looked up."""
+    """Return the end position of a range that reaches to the end of the segment.
+
+    Returns:
+        Bytes from the start of the file; None if the end has to be looked up.
+    """
     if wanted.end_offset == next_base_offset:
         return segment.size_bytes
     known_end = segment.known_end

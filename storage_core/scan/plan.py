@@ -94,7 +94,7 @@ def pack_spans(
 
 
 def _sizes(spans: SpanList) -> Iterator[tuple[int, int]]:
-    """The bytes and the offsets of each span; a million numbers are not made at once."""
+    """Yield the bytes and the offsets of each span, without making a million numbers at once."""
     for first in range(0, len(spans), _SIZES_AT_ONCE):
         part = spans[first : first + _SIZES_AT_ONCE]
         yield from zip(part.sizes_bytes.tolist(), part.offset_counts.tolist(), strict=True)
@@ -120,23 +120,23 @@ class ScanPlan:
 
     @property
     def planned_bytes(self) -> int:
-        """How many bytes of log files the tasks cover."""
+        """Number of bytes of log files that the tasks cover."""
         return sum(task.size_bytes for task in self.tasks)
 
     @property
     def planned_segments(self) -> int:
-        """How many segments the tasks open."""
+        """Number of segments that the tasks open."""
         spans = (span for task in self.tasks for span in task.spans)
         # Pieces of one segment are neighbours.
         return sum(1 for _ in groupby(spans, attrgetter("directory", "base_offset")))
 
     def total_bytes(self) -> int:
-        """How many bytes of log files the chosen partitions have in all. Looks up each file's size."""
+        """Sum the sizes of the log files of the chosen partitions, in bytes. Each file's size is looked up."""
         return sum(segment.size_bytes for each in self.partitions for segment in each.log.segments)
 
     @property
     def total_segments(self) -> int:
-        """How many segments the chosen partitions have in all."""
+        """Number of segments that the chosen partitions have."""
         return sum(len(each.log.segments) for each in self.partitions)
 
 
@@ -240,7 +240,7 @@ def _with_aborted_transactions(wanted: PartitionRange, options: ReadOptions) -> 
 
 
 def _locate_pieces(pieces: RangePieces, condition: Predicate | None) -> Iterator[SpanList]:
-    """The spans of each piece that has any. A gap in the log, however large, is skipped at once."""
+    """Locate each piece that has records. A gap in the log, however large, is skipped at once."""
     place: tuple[int, int] | None = None
     repetitions = 0
     next_index = 0
@@ -269,7 +269,7 @@ def _locate_pieces(pieces: RangePieces, condition: Predicate | None) -> Iterator
 
 
 def _next_piece(pieces: RangePieces, index: int, condition: Predicate | None) -> int:
-    """Index of the first piece from ``index`` on whose offsets a condition does not rule out; the count if none.
+    """Find the first piece from ``index`` on whose offsets a condition does not rule out.
 
     There may be more pieces than can be tested one by one: runs of them are tested at once, each
     twice as long as the one before while all are ruled out.
@@ -289,13 +289,13 @@ def _next_piece(pieces: RangePieces, index: int, condition: Predicate | None) ->
 
 
 def _may_match(part: PartitionRange | LogSpan, condition: Predicate) -> bool:
-    """Whether offsets alone do not rule out a part of a partition: a condition may leave gaps between them."""
+    """Return True if offsets alone do not rule out a part of a partition: a condition may leave gaps between them."""
     known = KnownFields(part.topic, part.partition, part.start_offset, part.end_offset)
     return not prune(residual(condition, known)).is_empty
 
 
 def _default_task_bytes(spans: SpanList) -> int:
-    """Enough tasks for every core, none above 128 MiB."""
+    """Choose a size in bytes that gives every core a task, of 128 MiB at most."""
     cost_bytes = int(spans.sizes_bytes.sum()) + len(spans) * OPEN_COST_BYTES
     per_core_bytes = -(-cost_bytes // (os.cpu_count() or 1))
     return max(2 * OPEN_COST_BYTES, min(DEFAULT_TASK_BYTES, per_core_bytes))

@@ -70,7 +70,11 @@ def residual(predicate: Predicate, known: KnownFields) -> Predicate:
 
 
 def conjunction(*predicates: Predicate | None) -> Predicate | None:
-    """The conjunction of predicates; None if it is true for all rows."""
+    """Join predicates by AND.
+
+    Returns:
+        The conjunction; None if it is true for all rows.
+    """
     given = [predicate for predicate in predicates if predicate is not None and predicate != ALWAYS]
     if len(given) <= 1:
         return given[0] if given else None
@@ -110,7 +114,11 @@ def _inverted(predicate: Predicate) -> Predicate:
 
 
 def _comparison_answer(column: str, comparison: str, value: object, known: KnownFields) -> bool | None:
-    """The result of the comparison if it is the same for all records, otherwise None."""
+    """Evaluate a comparison for all records at once.
+
+    Returns:
+        The result; None if it is not the same for all of them.
+    """
     compare = COMPARE[comparison]
     if column == "topic":
         return compare(known.topic, value)
@@ -161,17 +169,17 @@ class Bounds(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record can match."""
+        """True if no record can match."""
         return _is_empty(self.offset_start, self.offset_end) or _is_empty(
             self.timestamp_start_ms, self.timestamp_end_ms
         )
 
     def intersection(self, other: Bounds) -> Bounds:
-        """The bounds of what both include."""
+        """Return the bounds of what both include."""
         return Bounds(*map(_both, (max, min, max, min), self, other))
 
     def union(self, other: Bounds) -> Bounds:
-        """The narrowest bounds of what either includes."""
+        """Return the narrowest bounds of what either includes."""
         if self.is_empty:
             return other
         if other.is_empty:
@@ -226,9 +234,11 @@ def prune(predicate: Predicate) -> Bounds:
 
 
 def _negate(predicate: Predicate) -> Predicate | None:
-    """A predicate that is true exactly where ``predicate`` is false; None if no node expresses it.
+    """Negate a predicate.
 
-    Both are unknown in the same places, so pruning by the result is safe.
+    Returns:
+        A predicate that is true exactly where the given one is false, and unknown in the same places, so that pruning by
+        it is safe; None if no node expresses it.
     """
     match predicate:
         case And(children):
@@ -256,7 +266,7 @@ def _comparison_bounds(column: str, operator: Operator, value: Value) -> Bounds:
 
 
 def _range(operator: Operator, first: int, last: int) -> tuple[int | None, int | None]:
-    """The range of whole numbers that match, its end exclusive.
+    """Return the range of whole numbers that match, its end exclusive.
 
     ``first`` is the lowest one at or above the value compared with, ``last`` the highest one at or below it.
     """

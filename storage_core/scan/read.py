@@ -79,7 +79,7 @@ class RecordReader:
     def batches(
         self, window: BatchWindow, indexes: npt.NDArray[np.int64], span: LogSpan
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of some batches of a window that are within a span's offsets."""
+        """Yield the rows of some batches of a window that are within a span's offsets."""
         while len(indexes):
             # How many batches are done, and how many are being decoded.
             done = pending = 0
@@ -101,7 +101,7 @@ class RecordReader:
             indexes = indexes[end:]
 
     def _single(self, window: BatchWindow, index: int, span: LogSpan) -> Iterator[pa.RecordBatch]:
-        """The rows of one batch, or the report of its damage."""
+        """Yield the rows of one batch, or the report of its damage."""
         made: list[pa.RecordBatch] = []
         try:
             for section in self._sections.sections(window, np.array([index], np.int64)):
@@ -114,7 +114,7 @@ class RecordReader:
         yield from made
 
     def _offset_after(self, window: BatchWindow, index: int) -> int:
-        """The offset after all records that a damaged batch may have held.
+        """Return the offset after all records that a damaged batch may have held.
 
         A wrapper's own offset may be damaged. The first offset of the next batch is then the bound.
         """
@@ -134,7 +134,7 @@ class RecordReader:
 def _count_up_to(
     window: BatchWindow, indexes: npt.NDArray[np.int64], error: SegmentLogError, done: int
 ) -> int:
-    """How many of the batches precede the one that an error names, itself included."""
+    """Count the batches up to the one that an error names, which is included."""
     if error.position_bytes is None:
         return len(indexes)
     starts = window.starts[indexes] + window.position_bytes
@@ -288,7 +288,7 @@ class _TaskReader:
             self._order.check_end(self._filesystem, last_window, span)
 
     def _is_another_segment(self, span: LogSpan) -> bool:
-        """Whether the segment now ends at another offset than at planning."""
+        """Return True if the segment now ends at another offset than at planning."""
         log = self._present_log(span)
         if log is None or span.segment_end_offset is None:
             return False
@@ -297,7 +297,7 @@ class _TaskReader:
         return next_index < len(base_offsets) and base_offsets[next_index] != span.segment_end_offset
 
     def _replaced_since_listing(self, span: LogSpan, error: FileReplacedError) -> LogSpan | None:
-        """The span in the file that a cleaner replaced while the read was planned, if the file is still there.
+        """Find a span in the file that a cleaner replaced while the read was planned.
 
         The planned file then is the replacement: it was examined after the listing that told where the segment ends. If
         a second pass has replaced that one, too, the file left reaches beyond this end, and is no segment of the listing.
@@ -395,9 +395,12 @@ class _TaskReader:
             raise _TruncatedError(offset)
 
     def _truncated_to(self, span: LogSpan, begun_up_to: int | None = None) -> int | None:
-        """The offset that the log was truncated to since planning, if it is in the span; None if it is not.
+        """Look for a truncation of the log since planning.
 
         A truncation that had begun by then counts if it goes to ``begun_up_to``, where damage was found, or lower.
+
+        Returns:
+            The offset that the log was truncated to; None if it is not in the span, or there was none.
         """
         root = os.path.dirname(span.directory)
         since_bytes = self._truncations_bytes.get(root)
@@ -457,7 +460,7 @@ class _TruncatedError(Exception):
 
 
 def read_schema(options: ReadOptions) -> pa.Schema:
-    """The columns that the options ask for."""
+    """Return the schema of the columns that the options ask for."""
     schema = record_schema(
         include_headers=options.include_headers,
         include_metadata=options.include_metadata,
@@ -475,7 +478,7 @@ def read_records(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
 
 
 def _with_small_ones_joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows. A batch takes kilobytes besides them, and each tiny segment gives one."""
+    """Join small batches: each takes kilobytes besides its rows, and each tiny segment gives one."""
     small: list[pa.RecordBatch] = []
     small_bytes = 0
     for batch in batches:

@@ -97,7 +97,7 @@ class ReadLimit:
 
     @property
     def name(self) -> str:
-        """The name that Kafka has for this offset."""
+        """Kafka's name of this offset."""
         if self._is_committed:
             return "last stable offset"
         return "high watermark" if self._ending_at == "highWatermark" else "log end offset"
@@ -292,7 +292,7 @@ def find_directories(
 def directories_to_open(
     selected: Iterable[PartitionDirectory], options: ReadOptions, condition: Predicate | None
 ) -> list[PartitionDirectory]:
-    """Those of the selected partitions that a condition does not rule out.
+    """Leave out those of the selected partitions that a condition rules out.
 
     Raises:
         OptionError: Bounds name other partitions than those that are selected.
@@ -377,7 +377,7 @@ def split_paths(filesystem: FileSystem, texts: Iterable[str]) -> list[str]:
 
 
 def _split_at_commas(text: str) -> list[str]:
-    """The parts between commas, except commas in the braces and brackets of a glob; no empty ones."""
+    """Split a text at commas, but not at those in the braces and brackets of a glob. Empty parts are left out."""
     parts, depth = [""], 0
     nesting: dict[str, int] = {}
     for opening, closing in ("{}", "[]"):
@@ -393,7 +393,7 @@ def _split_at_commas(text: str) -> list[str]:
 
 
 def _expanded(filesystem: FileSystem, path: str) -> list[str]:
-    """A path, or the directories that it matches if it is a glob and does not exist itself."""
+    """Return the directories that a glob matches, or the path itself if it is none, or exists."""
     is_glob_or_home = is_glob(path) or path.startswith("~")
     if not is_glob_or_home or _exists(filesystem, path):
         return [path]

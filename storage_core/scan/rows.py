@@ -67,7 +67,7 @@ _COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.BooleanArray]]] = {
 
 
 def damage_json(damage: DamagedRange, span: LogSpan) -> str:
-    """The text of the column that describes damage. Ends are exclusive; offsets bound what may be lost."""
+    """Describe a damaged range as JSON. Ends are exclusive; offsets bound what may be lost."""
     return json.dumps(
         {
             "file": damage.path,
@@ -96,7 +96,7 @@ class DamageReporter:
 
     @property
     def is_fatal(self) -> bool:
-        """Whether damage ends the read."""
+        """True if damage ends the read."""
         return self._settings.mode == "FAILFAST"
 
     def report(self, damage: DamagedRange, span: LogSpan) -> Iterator[pa.RecordBatch]:
@@ -192,7 +192,7 @@ class RecordBatchBuilder:
     def batches(
         self, section: RecordSection, columns: RecordColumns, span: LogSpan
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a section that are within a span's offsets.
+        """Yield the rows of a section that are within a span's offsets.
 
         Raises:
             TimestampRangeError: A timestamp does not fit microseconds since 1970. With ``mode=PERMISSIVE``
@@ -295,7 +295,7 @@ class _SectionSlice:
         return pa.array(fitting_ms * _US_PER_MS, mask=self._unfit).view(_TIMESTAMP_TYPE)
 
     def corrupt_record(self) -> pa.StringArray:
-        """What is wrong with the timestamp of a record that has a row."""
+        """Describe what is wrong with the timestamp of a record that has a row."""
         if self._unfit is None:
             return self._constant(None, pa.string(), self._count)
         texts = [
@@ -348,7 +348,7 @@ class _SectionSlice:
         return pa.StructArray.from_arrays(children, fields=list(METADATA_TYPE))
 
     def _base_offsets(self) -> npt.NDArray[np.int64]:
-        """Per batch: its base offset, which for a wrapper only its first record tells."""
+        """Return the base offset of each batch, which for a wrapper only its first record tells."""
         headers = self._section.headers
         base_offsets: npt.NDArray[np.int64] = headers["base_offset"].astype(np.int64)
         wrappers = np.flatnonzero(wrapper_rows(headers))
@@ -378,7 +378,7 @@ class _SectionSlice:
         return np.where(first < 0, -1, wrapped).astype(np.int32)
 
     def _unfit_record(self, row: int) -> DamagedRange:
-        """Describes the record of a row whose timestamp does not fit."""
+        """Describe the record of a row whose timestamp does not fit."""
         position_bytes = int(self._per_batch(self._section.positions)[row])
         offset = int(self._columns.offsets[self._rows][row])
         return DamagedRange(
@@ -397,7 +397,11 @@ class _SectionSlice:
 
 
 def unfit_timestamps(timestamps_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-    """Per record: whether its timestamp does not fit the column; None if all do."""
+    """Find the records whose timestamps do not fit the column.
+
+    Returns:
+        A flag for each record; None if all timestamps fit.
+    """
     largest_ms = LARGEST_TIMESTAMP_MS
     if not len(timestamps_ms) or (timestamps_ms.max() <= largest_ms and timestamps_ms.min() >= -largest_ms):
         return None
@@ -431,7 +435,7 @@ class TimestampRangeFilter:
     def batches(
         self, section: RecordSection, columns: RecordColumns, span: LogSpan
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a section that are within a span's offsets."""
+        """Yield the rows of a section that are within a span's offsets."""
         timestamps_ms = columns.timestamps_ms
         unfit = None if timestamps_ms is None else unfit_timestamps(timestamps_ms)
         if unfit is None or timestamps_ms is None:
@@ -465,7 +469,7 @@ _NOT_BY_ROW: Final = frozenset({"headers", "_metadata"})
 
 
 def schema_with_condition(schema: pa.Schema, predicate: Predicate | None) -> pa.Schema:
-    """The columns of a schema, followed by those that only a predicate needs."""
+    """Return the columns of a schema, followed by those that only a predicate needs."""
     if predicate is None:
         return schema
     records = record_schema()
@@ -496,7 +500,7 @@ class PredicateFilter:
     def may_match(
         self, headers: npt.NDArray[Any], indexes: npt.NDArray[np.int64], span: LogSpan
     ) -> npt.NDArray[np.int64]:
-        """The batches of a window, whose CRCs are right, of which the headers do not rule out that a record matches."""
+        """Choose the batches of a window whose headers do not rule out that a record matches. Their CRCs are right."""
         if span is not self._span:
             self._enter(span)
         bounds = self._bounds
@@ -520,7 +524,7 @@ class PredicateFilter:
     def batches(
         self, section: RecordSection, columns: RecordColumns, span: LogSpan
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a section that are within a span's offsets, and match.
+        """Yield the rows of a section that are within a span's offsets, and match.
 
         Raises:
             TimestampRangeError: A timestamp does not fit microseconds since 1970.

@@ -86,7 +86,7 @@ class AbortedRanges:
         }
 
     def cover(self, headers: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Per batch: whether it is data of an aborted transaction, from its first offset to its marker."""
+        """Return a flag for each batch: True if it is data of an aborted transaction."""
         covered = np.zeros(len(headers), np.bool_)
         if not self._by_producer:
             return covered
@@ -112,7 +112,7 @@ class _OffsetRanges:
         self._last_offsets = np.maximum.accumulate(table[:, 1])
 
     def cover(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Per offset: whether it is in one of the ranges."""
+        """Return a flag for each offset: True if it is in one of the ranges."""
         numbers = np.searchsorted(self._first_offsets, offsets, side="right") - 1
         covered: npt.NDArray[np.bool_] = (numbers >= 0) & (offsets <= self._last_offsets[numbers])
         return covered
@@ -196,7 +196,7 @@ class SpanReader:
         self._known_resynchroniser: Resynchroniser | None = None
 
     def parts(self) -> Iterator[WindowPart | DamagedRange]:
-        """The span's batches, window by window, and its damaged ranges.
+        """Yield the span's batches, window by window, and its damaged ranges.
 
         Raises:
             FileReplacedError: The file is another one, or became shorter.
@@ -240,7 +240,11 @@ class SpanReader:
             self._lowest_offset = max(self._lowest_offset, known_offset(header))
 
     def _good_batches(self, window: BatchWindow) -> Generator[WindowPart | DamagedRange, None, int | None]:
-        """The parts of a window. Returns where to continue if batch boundaries after some damage are unknown."""
+        """Yield the parts of a window.
+
+        Returns:
+            The position to continue at, if the batch boundaries after some damage are not known; None otherwise.
+        """
         chosen = select_batches(window, self._span, self._aborted, self._lowest_offset, self._max_batch_bytes)
         suspects = self._suspects(window, chosen)
         first, count = 0, len(window.starts)
@@ -266,7 +270,7 @@ class SpanReader:
         return None
 
     def _suspects(self, window: BatchWindow, chosen: BatchSelection) -> list[int]:
-        """Indexes of batches that fail a check; the number of batches if the bytes after the last one do."""
+        """Return the indexes of batches that fail a check, and the number of batches if the bytes after the last one do."""
         # Batches outside of the span's offsets are checked too: their headers may be damaged.
         suspects: list[int] = window.crc_mismatches(np.arange(len(window.starts))).tolist()
         if len(chosen.out_of_place):
@@ -276,7 +280,7 @@ class SpanReader:
         return suspects
 
     def _is_order_broken_after(self, window: BatchWindow, last_offset: int) -> bool:
-        """Whether the bytes after a window's last batch are an offset that may not follow it."""
+        """Return True if the bytes after a window's last batch are an offset that may not follow it."""
         if window.is_preallocated_after:
             return False
         offset = bytes(window.buffer[window.end : min(window.end + _OFFSET_BYTES, self._source.size_bytes)])
@@ -289,7 +293,11 @@ class SpanReader:
         return int.from_bytes(offset, "big", signed=True) <= last_offset
 
     def _bad_index(self, window: BatchWindow, chosen: BatchSelection, first: int, suspect: int) -> int | None:
-        """Index of the damaged batch: the suspect or the one before it; None if both are valid."""
+        """Find out which batch is damaged.
+
+        Returns:
+            The index of the suspect or of the batch before it; None if both are valid.
+        """
         resynchroniser = self._resynchroniser
         for index in (suspect - 1, suspect):
             if first <= index < len(window.starts):
@@ -310,7 +318,11 @@ class SpanReader:
         return WindowPart(window, decoded, self._lowest_offset)
 
     def _damage_after(self, window: BatchWindow) -> DamagedRange | None:
-        """The damage that begins after a window's last batch; None if there is none, or a larger window must tell."""
+        """Find damage that begins after a window's last batch.
+
+        Returns:
+            The damaged range; None if there is none, or if a larger window has to tell.
+        """
         position_bytes = window.position_bytes + window.end
         if window.is_preallocated_after:
             if not self._is_complete or not self._resynchroniser.is_blank(position_bytes):
@@ -361,7 +373,7 @@ class SpanReader:
 
     @property
     def _is_complete(self) -> bool:
-        """Whether no offset is missing up to the next segment. If some are, zeros may be lost batches."""
+        """True if no offset is missing up to the next segment. If some are, zeros may be lost batches."""
         end_offset = self._span.segment_end_offset
         return end_offset is None or self._lowest_offset >= end_offset
 

@@ -62,7 +62,7 @@ def record_schema(
     include_metadata: bool = False,
     corrupt_record_column: str | None = None,
 ) -> pa.Schema:
-    """The full schema of a read; the column that describes damage, if it has one, comes last."""
+    """Return the schema of a read. The column that describes damage comes last."""
     fields = list(_FIELDS)
     if include_headers:
         fields.append(("headers", HEADERS_TYPE))
@@ -74,7 +74,7 @@ def record_schema(
 
 
 def project(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
-    """Select columns of a schema, in the order given; None means all.
+    """Select columns of a schema, in the order given, or all if that is None.
 
     Raises:
         OptionError: The schema has no such column, or it is named twice.
@@ -156,7 +156,7 @@ class LogSpan:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes of the log file the span covers."""
+        """Number of bytes of the log file that the span covers."""
         return self.end_position_bytes - self.position_bytes
 
 
@@ -179,7 +179,7 @@ class SpanList(Sequence[LogSpan]):
 
     @classmethod
     def joined(cls, parts: Iterable[SpanList]) -> SpanList:
-        """The spans of several lists. They must not be used afterwards, nor be slices of others."""
+        """Join several lists, which must not be slices, nor be used afterwards."""
         rows: _SpanRows | None = None
         for part in parts:
             if rows is None:
@@ -190,14 +190,14 @@ class SpanList(Sequence[LogSpan]):
 
     @property
     def sizes_bytes(self) -> npt.NDArray[np.int64]:
-        """How many bytes of its log file each span covers."""
+        """Number of bytes of its log file that each span covers."""
         table = self._table()
         sizes: npt.NDArray[np.int64] = table[:, _END_POSITION_BYTES] - table[:, _POSITION_BYTES]
         return sizes
 
     @property
     def offset_counts(self) -> npt.NDArray[np.uint64]:
-        """How many offsets each span covers."""
+        """Number of offsets that each span covers."""
         table = self._table()
         return (table[:, _LAST_OFFSET] - table[:, _START_OFFSET]).astype(np.uint64) + np.uint64(1)
 
@@ -342,5 +342,5 @@ class ScanTask:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes of log files the task covers."""
+        """Number of bytes of log files that the task covers."""
         return sum(span.size_bytes for span in self.spans)

@@ -62,7 +62,7 @@ _TO_READ_ON: Final = "Set failOnDataLoss to false to read what is left."
 
 
 def offsets_of_json(value: object) -> dict[TopicPartition, int]:
-    """The offsets in a checkpoint, as Spark's Kafka source writes them: ``{"topic":{"0":23}}``.
+    """Parse the offsets in a checkpoint, as Spark's Kafka source writes them: ``{"topic":{"0":23}}``.
 
     Raises:
         OptionError: The value is something else.
@@ -88,7 +88,7 @@ def _checked(value: object, largest: int) -> int:
 
 
 def json_of_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """The inverse of `offsets_of_json`, sorted by topic and number: Spark compares offsets as text."""
+    """Write offsets as `offsets_of_json` parses them, sorted by topic and number: Spark compares them as text."""
     by_topic: dict[str, dict[str, int]] = {}
     for topic, number in sorted(offsets):
         by_topic.setdefault(topic, {})[str(number)] = offsets[topic, number]
@@ -125,7 +125,7 @@ class MicroBatchPlanner:
         self._next_poll_s = -math.inf
 
     def initial_offsets(self) -> dict[TopicPartition, int]:
-        """Where a new query starts. The first call decides.
+        """Return the offsets that a new query starts at. The first call decides.
 
         Raises:
             SegmentLogError: These directories cannot give what the options ask for.
@@ -139,7 +139,7 @@ class MicroBatchPlanner:
         return self._initial
 
     def _initial_offset(self, key: TopicPartition, latest_offset: int) -> int:
-        """Where a partition starts."""
+        """Decide where a partition starts, and whether a new start of the query may decide otherwise."""
         options = self._options.read
         log = self._monitor.log_of(key)
         requested = requested_bound(options.starting, log)
@@ -162,11 +162,11 @@ class MicroBatchPlanner:
         self._final_ends = self._poll()
 
     def newest_offsets(self) -> dict[TopicPartition, int]:
-        """Where the partitions ended at the last look."""
+        """Return where the partitions ended at the last poll."""
         return {key: each.end_offset for key, each in self._monitor.partitions.items()}
 
     def latest_offsets(self, start: Offsets | None = None, *, is_limited: bool = True) -> Offsets:
-        """Where a micro-batch that begins at ``start`` ends; there, too, if there is nothing to read.
+        """Return where a micro-batch that begins at ``start`` ends: there, too, if there is nothing to read.
 
         Args:
             start: Where the batch before ended. None: where the last batch that was planned ended, or the initial
@@ -244,7 +244,11 @@ class MicroBatchPlanner:
         return ends | {key: start[key] for key in absent}
 
     def _end_after(self, key: TopicPartition, start: int, end: int) -> int | None:
-        """Return where a partition ends for a reader that has read up to ``start``; None if the log ends before that."""
+        """Find where a partition ends for a reader that has read up to ``start``.
+
+        Returns:
+            The end offset; None if the log ends before ``start``.
+        """
         tailed = self._monitor.partitions[key]
         if tailed.rewound_to is not None:
             if tailed.rewound_to < start:
@@ -326,7 +330,7 @@ class MicroBatchPlanner:
         return start[key] if key in start else self._monitor.log_of(key).log_start_offset
 
     def _waits(self, new_offsets: int) -> bool:
-        """Whether a batch waits for more records; the first one of a run never does."""
+        """Return True if a batch waits for more records, which the first one of a run never does."""
         limits = self._options.limits
         now_s = time.monotonic()
         is_overdue = now_s - self._triggered_s >= limits.max_delay_ms / 1000
@@ -338,7 +342,7 @@ class MicroBatchPlanner:
     def _ends_within(
         self, wanted: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
     ) -> dict[TopicPartition, int]:
-        """Ends that keep ranges of offsets within a number of bytes, shared in proportion to what each has."""
+        """End ranges of offsets within a number of bytes, shared in proportion to what each has."""
         ranges = []
         for key, (begin, end) in wanted.items():
             log = self._monitor.log_of(key)
@@ -396,7 +400,7 @@ class MicroBatchPlanner:
     def _directories(
         self, keys: Iterable[TopicPartition], watch: CommitWatch
     ) -> dict[TopicPartition, PartitionDirectory]:
-        """The directories of partitions as they are now."""
+        """Return the directories of partitions as they are now."""
         if not all(key in self._monitor.partitions for key in keys):
             # Nothing was looked at in this run.
             self._poll()
@@ -426,7 +430,7 @@ class MicroBatchPlanner:
     def _range(
         self, directory: PartitionDirectory, start_offset: int | None, end_offset: int
     ) -> PartitionRange:
-        """The range of offsets to read of a partition, and a report of those that do not exist any more."""
+        """Resolve the range of offsets to read of a partition, and report those that do not exist any more."""
         options = self._options.read
         key = directory.topic_partition
         is_continued = start_offset is not None and start_offset != (self._initial or {}).get(key)
@@ -479,7 +483,7 @@ class MicroBatchPlanner:
 def backlog(
     filesystem: FileSystem, options: StreamOptions, read: Offsets
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """What a stream has not read yet of the logs as they are now.
+    """Find out what a stream has not read yet of the logs as they are now.
 
     Returns:
         By partition, the number of offsets, and the bytes of log files that they take. Partitions that are read to their
@@ -499,7 +503,7 @@ def backlog(
 
 
 def shares(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """How much each partition takes of a limit: in proportion to what it has, and not nothing, however small that is.
+    """Share a limit among partitions in proportion to what they have, so that none gets nothing.
 
     Source: ``KafkaMicroBatchStream.rateLimit`` of Spark's Kafka source.
     """
@@ -511,7 +515,7 @@ def shares(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartiti
 
 
 def _end_within(wanted: PartitionRange, max_bytes: int) -> int:
-    """The end of the first batches of a range that have about ``max_bytes``; of one batch at least."""
+    """Return the end offset of the first batches of a range that have about ``max_bytes``, of one batch at least."""
     left_bytes = max_bytes
     for span in locate_spans(wanted):
         if span.size_bytes > left_bytes:

@@ -54,7 +54,7 @@ _SHOWN_LOGS: Final = 20
 
 
 def is_settled(*statuses: FileStatus | None) -> bool:
-    """Whether a change after these statuses were taken will show in the next ones."""
+    """Return True if a change after these statuses were taken will show in the next ones."""
     settled_ms = time.time() * 1000 - _SETTLED_MS
     return all(status is None or status.modified_ms < settled_ms for status in statuses)
 
@@ -226,13 +226,13 @@ class PartitionMonitor:
         return self._reported.setdefault(path, set())
 
     def _changed_roots(self) -> set[str]:
-        """The log directories in which commits or truncations became visible."""
+        """Return the log directories in which commits or truncations became visible."""
         before = dict(self._watch.known)
         self._watch.has_changed()
         return {root for root, visibility in self._watch.known.items() if visibility != before.get(root)}
 
     def _have_places_changed(self) -> bool:
-        """Whether a directory may have other entries than at the last look."""
+        """Return True if a directory may have other entries than at the last poll."""
         have_changed = False
         for path, (before, was_settled) in self._places.items():
             status = self._filesystem.status(path, follow_symlinks=True)
@@ -324,7 +324,11 @@ class PartitionMonitor:
         return sorted(path for path in found if self._entries(path) == [])
 
     def _entries(self, path: str) -> list[DirectoryEntry] | None:
-        """List a directory; None if that is not possible, and nothing if it does not exist."""
+        """List a directory.
+
+        Returns:
+            Its entries, none if it does not exist; None if it cannot be listed.
+        """
         try:
             return self._filesystem.list_directory(path)
         except MissingError:
@@ -376,7 +380,7 @@ class PartitionMonitor:
         return os.path.join(root, REPLICATION_OFFSET_CHECKPOINT)
 
     def _suspects(self, root: _Root, *, is_changed: bool) -> list[TailedPartition]:
-        """The partitions of a log directory that may end elsewhere than at the last look."""
+        """Return the partitions of a log directory that may end elsewhere than at the last poll."""
         before = root.high_watermarks
         self._follow_checkpoint(root)
         if is_changed:
@@ -404,7 +408,11 @@ class PartitionMonitor:
         return self._filesystem.status(tailed.directory.path, follow_symlinks=True) != tailed.directory_status
 
     def _look_at(self, root: _Root, suspects: Sequence[TailedPartition]) -> bool:
-        """Look up where partitions of a log directory end; False if a commit became visible meanwhile."""
+        """Look up where partitions of a log directory end.
+
+        Returns:
+            False if a commit became visible meanwhile, so that nothing was noted.
+        """
         if not suspects:
             return True
         for each in suspects:
@@ -455,7 +463,11 @@ class PartitionMonitor:
     def _end_of(
         self, tailed: TailedPartition, root: _Root, files: LogDirectoryFiles
     ) -> tuple[PartitionLog, int] | None:
-        """The partition's log, and where what may be read of it ends; None if it cannot be read now."""
+        """Look up where a partition ends.
+
+        Returns:
+            The log, and the offset that ends what may be read of it; None if it cannot be read now.
+        """
         directory = tailed.directory.anew(
             lambda path: files if path == files.path else self._root_files(path)
         )

@@ -91,7 +91,7 @@ class SegmentRange:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all of them."""
+        """Size of all of them in bytes."""
         return sum(self.sizes_bytes)
 
     def sizes_from_bytes(self) -> list[int]:
@@ -99,7 +99,7 @@ class SegmentRange:
         return list(accumulate(reversed(self.sizes_bytes)))[::-1]
 
     def is_complete(self, index: int) -> bool:
-        """Whether a broker has closed the time index, whose last entry is then the largest timestamp."""
+        """Return True if a broker has closed the time index, whose last entry is then the largest timestamp."""
         return index < len(self._log.segments) - 1 or self._log.is_clean
 
 
@@ -117,12 +117,12 @@ class WalkBudget:
         self._passed_bytes += size_bytes
 
     def allows(self, segment: SegmentReader, size_bytes: int = 0) -> bool:
-        """Whether this many more bytes may be read."""
+        """Return True if this many more bytes may be read."""
         allowed_bytes = self._free_bytes + self._passed_bytes // _GAIN
         return self.spent_bytes(segment) + size_bytes <= min(allowed_bytes, _MOST_BYTES)
 
     def spent_bytes(self, segment: SegmentReader) -> int:
-        """How many bytes were read since the first call."""
+        """Return the number of bytes that were read since the first call."""
         bytes_read = segment.filesystem.statistics.bytes_read
         if self._bytes_at_first is None:
             self._bytes_at_first = bytes_read
@@ -130,7 +130,11 @@ class WalkBudget:
 
 
 def first_header(segment: SegmentReader) -> BatchHeader | None:
-    """The header of a segment's first batch, read alone; None if there is no batch."""
+    """Read the header of a segment's first batch alone.
+
+    Returns:
+        The header; None if there is no batch.
+    """
     with segment.open_log() as log_file:
         data = log_file.read_at(HEADER_SIZE_BYTES, 0)
     if len(data) < HEADER_SIZE_BYTES:
@@ -142,7 +146,11 @@ def first_header(segment: SegmentReader) -> BatchHeader | None:
 
 
 def batch_reaching(segment: SegmentReader, offset: int) -> BatchHeader | None:
-    """The first batch whose last offset is at least ``offset``; None if there is none, or damage before it."""
+    """Find the first batch whose last offset is at least ``offset``.
+
+    Returns:
+        Its header; None if there is none, or damage before it.
+    """
     try:
         return segment.translate_offset(offset)
     except DAMAGE:
@@ -150,7 +158,7 @@ def batch_reaching(segment: SegmentReader, offset: int) -> BatchHeader | None:
 
 
 def indexed_position(segment: SegmentReader, offset: int) -> int:
-    """The position at or before an offset by the offset index, which is not proven against the log."""
+    """Return the position at or before an offset by the offset index, which is not compared with the log."""
     if offset <= segment.base_offset:
         return 0
     return min(segment.offset_index.lookup(offset).position_bytes, segment.size_bytes)
@@ -200,7 +208,7 @@ def end_offset_by_time(
     end_offset: int,
     aborted: AbortedTransactions | None = None,
 ) -> int:
-    """The offset of the first record of a range with a timestamp at or after ``timestamp_ms``.
+    """Find the first record of a range with a timestamp at or after ``timestamp_ms``.
 
     Transaction markers do not count: they carry the clock of a broker, not that of a producer. Nor do records of
     aborted transactions, which the read does not return.
@@ -214,7 +222,7 @@ def end_offset_by_time(
     for index, rest_bytes in zip(segments.indexes, segments.sizes_from_bytes(), strict=True):
         if rest_bytes < LOOKUP_COST_BYTES:
             break
-        found = log.read_segment(index, partial(search.young_record, rest_bytes))
+        found = log.read_segment(index, partial(search.first_record_at_or_after, rest_bytes))
         if found is not None:
             return min(found, end_offset)
         log.segments[index].forget_indexes()
@@ -236,7 +244,8 @@ class _StartSearch:
         for index in segments.indexes:
             first_offset = max(start_offset, log.segments.base_offsets[index])
             found = log.read_segment(
-                index, partial(self.young_offset, first_offset, is_complete=segments.is_complete(index))
+                index,
+                partial(self.first_offset_at_or_after, first_offset, is_complete=segments.is_complete(index)),
             )
             if found is not None:
                 return min(found, end_offset)
@@ -267,8 +276,14 @@ class _StartSearch:
                 return int(offsets[early[-1]]) + 1
         return 0
 
-    def young_offset(self, start_offset: int, segment: SegmentReader, *, is_complete: bool) -> int | None:
-        """The first offset whose batch may reach the timestamp; None if the whole segment is earlier."""
+    def first_offset_at_or_after(
+        self, start_offset: int, segment: SegmentReader, *, is_complete: bool
+    ) -> int | None:
+        """Find the first offset whose batch may reach the timestamp.
+
+        Returns:
+            The offset; None if the whole segment is earlier.
+        """
         if segment.size_bytes == 0:
             return None
         header = first_header(segment)
@@ -297,7 +312,11 @@ class _StartSearch:
         return segment.size_bytes < LOOKUP_COST_BYTES and self._budget.allows(segment, segment.size_bytes)
 
     def _indexed_batch(self, segment: SegmentReader, *, is_complete: bool) -> tuple[TimestampOffset, int]:
-        """The time index entry before whose batch no batch reaches the timestamp, and the position where a walk may begin."""
+        """Look up where a walk may begin.
+
+        Returns:
+            The time index entry before whose batch no batch reaches the timestamp, and a position in bytes.
+        """
         # An earlier batch than the one looked for: a proof needs one.
         entry = segment.time_index.lookup(self._timestamp_ms - 1)
         position_bytes = indexed_position(segment, entry.offset)
@@ -334,10 +353,15 @@ class _EndSearch:
         self._start_offset = start_offset
         self._aborted = aborted
 
-    def young_record(self, rest_bytes: int, segment: SegmentReader) -> int | None:
-        """The offset of the first such record of a segment, if a time index leads to it and the look-up pays.
+    def first_record_at_or_after(self, rest_bytes: int, segment: SegmentReader) -> int | None:
+        """Find the first record of a segment that reaches the timestamp.
 
-        ``rest_bytes`` is the size from the segment's start to the end of the range.
+        Args:
+            rest_bytes: The size from the segment's start to the end of the range.
+            segment: The segment.
+
+        Returns:
+            Its offset; None if there is none, if no time index leads to it, or if the look-up does not pay.
         """
         last_entry = segment.time_index.last_entry
         if last_entry is None or last_entry.timestamp_ms < self._timestamp_ms:
@@ -399,13 +423,17 @@ def _timestamps_of(
 
 
 def _read_anyway_bytes(segment: SegmentReader, position_bytes: int) -> int:
-    """How much of a segment is read if the read could end at a position: close to its end, it goes on to the end."""
+    """Return how many bytes of a segment are read if the read could end at a position: close to the end, all of them."""
     rest_bytes = segment.size_bytes - position_bytes
     return segment.size_bytes if rest_bytes < LOOKUP_COST_BYTES else position_bytes
 
 
 def _proven_batch(segment: SegmentReader, entry: TimestampOffset, position_bytes: int) -> BatchHeader | None:
-    """The batch that a walk may begin with, if the log confirms the time index entry."""
+    """Find the batch that a walk may begin with.
+
+    Returns:
+        Its header; None if the log does not confirm the time index entry.
+    """
     named = batch_reaching(segment, entry.offset)
     if named is None or named.base_offset > entry.offset or named.max_timestamp_ms != entry.timestamp_ms:
         segment.set_time_index_aside()
@@ -456,7 +484,7 @@ def prune_range(wanted: PartitionRange, condition: Predicate, options: ReadOptio
 
 
 def _start_worth_finding(log: PartitionLog, start_offset: int, given_offset: int) -> int:
-    """The start, or an earlier one if reading from there is cheaper than locating the start."""
+    """Return the start, or an earlier one if reading from there is cheaper than locating the start."""
     index = log.segment_index_for(start_offset)
     if index is None or start_offset == given_offset:
         return start_offset
@@ -466,7 +494,7 @@ def _start_worth_finding(log: PartitionLog, start_offset: int, given_offset: int
 
 
 def _end_worth_finding(log: PartitionLog, end_offset: int, given_offset: int) -> int:
-    """The end, or a later one if reading up to there is cheaper than locating the end."""
+    """Return the end, or a later one if reading up to there is cheaper than locating the end."""
     index = log.segment_index_for(end_offset - 1)
     if index is None or end_offset == given_offset:
         return end_offset
@@ -477,7 +505,7 @@ def _end_worth_finding(log: PartitionLog, end_offset: int, given_offset: int) ->
 
 
 def _bytes_between(log: PartitionLog, index: int, start_offset: int, end_offset: int) -> int:
-    """About how many bytes are between two offsets of a segment; 0 if only a walk over small batches could tell."""
+    """Estimate the bytes between two offsets of a segment: 0 if only a walk over small batches could tell."""
     return log.read_segment(
         index, partial(_bytes_in_segment, start_offset=start_offset, end_offset=end_offset)
     )

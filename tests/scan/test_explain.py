@@ -34,7 +34,7 @@ def spans_of(partition):
 
 def opened(explanation):
     return {
-        f"{each.topic}-{each.partition}": (each.segments_before, each.segments_opened, each.segments_behind)
+        f"{each.topic}-{each.partition}": (each.segments_before, each.segments_opened, each.segments_after)
         for each in explanation.partitions
         if each.spans
     }
@@ -48,7 +48,7 @@ def test_an_explanation_describes_the_plan(root):
     assert (orders.start_offset, orders.end_offset) == (0, 100)
     assert (orders.read_start_offset, orders.read_end_offset) == (25, 45)
     assert (orders.segments, orders.segments_opened, orders.segments_skipped) == (5, 2, 3)
-    assert (orders.segments_before, orders.segments_behind) == (1, 2)
+    assert (orders.segments_before, orders.segments_after) == (1, 2)
     assert orders.skipped is None
     first, second = orders.spans
     size = (root.path / "orders-0" / f"{20:020d}.log").stat().st_size
@@ -56,8 +56,8 @@ def test_an_explanation_describes_the_plan(root):
     assert (first.file, first.file_size_bytes) == (str(root.path / "orders-0" / f"{20:020d}.log"), size)
     assert (first.start_offset, first.end_offset, first.batches, first.task) == (25, 40, 15, 0)
     assert (first.position_bytes, first.end_position_bytes) == (5 * batch, size)
-    assert (first.skipped_before_bytes, first.skipped_behind_bytes) == (5 * batch, 0)
-    assert (second.skipped_before_bytes, second.skipped_behind_bytes) == (0, size - 5 * batch)
+    assert (first.skipped_before_bytes, first.skipped_after_bytes) == (5 * batch, 0)
+    assert (second.skipped_before_bytes, second.skipped_after_bytes) == (0, size - 5 * batch)
     assert (second.start_offset, second.end_offset, second.batches) == (40, 45, 5)
     assert first.size_bytes + second.size_bytes == orders.planned_bytes == 20 * batch
     assert orders.total_bytes == 5 * size
@@ -79,7 +79,7 @@ def test_totals_are_those_of_plan_and_partitions(root):
     assert totals.batches == sum(task.batches for task in found.tasks) == 150
     # Pieces of one file follow each other: nothing between them is skipped twice.
     for partition in found.partitions[:2]:
-        skipped = sum(span.skipped_before_bytes + span.skipped_behind_bytes for span in partition.spans)
+        skipped = sum(span.skipped_before_bytes + span.skipped_after_bytes for span in partition.spans)
         sizes = {span.file: span.file_size_bytes for span in partition.spans}
         assert partition.planned_bytes + skipped == sum(sizes.values())
 
