@@ -38,7 +38,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 .DELETE_ON_ERROR:
 # What is required is checked first, also under `make -j`.
 .NOTPARALLEL:
-.PHONY: help demo test test-all versions check zip interop bench soak require-java require-maven require-chromium
+.PHONY: help demo test test-all versions check zip interop bench soak mutants require-java require-maven require-chromium
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,10 @@ bench: require-java require-maven $(VENV)/.installed-dev ## Compare with peers a
 
 soak: require-java require-maven $(VENV)/.installed-dev ## Run the long randomised campaigns, and properties on new examples
 	@$(PYTEST) -m "soak or hypothesis" $(ARGS)
+
+mutants: require-java $(VENV)/.installed-dev ## Plant faults one at a time, and see which of them the tests find
+	@$(IN_MEMORY) $(VENV_PYTHON) -m tests.mutants reach $(ARGS)
+	@$(IN_MEMORY) $(VENV_PYTHON) -m tests.mutants judge $(ARGS)
 
 require-java:
 	@$(REQUIRE) java
