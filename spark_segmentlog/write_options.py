@@ -1,4 +1,4 @@
-"""Spark's options of a write, each stated once, and the parsing and checks of all of them.
+"""Spark's options of a write: each is stated once, and all are parsed and checked together.
 
 Kafka's keys for topics become a `LogConfig`. Unknown names are refused. A write ignores options of brokers and catalogs,
 and those of a read: ``INSERT INTO`` a temporary view passes the options that the view was made with.
@@ -173,12 +173,12 @@ WRITE_OPTIONS: Final[tuple[Option, ...]] = (
 # fmt: on
 _BY_KEY: Final = by_key(WRITE_OPTIONS)
 _CONFIG_BY_KEY: Final = {option_key(key.name): key.name for key in (*CONFIG_KEYS, *INTERNAL_KEYS)}
-_READ_BY_KEY: Final = by_key(READ_OPTIONS)
+_READ_BY_KEY: Final = {key: option.name for key, option in by_key(READ_OPTIONS).items()}
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What to write, and how, as `WRITE_OPTIONS` fill it; made by `write_options`.
+    """Choice of what to write, and how, as `WRITE_OPTIONS` fill it; made by `write_options`.
 
     Attributes:
         path: As given, or the path of a ``file:`` URI.
@@ -325,8 +325,7 @@ def ignored_write_options(options: Mapping[str, str], *, is_stream: bool = False
     names = [name for name in sorted(map(str.lower, options)) if _is_ignored_by_writes(name)]
     if is_stream:
         names = [name for name in names if name not in _OF_STREAMING_WRITES]
-    read_names = {key: option.name for key, option in _READ_BY_KEY.items()}
-    return tuple(read_names.get(option_key(name), name) for name in names)
+    return tuple(_READ_BY_KEY.get(option_key(name), name) for name in names)
 
 
 def _is_ignored_by_writes(name: str) -> bool:
@@ -364,7 +363,7 @@ def _split_catalog_options(options: Mapping[str, str]) -> tuple[dict[str, str], 
 
 
 def _known_names() -> list[str]:
-    own = [spec.name for spec in WRITE_OPTIONS]
+    own = [option.name for option in WRITE_OPTIONS]
     return [*own, *(key.name for key in CONFIG_KEYS if key.name not in own)]
 
 

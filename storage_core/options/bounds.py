@@ -1,4 +1,4 @@
-"""Where a read starts and stops: the six offset and timestamp options of Spark's Kafka source.
+"""Bounds of a read: the six offset and timestamp options of Spark's Kafka source.
 
 All that can be checked without the logs is checked here, in Spark's wording; what is wrong is an `OptionError`.
 
@@ -75,7 +75,7 @@ class TimestampBound:
 
 @dataclass(frozen=True, slots=True)
 class TimestampsBound:
-    """A `TimestampBound` for each partition, or for all partitions of a topic, in milliseconds.
+    """One `TimestampBound` for each partition, or for all partitions of a topic, in milliseconds.
 
     As for a broker, which Spark's Kafka source asks, -1 is the latest offset, and -2 the earliest. ``is_relative`` says
     whether the user gave any of them relative to the present.
@@ -163,7 +163,7 @@ def format_topic_partitions(topic_partitions: object) -> str:
 def _partition_values(
     value: object, parse_value: Callable[[object], int], parse_topic_value: Callable[[object], int]
 ) -> tuple[dict[TopicPartition, int], dict[str, int]]:
-    """The values by partition, and those by topic."""
+    """Return the values by partition, and those by topic."""
     by_partition: dict[TopicPartition, int] = {}
     by_topic: dict[str, int] = {}
     for topic, given in _load_object(value).items():

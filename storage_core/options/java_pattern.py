@@ -52,7 +52,7 @@ _CLASS_ESCAPES = {r"\h": r" \t", r"\e": r"\x1b"}
 
 
 class _UnsupportedPatternError(Exception):
-    """A construct that has no translation; becomes an OptionError naming the option."""
+    """Construct that has no translation; becomes an OptionError naming the option."""
 
 
 def compile_java_pattern(option: str, text: str) -> re.Pattern[str]:

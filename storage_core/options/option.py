@@ -1,4 +1,4 @@
-"""What an option is: its name, value, default, meaning, and the field that it fills.
+"""Options: the name, value, default and meaning of each, and the field that it fills.
 
 Parsing, the documentation, the flags of commands, errors and Spark's checks all come from the tuples of `Option`:
 `storage_core.options.READ_OPTIONS`, and that of writes beside Spark's source. Kafka's topic-level keys, which writes take
@@ -11,8 +11,6 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from storage_core.errors import OptionError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -22,10 +20,10 @@ _SHOWN_NAMES = 40
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the values of an option look like.
+    """Kind of value that an option takes.
 
     Attributes:
-        text: In words, for the documentation.
+        text: What a value looks like, for the documentation.
         parse: Takes the option's name, a value and what the parsing depends on; returns the value of the field.
     """
 
@@ -35,7 +33,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option.
+    """Option of a read or a write.
 
     Attributes:
         name: The documented name.
@@ -98,11 +96,6 @@ def option_key(name: str) -> str:
 def by_key(options: Iterable[Option]) -> dict[str, Option]:
     """Return each option by the key of each of its names."""
     return {option_key(name): option for option in options for name in (option.name, *option.aliases)}
-
-
-def unknown_option(name: str, known: Iterable[str]) -> OptionError:
-    """Return the error that an option is unknown; it suggests the nearest name."""
-    return OptionError(f"Unknown option '{name}'.{nearest_hint(name, known)}")
 
 
 def nearest_hint(given: str, known: Iterable[str]) -> str:

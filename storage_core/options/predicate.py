@@ -61,7 +61,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A column compared with a value; unknown where the column is null."""
+    """Comparison of a column with a value; unknown where the column is null."""
 
     column: str
     operator: Operator

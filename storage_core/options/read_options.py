@@ -1,4 +1,4 @@
-"""The options of a read, each stated once, and the parsing and checks of all of them.
+"""Options of a read: each is stated once, and all are parsed and checked together.
 
 Names and meanings are those of Spark's Kafka source where it has them. Every mistake is found here, before a directory is
 read, and reported in one line.
@@ -57,7 +57,7 @@ RECORDS: Final = "records"
 
 @dataclass(frozen=True, slots=True)
 class ViewNames:
-    """What a view is called, and what it calls its columns.
+    """Names of a view: of its module, and of the columns that conditions call ``offset`` and ``timestamp``.
 
     Attributes:
         offset: The column that ``offset`` means in conditions; None if there is none.
@@ -71,7 +71,7 @@ class ViewNames:
 
     @property
     def meanings(self) -> dict[str, str]:
-        """What the names of its columns mean in conditions, by name in lower case."""
+        """Meanings of its columns in conditions, by name in lower case."""
         named = {self.offset: "offset", self.timestamp: "timestamp"}
         return {column.lower(): meaning for column, meaning in named.items() if column is not None}
 
@@ -89,7 +89,7 @@ VIEWS: Final[dict[str, ViewNames]] = {
     "group_offsets": ViewNames(None, "commitTime"),
     "files": ViewNames(),
 }
-"""What the rows of a read may be."""
+"""What the rows of a read may be, by name of the view."""
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 EndingAt = Literal["logEnd", "highWatermark"]
 StartingStrategy = Literal["error", "latest"]
@@ -102,7 +102,7 @@ _RECORD_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "times
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What the parsing of values depends on."""
+    """Facts that the parsing of values depends on."""
 
     zone: dt.tzinfo
     now_ms: int
@@ -255,7 +255,7 @@ _TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read, and how, as `READ_OPTIONS` fill it; made by `parse_read_options`.
+    """Choice of what to read, and how, as `READ_OPTIONS` fill it; made by `parse_read_options`.
 
     Attributes:
         paths: As given; `storage_core.scan.resolve.split_paths` splits them at commas.
@@ -305,7 +305,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """How much a micro-batch takes; None is no limit.
+    """Limits of a micro-batch; None is no limit.
 
     Attributes:
         max_offsets: The most offsets of all partitions together.
@@ -330,7 +330,7 @@ _NO_LIMITS: Final = TriggerLimits(**parse_values(_TRIGGERS, {}))
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What a stream reads, and how much at a time.
+    """Choice of what a stream reads, and how much at a time.
 
     Attributes:
         read: What to read. ``starting`` is where a new query starts, ``ending`` is the latest offset, and ``ending_at``
@@ -429,9 +429,10 @@ def _parse(given: Mapping[str, object], now_ms: int | None) -> tuple[ReadOptions
             "Only one of the following options can be specified for Kafka source: "
             f"{', '.join(_TOPIC_OPTIONS)}, but {' and '.join(chosen)} are given."
         )
-    view, zone = parse_values(_FIRST, given).values()
+    first = parse_values(_FIRST, given)
+    view = first["view"]
     _refuse_options_of_other_views(given, view)
-    context = _Context(zone, int(time.time() * 1000) if now_ms is None else now_ms, view)
+    context = _Context(first["zone"], int(time.time() * 1000) if now_ms is None else now_ms, view)
     values = parse_values(_OTHERS, given, context)
     condition: Condition | None = values.pop("where")
     options = ReadOptions(

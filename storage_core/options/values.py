@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, get_args
 
+from storage_core.config import LONG_MAX
 from storage_core.errors import OptionError
 from storage_core.options.option import Kind
 
 DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES: Final = 64 * 1024 * 1024
 LARGEST_MAX_DECOMPRESSED_BATCH_BYTES: Final = 1024 * 1024 * 1024
 """Positions within a batch become Arrow offsets, which have 32 bits."""
-_MAX_INTEGER = 2**63 - 1
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE)
 _SIZE_SHIFTS = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -58,7 +58,7 @@ def parse_count(option: str, value: object, name_in_error: str | None = None, *,
         number = int(value)
     else:
         number = as_integer(value)
-    if number is None or number > _MAX_INTEGER:
+    if number is None or number > LONG_MAX:
         raise OptionError(f"{option} is {value!r}. Use a whole number above {least - 1}.")
     if number < least:
         wanted = "must be positive" if least else "must not be negative"
@@ -75,7 +75,7 @@ def parse_size_bytes(option: str, value: object) -> int:
             number = int(matched.group(1)) << _SIZE_SHIFTS.get((matched.group(2) or "").lower(), 0)
     else:
         number = as_integer(value)
-    if number is None or not 0 < number <= _MAX_INTEGER:
+    if number is None or not 0 < number <= LONG_MAX:
         raise OptionError(
             f"{option} is {value!r}. Use a positive number of bytes, or a size such as 64k, 128m or 1g."
         )
@@ -139,7 +139,7 @@ def parse_paths(option: str, value: object) -> tuple[str, ...]:
 
 
 def path_of(text: str) -> str:
-    """The path that ``text`` names: itself, or that of a ``file:`` URI."""
+    """Return the path that a text names: the text itself, or the path of a ``file:`` URI."""
     matched = _SCHEME.match(text)
     scheme = matched.group(1).lower() if matched else text.partition(":")[0].lower()
     if scheme == "file" and text[len("file:") :].startswith("/"):
@@ -180,7 +180,11 @@ def _text_list(option: str, value: object, what: str) -> list[str]:
 
 
 def as_integer(value: object) -> int | None:
-    """The value if it is an integer of Python or numpy, otherwise None. A boolean is none."""
+    """Convert an integer of Python or numpy.
+
+    Returns:
+        The integer; None for anything else, booleans included.
+    """
     if isinstance(value, bool):
         return None
     try:
@@ -189,7 +193,6 @@ def as_integer(value: object) -> int | None:
         return None
 
 
-_MAX_TIMESTAMP_MS = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _ONE_MICROSECOND = dt.timedelta(microseconds=1)
 _UNITS_MS = {
@@ -227,7 +230,7 @@ _TRIMMED = "".join(map(chr, range(0x21)))
 
 
 class ParsedTime(NamedTuple):
-    """A time, and what its text says of it.
+    """Time that was parsed, and what its text says of it.
 
     Attributes:
         value: Since 1970, in milliseconds or microseconds, as the parser says.
@@ -261,7 +264,7 @@ def parse_time(option: str, value: object, zone: dt.tzinfo, now_ms: int) -> Pars
             f"The target time cannot be negative: {option} is {_shown(value)}. "
             "Leave the option out to read from the earliest offset."
         )
-    if timestamp_ms > _MAX_TIMESTAMP_MS:
+    if timestamp_ms > LONG_MAX:
         raise _not_a_time(option, value)
     return parsed
 
@@ -296,11 +299,13 @@ def _time_of_text(option: str, text: str, zone: dt.tzinfo, now_ms: int) -> Parse
 def parse_sql_time(text: str, zone: dt.tzinfo, now_ms: int) -> ParsedTime | None:
     """Parse a text to microseconds since 1970 as Spark casts it, or as a time relative to now.
 
-    As ``2026-01-01``, ``2026-1-1 1:02``, ``2026-01-01T01:02:03.5+02:00``, ``-10 minutes``. ``zone`` is that of times
-    that name none.
+    Args:
+        text: As ``2026-01-01``, ``2026-1-1 1:02``, ``2026-01-01T01:02:03.5+02:00``, ``-10 minutes``.
+        zone: The zone of times that name none.
+        now_ms: What relative times are relative to.
 
     Returns:
-        None if the text is no timestamp, or its year is not from 1 to 9999.
+        The time; None if the text is no timestamp, or its year is not from 1 to 9999.
     """
     text = text.strip(_TRIMMED)
     relative = _RELATIVE.fullmatch(text)
@@ -358,7 +363,7 @@ def parse_interval_ms(option: str, value: object) -> int:
             interval_ms = _interval_ms(option, text, text)
     else:
         interval_ms = as_integer(value)
-    if interval_ms is None or not 0 <= interval_ms <= _MAX_TIMESTAMP_MS:
+    if interval_ms is None or not 0 <= interval_ms <= LONG_MAX:
         raise OptionError(
             f"{option} is {_shown(value)}. Use an interval such as '10 minutes' or '1 hour 30 minutes', "
             "or a number of milliseconds."

@@ -1,4 +1,4 @@
-"""The option ``where``: a condition in SQL, parsed into predicate nodes.
+"""Parse the option ``where``: a condition in SQL, into predicate nodes.
 
 One regular expression splits the text into parts: keywords, symbols and operands. Parentheses are parsed from
 the inside: when one closes, its content becomes a single operand of the text around it. So the parser does
@@ -113,7 +113,7 @@ _ESCAPED: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "
 
 
 class Condition(NamedTuple):
-    """A condition that was parsed, and what its text says of times.
+    """Condition that was parsed, and what its text says of times.
 
     Attributes:
         predicate: What rows must meet.
@@ -183,7 +183,7 @@ def parse_where(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A condition in text, and what it is parsed with.
+    """Text of a condition, and what it is parsed with.
 
     Attributes:
         zone: The zone of times that name none.
@@ -202,7 +202,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A keyword, a symbol or an operand, and its place in the text.
+    """Keyword, symbol or operand, and its place in the text.
 
     Attributes:
         kind: The keyword in upper case, the symbol, a key of `_OPERANDS`, or ``list`` for what follows IN.
@@ -223,13 +223,13 @@ class _Part:
         return self.source.text[self.start : self.end]
 
     def error(self, message: str) -> OptionError:
-        """The error that this part makes the condition invalid."""
+        """Return the error that this part makes the condition invalid."""
         found = self.raw if len(self.raw) <= _LONGEST_SHOWN else f"{self.raw[:_LONGEST_SHOWN]}..."
         where = f"at character {self.start + 1}, {f'`{found}`' if found else 'its end'}"
         return OptionError(f"The condition in where is not understood {where}: {message}")
 
     def unexpected(self, expected: str) -> OptionError:
-        """The error that something else was expected here."""
+        """Return the error that something else was expected here."""
         if self.kind == "ESCAPE":
             return self.error("expected LIKE 'pattern' ESCAPE 'character'.")
         return self.error(f"expected {expected} {'before it' if self.kind == 'end' else 'here'}.")
@@ -252,7 +252,7 @@ def _parts(source: _Source) -> list[_Part]:
 
 
 def _meaning(part: _Part, matched: re.Match[str]) -> tuple[str, Any]:
-    """The kind and the value of a part."""
+    """Return the kind and the value of a part."""
     word = part.raw.upper()
     match part.kind:
         case "text":
@@ -297,7 +297,7 @@ def _why_unknown(part: _Part) -> str:
 
 
 def _text(part: _Part) -> str:
-    """The text of adjacent string literals, by Spark's rules."""
+    """Return the text of adjacent string literals, by Spark's rules."""
     raw, text = part.raw, ""
     try:
         for literal in _LITERAL.finditer(raw):
@@ -339,7 +339,7 @@ class _Group:
         self._next = 0
 
     def operand(self) -> _Part:
-        """The group as one operand: a condition, or the only operand in it."""
+        """Parse the group into one operand: a condition, or the only operand in it."""
         first, last = self._parts[0], self._parts[-2:][0]
         if first is last and first.kind in _OPERANDS:
             return first
@@ -445,7 +445,7 @@ class _Group:
 
 
 def _condition(operand: _Part) -> Predicate:
-    """An operand that is a whole condition, alone or beside AND, OR or NOT."""
+    """Return the predicate of an operand that must be a whole condition, alone or beside AND, OR or NOT."""
     if operand.kind not in ("condition", "null"):
         what = "the column alone" if operand.kind == "column" else "a literal alone"
         raise operand.error(f"expected a condition (offset >= 100), found {what}.")
@@ -527,7 +527,7 @@ def _column(operand: _Part, word: str) -> str:
 
 
 def _value(column: str, literal: _Part) -> Any:
-    """A literal as the value of a column."""
+    """Convert a literal to a value of a column."""
     match column, literal.kind:
         case ("topic", "text") | ("partition" | "offset", "number") | ("key" | "value", "bytes"):
             return literal.value
