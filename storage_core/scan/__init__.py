@@ -9,8 +9,9 @@ from storage_core.options.predicate import Predicate
 if TYPE_CHECKING:
     from storage_core.scan.explanation import ScanExplanation, explain
     from storage_core.scan.plan import ScanPlan, plan_scan
-    from storage_core.scan.read import read_records, read_task
+    from storage_core.scan.read import read_task
     from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask, project, record_schema
+    from storage_core.scan.table import read_records
 
 __all__ = [
     "LogSpan",
@@ -35,5 +36,6 @@ __getattr__, __dir__ = lazy_imports(
     "storage_core.scan.spans",
     "storage_core.scan.plan",
     "storage_core.scan.read",
+    "storage_core.scan.table",
     "storage_core.scan.explanation",
 )

@@ -1,4 +1,4 @@
-"""Run a task: its spans become Arrow record batches. `read_records` runs all of them, into one table.
+"""Run a task: its spans become Arrow record batches.
 
 window of a file → valid batches, and damage between them → decompressed → columns → rows
 
@@ -30,7 +30,6 @@ from storage_core.record import WantedFields, decode_records
 from storage_core.record.section import SectionMaker
 from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.offset_ranges import PartitionRange, locate_spans
-from storage_core.scan.plan import plan_scan
 from storage_core.scan.rows import (
     BatchBuilder,
     DamageReporter,
@@ -59,9 +58,6 @@ if TYPE_CHECKING:
     from storage_core.scan.spans import LogSpan, ScanTask
 
 
-_SMALL_BATCH_BYTES: Final = 64 << 10
-_JOINED_BATCHES: Final = 1_000
-_JOINED_BYTES: Final = 8 << 20
 _DAMAGE: Final = (CorruptError, UnsupportedFormatError)
 
 
@@ -467,32 +463,3 @@ def read_schema(options: ReadOptions) -> pa.Schema:
         corrupt_record_column=options.corrupt_record_column if options.mode == "PERMISSIVE" else None,
     )
     return project(schema, options.columns)
-
-
-def read_records(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
-    """Read all records that the options ask for into one table, ordered by topic, partition and offset."""
-    schema = read_schema(options)
-    plan = plan_scan(filesystem, options)
-    batches = read_tasks(filesystem, plan.tasks, schema)
-    return pa.Table.from_batches(_with_small_ones_joined(batches), schema=schema)
-
-
-def _with_small_ones_joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches: each takes kilobytes besides its rows, and each tiny segment gives one."""
-    small: list[pa.RecordBatch] = []
-    small_bytes = 0
-    for batch in batches:
-        size_bytes = batch.nbytes
-        is_small = size_bytes < _SMALL_BATCH_BYTES
-        if small and (
-            not is_small or len(small) == _JOINED_BATCHES or small_bytes + size_bytes > _JOINED_BYTES
-        ):
-            yield pa.concat_batches(small)
-            small, small_bytes = [], 0
-        if is_small:
-            small.append(batch)
-            small_bytes += size_bytes
-        else:
-            yield batch
-    if small:
-        yield pa.concat_batches(small)

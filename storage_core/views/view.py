@@ -27,10 +27,10 @@ from storage_core.options.bounds import OffsetsBound, TimestampsBound
 from storage_core.options.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, StartsWith
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.scan.pruning import conjunction
-from storage_core.scan.read import read_records
 from storage_core.scan.resolve import directories_to_open, find_directories, resolve_partition
 from storage_core.scan.rows import LARGEST_TIMESTAMP_MS, evaluate
 from storage_core.scan.spans import project
+from storage_core.scan.table import read_records
 from storage_core.scan.topic_selection import select_partitions
 from storage_core.views.json_values import escaped_surrogates
 from storage_core.views.roots import has_topic_selection
@@ -154,7 +154,7 @@ def read_view_task(filesystem: FileSystem, task: ViewTask, schema: pa.Schema) ->
 
 
 def view_schema(options: ReadOptions) -> pa.Schema:
-    """The columns of the view that the options name, those that ``columns`` chooses.
+    """Return the columns of the view that the options name: all, or those that ``columns`` chooses.
 
     Raises:
         OptionError: The view has no such column.
@@ -197,7 +197,7 @@ def _view_table(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
 
 
 def batches_of_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
-    """Batches of rows that are made one by one, each a value for each column.
+    """Make batches of rows that come one by one, each a value for each column.
 
     Timestamps are in milliseconds, null for -1 and where they do not fit. Bytes of a file name that are not UTF-8
     become escapes.
@@ -226,7 +226,7 @@ def _array(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
 def timestamps(
     timestamps_ms: npt.NDArray[Any], is_null: npt.NDArray[np.bool_] | None = None
 ) -> pa.TimestampArray:
-    """Timestamps of a column; null for -1, and where they do not fit."""
+    """Make the timestamps of a column: null for -1, and where they do not fit."""
     native = timestamps_ms.astype(np.int64)
     is_absent = (
         (native == NO_TIMESTAMP_MS) | (native > LARGEST_TIMESTAMP_MS) | (native < -LARGEST_TIMESTAMP_MS)
@@ -243,7 +243,7 @@ def resolved_ranges(
     with_internal_topics: bool = False,
     refused: Callable[[PartitionDirectory, LogDirectoryError], None] | None = None,
 ) -> tuple[PartitionRange, ...]:
-    """The partitions that the options ask for, and the offsets of each. Damage is no error: look-ups skip it.
+    """Find the partitions that the options ask for, and the offsets of each. Look-ups skip damage.
 
     A partition that is deleted meanwhile is left out.
 
@@ -283,7 +283,7 @@ def present_ranges(
     options: ReadOptions,
     refused: Callable[[PartitionDirectory, LogDirectoryError], None] | None = None,
 ) -> tuple[PartitionRange, ...]:
-    """The offsets of partitions, but of those that are deleted meanwhile; see `resolved_ranges`."""
+    """Find the offsets of partitions, as `resolved_ranges` does; leave out those that are deleted meanwhile."""
     ranges = []
     for directory in directories:
         try:
@@ -299,7 +299,11 @@ def present_ranges(
 
 
 def _without_null_offsets(condition: Predicate | None) -> Predicate | None:
-    """What a condition demands, but for the parts that ask whether the offset is null: that of a record never is."""
+    """Leave out the parts of a condition that ask whether the offset is null: that of a record never is.
+
+    Returns:
+        What remains; None if nothing does.
+    """
     match condition:
         case And(children):
             return conjunction(*map(_without_null_offsets, children))
@@ -318,7 +322,7 @@ def _asks_for_null_offsets(condition: Predicate | None) -> bool:
 
 
 def tolerating_damage(options: ReadOptions) -> ReadOptions:
-    """The same options for a look at directories that may be damaged."""
+    """Return the same options for a look at directories that may be damaged."""
     return dataclasses.replace(options, mode="DROPMALFORMED")
 
 
@@ -349,7 +353,7 @@ def _names_in(condition: Predicate | None) -> frozenset[str]:
 
 
 def _matching(view: View, condition: Predicate, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows for which a condition is true. It names columns as the condition does."""
+    """Select the rows for which a condition is true."""
     named = {name: batch.column(view.column_of(name)) for name in _names_in(condition)}
     if not named:
         # As `TRUE` or `NULL`.
@@ -358,7 +362,7 @@ def _matching(view: View, condition: Predicate, batch: pa.RecordBatch) -> pa.Rec
 
 
 def _with_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of a schema; those that the view left out are null."""
+    """Return the columns of a schema; those that the view left out are null."""
     present = frozenset(batch.schema.names)
     arrays = [
         batch.column(field.name) if field.name in present else pa.nulls(batch.num_rows, field.type)
