@@ -123,6 +123,22 @@ def test_importing_the_core_pulls_in_no_spark():
     assert loaded_by("storage_core") & {"pyspark", "py4j", "click", "rich", "pandas"} == set()
 
 
+@pytest.mark.parametrize(
+    "statement", ["from storage_core import parse_read_options", "import spark_segmentlog.options"]
+)
+def test_checking_the_options_of_a_read_loads_little(statement: str):
+    loaded = run_python(f"import sys\n{statement}\nprint(*sys.modules)").split()
+    own = [name for name in loaded if name.partition(".")[0] in PACKAGES]
+    assert len(own) <= 25, own
+    assert {"storage_core.log", "storage_core.directory"} & set(own) == set()
+
+
+def test_a_task_of_a_read_loads_no_planning():
+    assert (
+        loaded_by("storage_core.scan.read") & {"storage_core.scan.plan", "storage_core.scan.resolve"} == set()
+    )
+
+
 def test_the_discovered_module_is_light():
     # Spark imports every pyspark_* module on the path in each session that asks for any Python format.
     assert loaded_by("pyspark_segmentlog") & {"numpy", "pyarrow", "storage_core.scan"} == set()
