@@ -51,8 +51,8 @@ from storage_core.segment.file_names import (
     transaction_index_file_name,
 )
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
-from storage_core.views.files import UNKNOWN, name_in_partition
-from storage_core.views.finding import Action, Finding, Severity, Verdict, verdict_of
+from storage_core.views.files import LEFTOVERS, UNKNOWN, name_in_partition
+from storage_core.views.finding import Action, Finding, Severity, Verdict, sentence, verdict_of
 from storage_core.views.index_entries import EndedTransaction, ProducerTransactions
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ _ARCHIVED: Final = re.compile(
 )
 # A broker takes every file with one of these for one of a segment, whatever its name.
 _BROKER_SUFFIXES: Final = (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX)
-_LEFTOVERS: Final[dict[str, tuple[str, Action]]] = {
-    SWAP_SUFFIX: ("Output of a compaction that is about to replace segments.", "complete"),
-    CLEANED_SUFFIX: ("Output of a compaction that was not finished.", "remove"),
-    DELETED_SUFFIX: ("It awaits its removal.", "remove"),
+_LEFTOVER_ACTIONS: Final[dict[str, Action]] = {
+    SWAP_SUFFIX: "complete",
+    CLEANED_SUFFIX: "remove",
+    DELETED_SUFFIX: "remove",
 }
 _Snapshots = dict[int, "tuple[ProducerStateEntry, ...] | None"]
 
@@ -301,9 +301,9 @@ class _PartitionCheck:
         for name in sorted(self._names):
             path = self._path_of(name)
             found = name_in_partition(name)
-            if found.leftover in (SWAP_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX):
-                reason, action = _LEFTOVERS[found.leftover]
-                self._add("note", "file", path, reason, action=action)
+            if found.leftover in _LEFTOVER_ACTIONS:
+                reason = sentence(LEFTOVERS[found.leftover])
+                self._add("note", "file", path, reason, action=_LEFTOVER_ACTIONS[found.leftover])
             elif found.leftover is None and found.kind == UNKNOWN and name.endswith(_BROKER_SUFFIXES):
                 # Other digits are those of the file with 20 of them.
                 has_offset = parse_integer(name.partition(".")[0], LONG_MAX) is not None

@@ -35,7 +35,7 @@ from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_B
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.segment.transaction_index import ENTRY_SIZE_BYTES as TRANSACTION_ENTRY_BYTES
-from storage_core.views.finding import Finding
+from storage_core.views.finding import Finding, sentence
 from storage_core.views.index_entries import (
     BEYOND_LOG,
     MISSING,
@@ -621,8 +621,7 @@ def index_faults(compared: IndexComparisons, *, is_complete: bool = True) -> Ite
     """
     for index in compared.indexes:
         if index.is_unusable:
-            problem = str(index.problem).rstrip(".")
-            reason = f"{problem[0].upper()}{problem[1:]}."
+            reason = sentence(str(index.problem))
             yield Finding(
                 "unclean" if index.problem in _STALE else "damage", index.finding_kind, index.path, reason
             )

@@ -16,20 +16,15 @@ import contextlib
 import json
 import logging
 import os
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from storage_core.check.index_rebuild import partitions_of, require_empty, require_no_commit
+from storage_core.check.root_check import RootCheck
 from storage_core.checkpoint import (
-    CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
     read_clean_shutdown_file,
-    read_meta_properties,
     read_offset_checkpoint,
     write_clean_shutdown_file,
     write_offset_checkpoint,
@@ -42,13 +37,13 @@ from storage_core.commit_files.commits_file import (
     OWN_PREFIX,
     parse_commits_file,
 )
+from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.discovery import OTHER_DIRECTORIES
 from storage_core.directory.log_directory_files import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
     LOCK_FILE,
-    keeps_broker_from_starting,
     parse_partition_directory_name,
 )
 from storage_core.errors import (
@@ -76,8 +71,10 @@ from storage_core.segment.file_names import (
     index_file_names,
     log_file_name,
 )
+from storage_core.views.files import RECOVERY_MANIFEST, STATE_REASONS, name_in_root, why_not_in_root
+from storage_core.views.finding import sentence
 from storage_core.views.json_values import json_value
-from storage_core.views.roots import has_topic_selection, require_outside
+from storage_core.views.roots import LogRoot, has_topic_selection, require_outside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -87,8 +84,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-MANIFEST_FILE: Final = f"{OWN_PREFIX}recovery.json"
-"""What was left out, in the root of a recovered directory, or of the copies that were put aside."""
 IN_PROGRESS_FILE: Final = f"{OWN_PREFIX}recovery-in-progress.json"
 """What a recovery in place leaves out, in the root while it changes it."""
 _WORK_SUFFIX: Final = ".segmentlog-recovery"
@@ -96,22 +91,6 @@ _LEFT_OUT_EARLIER: Final = "A recovery that was interrupted has left it out"
 _MANIFEST_LIMIT_BYTES: Final = 256 << 20
 # Files of a KRaft broker's root that are copied as they are.
 _BOOTSTRAP_CHECKPOINT: Final = "bootstrap.checkpoint"
-_KNOWN_FILES: Final = frozenset(
-    {
-        CLEAN_SHUTDOWN_FILE,
-        CLEANER_OFFSET_CHECKPOINT,
-        COMMITS_FILE,
-        IN_PROGRESS_FILE,
-        LOCK_FILE,
-        LOG_START_OFFSET_CHECKPOINT,
-        MANIFEST_FILE,
-        META_PROPERTIES,
-        RECOVERY_POINT_CHECKPOINT,
-        REPLICATION_OFFSET_CHECKPOINT,
-        TRUNCATIONS_FILE,
-        _BOOTSTRAP_CHECKPOINT,
-    }
-)
 _SET_ASIDE_AS_STRAY: Final = (
     "A broker sets the directory aside as a stray one, and begins an empty log in its place."
 )
@@ -123,11 +102,6 @@ _GIVE_TOPIC_ID: Final = (
     "Write partition.metadata, with the lines 'version: 0' and 'topic_id: <id>': kafka-topics.sh --describe shows the id, "
     "and so does partition.metadata of another replica."
 )
-_SUFFIX_REASONS: Final = {
-    "delete": "It awaits its deletion.",
-    "stray": "The cluster's metadata did not know it.",
-    "future": "It was being moved here from another disk; the original is there.",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +211,7 @@ def recover(  # noqa: PLR0913  (one for each flag)
             _Copy(filesystem, found, report, work, link, advance).copy(plans)
             ends = load_recovered(filesystem, work, plans, options.max_decompressed_batch_bytes)
             report = with_ends(report, ends)
-            write_manifest(filesystem, manifest or os.path.join(work, MANIFEST_FILE), report)
+            write_manifest(filesystem, manifest or os.path.join(work, RECOVERY_MANIFEST), report)
             write_clean_shutdown_file(filesystem, work, found.marker_of(report))
     return report
 
@@ -393,8 +367,7 @@ def scan_for_recovery(
         tuple(each for each in found if each.topic == CLUSTER_METADATA_TOPIC),
         () if is_partition else tuple(_foreign(filesystem, root.path, known)),
         (
-            *_meta_properties_problem(filesystem, root.path),
-            *(_not_partitions(filesystem, root.path) if is_in_place else ()),
+            *_refused(filesystem, root.path, is_in_place=is_in_place),
             *(() if is_partition or has_topic_selection(options) else _not_found(filesystem, root, known)),
         ),
         _left_out_earlier(filesystem, root.path),
@@ -433,56 +406,29 @@ def _require_no_links(filesystem: FileSystem, root: str) -> None:
 
 
 def _foreign(filesystem: FileSystem, root: str, known: set[str]) -> Iterable[LeftOutFile]:
-    """What is in a root and belongs to no partition."""
+    """Find what is in a root and belongs to no partition."""
     for entry in filesystem.list_directory(root):
         path = os.path.join(root, entry.name)
         if entry.is_directory:
             name = parse_partition_directory_name(entry.name)
             if name is not None and name.suffix is not None:
-                yield LeftOutFile(path, _SUFFIX_REASONS[name.suffix])
+                yield LeftOutFile(path, sentence(STATE_REASONS[name.suffix]))
             elif entry.name not in known and entry.name not in OTHER_DIRECTORIES:
                 yield LeftOutFile(path, "It is not a partition's directory; a broker does not start with it.")
         elif not entry.is_regular_file:
             yield LeftOutFile(path, "It is neither a file nor a directory.")
-        elif entry.name not in _KNOWN_FILES and not entry.name.endswith(TEMPORARY_SUFFIX):
-            yield LeftOutFile(path, "It is not a file of a broker's.")
+        elif not entry.name.endswith(TEMPORARY_SUFFIX):
+            reason = why_not_in_root(name_in_root(entry.name), entry.name)
+            if reason is not None:
+                yield LeftOutFile(path, sentence(reason))
 
 
-def _meta_properties_problem(filesystem: FileSystem, root: str) -> Iterator[LeftOutFile]:
-    """Find out why a broker would not start with the ``meta.properties`` of its log directory."""
-    path = os.path.join(root, META_PROPERTIES)
-    found = None
-    try:
-        found = read_meta_properties(filesystem, path)
-        problem = "Expected the id of its broker, found none."
-    except CorruptCheckpointError as error:
-        problem = str(error.args[0])
-    if found is None and filesystem.status(path) is None:
-        if not _is_brokers(filesystem, root):
-            return
-        problem = "Expected this file in the log directory of a broker, found none."
-    if found is None or found.node_id is None:
-        yield LeftOutFile(
-            path,
-            f"{problem} A broker does not start with the directory. Write the file again, as in another log directory of the "
-            "broker, with the directory.id that the cluster knows.",
-        )
-
-
-def _is_brokers(filesystem: FileSystem, root: str) -> bool:
-    """Return True if something in a log directory was made by a KRaft broker."""
-    names = (_BOOTSTRAP_CHECKPOINT, f"{CLUSTER_METADATA_TOPIC}-0")
-    marker = read_clean_shutdown_file(filesystem, root) or b""
-    epoch = re.search(rb'"brokerEpoch" *: *([0-9]+)', marker)
-    return epoch is not None or any(filesystem.status(os.path.join(root, name)) for name in names)
-
-
-def _not_partitions(filesystem: FileSystem, root: str) -> Iterator[LeftOutFile]:
-    """Find the directories that keep a broker from starting; they are nobody's to move."""
-    for entry in filesystem.list_directory(root):
-        if entry.is_directory and keeps_broker_from_starting(entry.name):
-            reason = "It is not a partition's directory; a broker does not start with it. Move it away."
-            yield LeftOutFile(os.path.join(root, entry.name), reason)
+def _refused(filesystem: FileSystem, root: str, *, is_in_place: bool) -> Iterator[LeftOutFile]:
+    """Find what a broker does not start with: ``meta.properties``, and in place the directories that are nobody's to move."""
+    kinds = ("metadata", "file") if is_in_place else ("metadata",)
+    for each in RootCheck(filesystem, LogRoot(root)).report().findings:
+        if each.action == "refuse" and each.kind in kinds:
+            yield LeftOutFile(each.file, each.reason)
 
 
 def _not_found(filesystem: FileSystem, root: LogDirectoryFiles, known: set[str]) -> Iterator[LeftOutFile]:
@@ -499,12 +445,7 @@ def _not_found(filesystem: FileSystem, root: LogDirectoryFiles, known: set[str])
                 "Expected a log in a directory with the name of a partition, found none: a broker begins an empty one.",
             )
     checkpointed: dict[tuple[str, int], int] = {}
-    for checkpoint in (
-        RECOVERY_POINT_CHECKPOINT,
-        REPLICATION_OFFSET_CHECKPOINT,
-        LOG_START_OFFSET_CHECKPOINT,
-        CLEANER_OFFSET_CHECKPOINT,
-    ):
+    for checkpoint in ROOT_CHECKPOINTS:
         with contextlib.suppress(CorruptCheckpointError):
             for key, offset in read_offset_checkpoint(
                 filesystem, os.path.join(root.path, checkpoint)

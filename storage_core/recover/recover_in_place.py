@@ -16,10 +16,8 @@ from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
     delete_clean_shutdown_file,
     write_clean_shutdown_file,
     write_offset_checkpoint,
@@ -27,6 +25,7 @@ from storage_core.checkpoint import (
 from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.commit_files.commits_file import COMMITS_FILE
+from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.directory import PartitionDirectory
 from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import LogDirectoryError, OptionError
@@ -38,7 +37,6 @@ from storage_core.log_config import LogConfig
 from storage_core.options.values import path_of
 from storage_core.recover.recover import (
     IN_PROGRESS_FILE,
-    MANIFEST_FILE,
     RecoveryReport,
     RecoveryScan,
     copy_flushed,
@@ -62,6 +60,7 @@ from storage_core.segment.file_names import (
     offset_index_file_name,
 )
 from storage_core.segment.log_segment import LogSegment
+from storage_core.views.files import RECOVERY_MANIFEST
 from storage_core.views.roots import require_outside
 
 if TYPE_CHECKING:
@@ -73,14 +72,7 @@ if TYPE_CHECKING:
 
 # Files that completing an interrupted compaction, and loading, remove or replace unread.
 _REPLACED: Final = (SWAP_SUFFIX, DELETED_SUFFIX, CLEANED_SUFFIX)
-_SET_ASIDE: Final = (
-    CLEAN_SHUTDOWN_FILE,
-    CLEANER_OFFSET_CHECKPOINT,
-    COMMITS_FILE,
-    LOG_START_OFFSET_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
-)
+_SET_ASIDE: Final = (CLEAN_SHUTDOWN_FILE, COMMITS_FILE, *ROOT_CHECKPOINTS)
 
 
 def recover_in_place(
@@ -242,7 +234,7 @@ class _InPlace:
             for name in sorted({LEADER_EPOCH_CHECKPOINT, *names, *plan.file_names}):
                 copy_flushed(filesystem, os.path.join(plan.directory.path, name), os.path.join(folder, name))
             filesystem.flush_directory(folder)
-        write_manifest(filesystem, os.path.join(self._aside, MANIFEST_FILE), self._report)
+        write_manifest(filesystem, os.path.join(self._aside, RECOVERY_MANIFEST), self._report)
         # Should this process be killed, the next recovery tells what this one has left out.
         replace_file(filesystem, os.path.join(root, IN_PROGRESS_FILE), manifest_bytes(self._report))
 

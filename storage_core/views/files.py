@@ -79,7 +79,7 @@ _PARTITION_KINDS: Final = {
     "quorum-state": _QUORUM_STATE,
 }
 RECOVERY_MANIFEST: Final = f"{OWN_PREFIX}recovery.json"
-"""What a recovery left out of the directory that it made."""
+"""What a recovery left out of the directory that it made, or what is in the copies that it put aside."""
 _ROOT_KINDS: Final = {
     META_PROPERTIES: "meta.properties",
     CLEAN_SHUTDOWN_FILE: "clean shutdown marker",
@@ -100,14 +100,14 @@ _CACHE_DIRECTORY: Final = "remote-log-index-cache"
 _CACHE: Final = "remote log index cache"
 # Of KRaft snapshots: end offset and epoch (Kafka's ``Snapshots``).
 _METADATA_SNAPSHOT_NAME: Final = re.compile(r"([0-9]{20})-[0-9]{10}(?:-[^/]*)?\.checkpoint")
-_LEFTOVERS: Final = {
+LEFTOVERS: Final = {
     DELETED_SUFFIX: "it awaits its removal: a broker removes it a minute after the rename, or when it starts",
     CLEANED_SUFFIX: "output of a compaction that was not finished: a broker removes it when it starts",
     SWAP_SUFFIX: "output of a compaction that had begun to replace segments: a starting broker completes that",
     TEMPORARY_SUFFIX: "it was never finished: a broker writes it again",
     ".part": "a snapshot that was never finished: a broker removes it",
 }
-_STATE_REASONS: Final = {
+STATE_REASONS: Final = {
     "delete": "its directory awaits its deletion",
     "stray": "its directory is not known to the cluster",
     "future": "its directory is being moved here from another disk",
@@ -163,7 +163,7 @@ def name_in_root(name: str) -> NamedFile:
 def _without_leftover(name: str) -> tuple[str, str | None]:
     if TEMPORARY_FILE.fullmatch(name):
         return name.rsplit(".", 2)[0], TEMPORARY_SUFFIX
-    for suffix in _LEFTOVERS:
+    for suffix in LEFTOVERS:
         if name.endswith(suffix):
             return name[: -len(suffix)], suffix
     return name, None
@@ -172,7 +172,7 @@ def _without_leftover(name: str) -> tuple[str, str | None]:
 def why_not_in_root(found: NamedFile, name: str) -> str | None:
     """Why a file is not expected in a log directory itself; None if it is."""
     if found.leftover is not None:
-        return _LEFTOVERS[found.leftover]
+        return LEFTOVERS[found.leftover]
     if found.kind == _STAGED:
         return "a job staged it, and has not committed or removed it"
     if name == COMMIT_JOURNAL:
@@ -187,7 +187,7 @@ def why_not_in_root(found: NamedFile, name: str) -> str | None:
 def why_not_in_partition(found: NamedFile, topic: str, names: FileNames) -> str | None:
     """Why a file is not expected in a partition's directory; None if it is."""
     if found.leftover is not None:
-        return _LEFTOVERS[found.leftover]
+        return LEFTOVERS[found.leftover]
     if found.kind == UNKNOWN:
         return _NO_SUCH_NAME
     if found.kind in (METADATA_SNAPSHOT, _QUORUM_STATE) and topic != CLUSTER_METADATA_TOPIC:
@@ -337,7 +337,7 @@ def root_files(filesystem: FileSystem, root: str, places: Iterable[PartitionPlac
         name = entry.name
         place = partitions.get(name)
         if place is not None:
-            reason = _NOT_REGULAR.get(entry.kind) or _STATE_REASONS.get(place.state)
+            reason = _NOT_REGULAR.get(entry.kind) or STATE_REASONS.get(place.state)
             yield _found(root, name, entry, NamedFile(_DIRECTORY_KINDS[place.state]), reason, place)
         elif entry.kind == "directory":
             kind, reason = _other_directory(name)
@@ -375,7 +375,7 @@ def _partition_rows(filesystem: FileSystem, place: PartitionPlace) -> Iterator[F
             reason = (
                 _NOT_REGULAR.get(entry.kind)
                 or why_not_in_partition(found, place.topic, names)
-                or _STATE_REASONS.get(place.state)
+                or STATE_REASONS.get(place.state)
             )
             yield _found(root, path, entry, found, reason, place)
     except MissingError:

@@ -80,3 +80,8 @@ def verdict_of(findings: Iterable[Finding]) -> Verdict:
         if verdict in severities:
             return cast("Verdict", verdict)
     return "sound"
+
+
+def sentence(clause: str) -> str:
+    """Return a clause with a capital letter and a full stop."""
+    return f"{clause[0].upper()}{clause[1:].rstrip('.')}."

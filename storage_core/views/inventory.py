@@ -10,15 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from storage_core.checkpoint import (
-    CLEANER_OFFSET_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    META_PROPERTIES,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
-    read_meta_properties,
-    read_offset_checkpoint,
-)
+from storage_core.checkpoint import META_PROPERTIES, read_meta_properties, read_offset_checkpoint
+from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError
 from storage_core.options import ReadOptions, options_of
 from storage_core.views.files import UNKNOWN, root_files
@@ -41,12 +34,6 @@ if TYPE_CHECKING:
 
 
 _Value = TypeVar("_Value")
-_CHECKPOINTS: Final = (
-    RECOVERY_POINT_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
-    CLEANER_OFFSET_CHECKPOINT,
-)
 _MOST_FOREIGN: Final = 1000
 _MOST_NAMED: Final = 3
 _STATES: Final = {
@@ -282,7 +269,7 @@ class _Found:
         )
 
     def _has_root_files(self, root: str) -> bool:
-        names = (META_PROPERTIES, *_CHECKPOINTS)
+        names = (META_PROPERTIES, *ROOT_CHECKPOINTS)
         return any(self._filesystem.status(os.path.join(root, name)) is not None for name in names)
 
     def _free_bytes(self, root: str) -> int | None:
@@ -336,7 +323,7 @@ class _Found:
             )
             self._findings.append(Finding("warning", "unclean shutdown", root.path, message))
         present = {(place.topic, place.partition) for place in root.places}
-        for name in _CHECKPOINTS:
+        for name in ROOT_CHECKPOINTS:
             offsets = self._learn(root.path, name, read_offset_checkpoint) or {}
             missing = sorted(f"{topic}-{partition}" for topic, partition in offsets.keys() - present)
             if root.is_whole and missing:

@@ -39,7 +39,7 @@ SOAK_COPIES_PER_LOG = int(os.environ.get("SEGMENTLOG_VERIFY_COPIES", "200"))
 NOW_MS = 1
 # A broker also decompresses and decodes damaged batches on its way, which may fail in ways of its own.
 MOST_UNFORETOLD = 0.01
-MOST_UNKNOWN = 0.05
+MOST_UNKNOWN = 0.1
 
 
 @dataclass

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from storage_core import read_table
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
-from storage_core.recover.recover import MANIFEST_FILE
 from storage_core.views import plan_view, read_view_task, view_schema
-from storage_core.views.files import UNKNOWN, name_in_partition, name_in_root
+from storage_core.views.files import RECOVERY_MANIFEST, UNKNOWN, name_in_partition, name_in_root
 
 DATA = Path(__file__).parent.parent.parent / "examples" / "data"
 BASE = f"{42:020d}"
@@ -109,7 +108,7 @@ def test_a_name_in_a_partition_directory(name, kind, leftover, base_offset):
         (".segmentlog-journal", "segmentlog commit journal", None),
         (".segmentlog-truncations", "segmentlog truncations", None),
         (f".segmentlog-stage-{'0' * 32}-0-1.pack", "segmentlog staged file", None),
-        (MANIFEST_FILE, "segmentlog recovery manifest", None),
+        (RECOVERY_MANIFEST, "segmentlog recovery manifest", None),
         (".segmentlog-other", "segmentlog file", None),
         (f"{BASE}.log", "log segment", None),
         ("core.1234", UNKNOWN, None),
