@@ -18,7 +18,15 @@ from storage_core.directory import check_topic_partition
 from storage_core.errors import OptionError
 from storage_core.log_config import LogConfig
 from storage_core.options import READ_OPTIONS
-from storage_core.options.option import Kind, Option, by_key, nearest_hint, option_key, parse_values
+from storage_core.options.option import (
+    Kind,
+    Option,
+    by_key,
+    default_values,
+    given_values,
+    nearest_hint,
+    option_key,
+)
 from storage_core.options.values import (
     BATCH_SIZE,
     BATCH_SIZE_DEFAULT,
@@ -172,6 +180,8 @@ WRITE_OPTIONS: Final[tuple[Option, ...]] = (
 )
 # fmt: on
 _BY_KEY: Final = by_key(WRITE_OPTIONS)
+# It matters whether the number of partitions is given.
+_DEFAULTS: Final = default_values(WRITE_OPTIONS) | {"partitions": None, "topic_ids": {}}
 _CONFIG_BY_KEY: Final = {option_key(key.name): key.name for key in (*CONFIG_KEYS, *INTERNAL_KEYS)}
 _READ_BY_KEY: Final = {key: option.name for key, option in by_key(READ_OPTIONS).items()}
 
@@ -259,18 +269,14 @@ def _parse(options: Mapping[str, str]) -> WriteOptions:
         if name.lower() in _REJECTED_BY_WRITES:
             raise OptionError(_REJECTED_BY_WRITES[name.lower()])
     given, config = _split_catalog_options(options)
-    values = parse_values(WRITE_OPTIONS, {"path": "", **given})
+    values = _DEFAULTS | given_values(WRITE_OPTIONS, {"path": "", **given})
     if values["offsets_from"] is not None and not values["preserve_offsets"]:
         raise OptionError("offsetsFrom goes with preserveOffsets=true. Set both, or neither.")
     for name, other in (("txnAppId", "txnVersion"), ("txnVersion", "txnAppId")):
         if name in given and other not in given:
             raise OptionError(f"txnAppId and txnVersion go together, but {other} is missing. Set both.")
     return WriteOptions(
-        **{
-            **values,
-            "partitions": values["partitions"] if "partitions" in given else None,
-            "topic_ids": values["topic_ids"] or {},
-        },
+        **values,
         config=_parse_config(given, config),
         timestamp_limits=_timestamp_limits(config),
     )

@@ -60,10 +60,20 @@ class Option:
         return str(value).strip().lower() == self.default.lower()
 
 
-def parse_values(
+def default_values(options: Iterable[Option]) -> dict[str, Any]:
+    """Return the default of each field that options fill; None if the first option of a field has none."""
+    values: dict[str, Any] = {}
+    for option in options:
+        if option.field and option.field not in values:
+            default = option.default
+            values[option.field] = option.kind.parse(option.name, default, None) if default else None
+    return values
+
+
+def given_values(
     options: Iterable[Option], given: Mapping[str, object], context: Any = None
 ) -> dict[str, Any]:
-    """Parse the value of each field that options fill.
+    """Parse the values that are given, by the field that they fill.
 
     Of several options for one field, the last one that is given counts, and the others are not looked at.
 
@@ -71,21 +81,11 @@ def parse_values(
         options: Those that may be given.
         given: Values by documented name.
         context: What kinds that are not plain depend on.
-
-    Returns:
-        A value for each field: the default if it is not given, None if there is no default.
     """
-    chosen: dict[str, Option] = {}
-    for option in options:
-        if option.field and (option.name in given or option.field not in chosen):
-            chosen[option.field] = option
-    return {field: _value(option, given, context) for field, option in chosen.items()}
-
-
-def _value(option: Option, given: Mapping[str, object], context: Any) -> object:
-    if option.name in given or option.default:
-        return option.kind.parse(option.name, given.get(option.name, option.default), context)
-    return None
+    chosen = {option.field: option for option in options if option.field and option.name in given}
+    return {
+        field: option.kind.parse(option.name, given[option.name], context) for field, option in chosen.items()
+    }
 
 
 def option_key(name: str) -> str:

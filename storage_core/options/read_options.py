@@ -23,7 +23,15 @@ from storage_core.options.bounds import (
     parse_timestamp,
 )
 from storage_core.options.java_pattern import compile_java_pattern
-from storage_core.options.option import Kind, Option, by_key, nearest_hint, option_key, parse_values
+from storage_core.options.option import (
+    Kind,
+    Option,
+    by_key,
+    default_values,
+    given_values,
+    nearest_hint,
+    option_key,
+)
 from storage_core.options.predicate import Predicate, checked_predicate
 from storage_core.options.values import (
     BATCH_SIZE,
@@ -250,6 +258,9 @@ _BY_KEY: Final = by_key(READ_OPTIONS)
 # What the parsing of other options depends on.
 _FIRST: Final = (_BY_KEY["view"], _BY_KEY["timezone"])
 _OTHERS: Final = tuple(option for option in READ_OPTIONS if option.only != "stream" and option not in _FIRST)
+_FIRST_DEFAULTS: Final = default_values(_FIRST)
+_DEFAULTS: Final = default_values(_OTHERS)
+_TRIGGER_DEFAULTS: Final = default_values(_TRIGGERS)
 _TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 
 
@@ -325,7 +336,7 @@ class TriggerLimits:
         return any(each is not None for each in (self.max_offsets, self.min_offsets, self.max_bytes))
 
 
-_NO_LIMITS: Final = TriggerLimits(**parse_values(_TRIGGERS, {}))
+_NO_LIMITS: Final = TriggerLimits(**_TRIGGER_DEFAULTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +409,7 @@ def parse_stream_options(raw: Mapping[str, object], *, now_ms: int | None = None
             f"where is {given['where']!r}, which names a relative time: a batch that is repeated after a failure would "
             "have other rows. Name the time itself, or filter the DataFrame."
         )
-    limits = TriggerLimits(**parse_values(_TRIGGERS, given))
+    limits = TriggerLimits(**(_TRIGGER_DEFAULTS | given_values(_TRIGGERS, given)))
     most, least = limits.max_offsets, limits.min_offsets
     if most is not None and least is not None and least > most:
         raise OptionError(
@@ -429,11 +440,11 @@ def _parse(given: Mapping[str, object], now_ms: int | None) -> tuple[ReadOptions
             "Only one of the following options can be specified for Kafka source: "
             f"{', '.join(_TOPIC_OPTIONS)}, but {' and '.join(chosen)} are given."
         )
-    first = parse_values(_FIRST, given)
+    first = _FIRST_DEFAULTS | given_values(_FIRST, given)
     view = first["view"]
     _refuse_options_of_other_views(given, view)
     context = _Context(first["zone"], int(time.time() * 1000) if now_ms is None else now_ms, view)
-    values = parse_values(_OTHERS, given, context)
+    values = _DEFAULTS | given_values(_OTHERS, given, context)
     condition: Condition | None = values.pop("where")
     options = ReadOptions(
         **values,
