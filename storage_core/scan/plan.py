@@ -10,7 +10,7 @@ import dataclasses
 import os
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +25,7 @@ from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask, SpanList
 from storage_core.scan.time_pruning import prune_range, report_bytes_beyond
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from storage_core.filesystem import FileSystem
     from storage_core.options import ReadOptions
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 DEFAULT_TASK_BYTES: Final = 128 << 20
 # Opening a file takes about as long as reading this many bytes.
 OPEN_COST_BYTES: Final = 1 << 20
-_SIZES_AT_ONCE: Final = 1 << 16
 
 
 def cut_span(span: LogSpan, segment: SegmentReader, target_bytes: int) -> list[LogSpan]:
@@ -78,7 +77,7 @@ def pack_spans(
     """Pack spans into tasks in order, up to a size in bytes and, if given, in offsets."""
     tasks: list[ScanTask] = []
     start, room_bytes, room_records = 0, 0, 0
-    for index, (size_bytes, records) in enumerate(_sizes(spans)):
+    for index, (size_bytes, records) in enumerate(zip(spans.sizes_bytes, spans.offset_counts, strict=True)):
         cost_bytes = size_bytes + OPEN_COST_BYTES
         is_full = cost_bytes > room_bytes or (task_records is not None and records > room_records)
         if index > start and is_full:
@@ -91,13 +90,6 @@ def pack_spans(
     if start < len(spans):
         tasks.append(ScanTask(spans[start:], settings))
     return tasks
-
-
-def _sizes(spans: SpanList) -> Iterator[tuple[int, int]]:
-    """Yield the bytes and the offsets of each span, without making a million numbers at once."""
-    for first in range(0, len(spans), _SIZES_AT_ONCE):
-        part = spans[first : first + _SIZES_AT_ONCE]
-        yield from zip(part.sizes_bytes.tolist(), part.offset_counts.tolist(), strict=True)
 
 
 # After this many pieces in one batch, its records are looked at: it may claim more offsets than it has records.
@@ -196,20 +188,20 @@ def _plan_tasks(
     ranges = [_with_aborted_transactions(each, options) for each in ranges]
     by_partition = {(each.topic, each.partition): each for each in ranges}
 
-    def located(split: list[RangePieces]) -> Iterator[SpanList]:
+    def located(split: list[RangePieces]) -> Iterator[Iterable[LogSpan]]:
         return (spans for pieces in split for spans in _locate_pieces(pieces, condition))
 
     def tasks_of(spans: SpanList) -> list[ScanTask]:
         spans = _cut_spans(spans, by_partition, task_bytes)
         return pack_spans(spans, settings, task_bytes=task_bytes, task_records=max_records)
 
-    spans = SpanList.joined(located(split_ranges(ranges, None, max_records)))
+    spans = SpanList(chain.from_iterable(located(split_ranges(ranges, None, max_records))))
     task_bytes = options.max_bytes_per_partition or _default_task_bytes(spans)
     tasks = tasks_of(spans)
     if options.min_partitions is not None and len(tasks) < options.min_partitions:
         # Fewer than asked for: split by offsets, in the proportions of Spark's Kafka source.
         split = split_ranges(ranges, options.min_partitions, max_records)
-        tasks = [task for spans in located(split) for task in tasks_of(spans)]
+        tasks = [task for piece in located(split) for task in tasks_of(SpanList(piece))]
     return tasks
 
 
@@ -239,7 +231,7 @@ def _with_aborted_transactions(wanted: PartitionRange, options: ReadOptions) -> 
     return dataclasses.replace(wanted, aborted=AbortedTransactions(aborted))
 
 
-def _locate_pieces(pieces: RangePieces, condition: Predicate | None) -> Iterator[SpanList]:
+def _locate_pieces(pieces: RangePieces, condition: Predicate | None) -> Iterator[Iterable[LogSpan]]:
     """Locate each piece that has records. A gap in the log, however large, is skipped at once."""
     place: tuple[int, int] | None = None
     repetitions = 0
@@ -249,18 +241,16 @@ def _locate_pieces(pieces: RangePieces, condition: Predicate | None) -> Iterator
         if index > next_index:
             # No other piece reports damage that begins in what the condition rules out.
             piece = dataclasses.replace(piece, is_first=True)
-        spans = SpanList(locate_spans(piece))
+        spans = locate_spans(piece)
+        first = list(islice(spans, 2))
         next_index = index + 1
         # A piece in several segments is the last one in the first of them.
-        before, place = place, (spans[0].base_offset, spans[0].position_bytes) if len(spans) == 1 else None
+        before, place = place, (first[0].base_offset, first[0].position_bytes) if len(first) == 1 else None
         repetitions = repetitions + 1 if place is not None and place == before else 0
-        if spans:
-            yield (
-                spans
-                if condition is None
-                else SpanList(span for span in spans if _may_match(span, condition))
-            )
-        if next_index < pieces.count and (not spans or repetitions >= _MOST_REPETITIONS):
+        if first:
+            found = chain(first, spans)
+            yield (span for span in found if condition is None or _may_match(span, condition))
+        if next_index < pieces.count and (not first or repetitions >= _MOST_REPETITIONS):
             # A gap, or a batch that claims more offsets than it may have records.
             next_offset = piece.log.first_record_offset_at_or_after(piece.end_offset)
             if next_offset is None or next_offset >= pieces.whole.end_offset:
@@ -296,7 +286,7 @@ def _may_match(part: PartitionRange | LogSpan, condition: Predicate) -> bool:
 
 def _default_task_bytes(spans: SpanList) -> int:
     """Choose a size in bytes that gives every core a task, of 128 MiB at most."""
-    cost_bytes = int(spans.sizes_bytes.sum()) + len(spans) * OPEN_COST_BYTES
+    cost_bytes = sum(spans.sizes_bytes) + len(spans) * OPEN_COST_BYTES
     per_core_bytes = -(-cost_bytes // (os.cpu_count() or 1))
     return max(2 * OPEN_COST_BYTES, min(DEFAULT_TASK_BYTES, per_core_bytes))
 
@@ -304,7 +294,7 @@ def _default_task_bytes(spans: SpanList) -> int:
 def _cut_spans(
     spans: SpanList, by_partition: dict[tuple[str, int], PartitionRange], task_bytes: int
 ) -> SpanList:
-    if not (spans.sizes_bytes > task_bytes).any():
+    if max(spans.sizes_bytes, default=0) <= task_bytes:
         return spans
 
     def pieces(span: LogSpan) -> list[LogSpan]:

@@ -6,14 +6,15 @@ Spark compares schemas exactly, so names, order, types and nullability are fixed
 
 from __future__ import annotations
 
+import pickle
 from array import array
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from operator import eq
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from itertools import islice
+from operator import attrgetter, eq
 from typing import TYPE_CHECKING, Final, overload
 
-import numpy as np
 import pyarrow as pa
 
 from storage_core.errors import OptionError
@@ -23,8 +24,6 @@ from storage_core.segment.file_names import log_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    import numpy.typing as npt
 
     from storage_core.options.predicate import Predicate
     from storage_core.segment import AbortedTransaction
@@ -160,50 +159,34 @@ class LogSpan:
         return self.end_position_bytes - self.position_bytes
 
 
+_SPANS_IN_A_PACK: Final = 256
+_values_of: Final = attrgetter(*(each.name for each in fields(LogSpan) if each.name != "file_name"))
+
+
 class SpanList(Sequence[LogSpan]):
-    """A sequence of spans, each built when it is taken: a million of them take 100 MB. Pickled as a tuple.
+    """Spans that are held as bytes, because a million of them take 80 MB so, and 440 MB as objects. Pickled as a tuple.
 
     Attributes:
-        rows: The table that holds their fields.
+        sizes_bytes: How many bytes of its log file each span covers; also of those that a slice leaves out.
+        offset_counts: How many offsets each span covers; likewise.
     """
 
-    __slots__ = ("_chosen", "rows")
+    __slots__ = ("_chosen", "_packs", "offset_counts", "sizes_bytes")
 
-    def __init__(
-        self, spans: Iterable[LogSpan] = (), *, rows: _SpanRows | None = None, chosen: range | None = None
-    ) -> None:
-        self.rows = rows or _SpanRows()
-        for span in spans:
-            self.rows.append(span)
-        self._chosen = range(len(self.rows)) if chosen is None else chosen
-
-    @classmethod
-    def joined(cls, parts: Iterable[SpanList]) -> SpanList:
-        """Join several lists, which must not be slices, nor be used afterwards."""
-        rows: _SpanRows | None = None
-        for part in parts:
-            if rows is None:
-                rows = part.rows
-            else:
-                rows.extend(part.rows)
-        return cls(rows=rows)
-
-    @property
-    def sizes_bytes(self) -> npt.NDArray[np.int64]:
-        """Number of bytes of its log file that each span covers."""
-        table = self._table()
-        sizes: npt.NDArray[np.int64] = table[:, _END_POSITION_BYTES] - table[:, _POSITION_BYTES]
-        return sizes
-
-    @property
-    def offset_counts(self) -> npt.NDArray[np.uint64]:
-        """Number of offsets that each span covers."""
-        table = self._table()
-        return (table[:, _LAST_OFFSET] - table[:, _START_OFFSET]).astype(np.uint64) + np.uint64(1)
-
-    def _table(self) -> npt.NDArray[np.int64]:
-        numbers = np.asarray(self.rows.numbers, np.int64).reshape(-1, _NUMBERS_PER_SPAN)
-        return numbers[self._chosen.start : self._chosen.stop]
+    def __init__(self, spans: Iterable[LogSpan] = ()) -> None:
+        self.sizes_bytes = array("q")
+        self.offset_counts = array("Q")
+        self._packs: list[bytes] = []
+        left = iter(spans)
+        while pack := list(islice(left, _SPANS_IN_A_PACK)):
+            self.sizes_bytes.extend(span.size_bytes for span in pack)
+            self.offset_counts.extend(max(span.end_offset - span.start_offset, 0) for span in pack)
+            # The name of the log file only where the base offset does not tell it.
+            names = [
+                None if span.file_name == log_file_name(span.base_offset) else span.file_name for span in pack
+            ]
+            self._packs.append(pickle.dumps((names, list(map(_values_of, pack)))))
+        self._chosen = range(len(self.sizes_bytes))
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -215,12 +198,17 @@ class SpanList(Sequence[LogSpan]):
     def __getitem__(self, index: slice) -> SpanList: ...
 
     def __getitem__(self, index: int | slice) -> LogSpan | SpanList:
-        chosen = self._chosen[index]
-        if isinstance(chosen, int):
-            return self.rows.span(chosen)
-        if chosen.step != 1:
-            return SpanList(map(self.rows.span, chosen))
-        return SpanList(rows=self.rows, chosen=chosen)
+        if isinstance(index, slice):
+            part = SpanList()
+            part.sizes_bytes, part.offset_counts, part._packs = (
+                self.sizes_bytes,
+                self.offset_counts,
+                self._packs,
+            )
+            part._chosen = self._chosen[index]
+            return part
+        pack, place = divmod(self._chosen[index], _SPANS_IN_A_PACK)
+        return _unpacked(self._packs[pack])[place]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (SpanList, list, tuple)):
@@ -237,100 +225,13 @@ class SpanList(Sequence[LogSpan]):
         return f"SpanList({list(self)!r})"
 
 
-# The numbers of a span, in the order in which `_SpanRows.append` writes them.
-_NUMBERS_PER_SPAN: Final = 10
-_START_OFFSET, _LAST_OFFSET, _POSITION_BYTES, _END_POSITION_BYTES = 1, 2, 3, 4
-_NONE: Final = -1 << 63
-# An inode is an unsigned 64-bit number.
-_INODES: Final = 1 << 64
-
-
-class _SpanRows:
-    """The fields of spans: ten numbers each, and sparse tables of the others.
-
-    Ends of offset ranges are kept as last offsets, because an end may be 2^63.
-    """
-
-    __slots__ = ("_aborted", "_file_names", "_partition_rows", "_partitions", "numbers")
-
-    def __init__(self) -> None:
-        self.numbers = array("q")
-        # The first row of each partition; and its topic, number and directory.
-        self._partition_rows: list[int] = []
-        self._partitions: list[tuple[str, int, str]] = []
-        # By row, file names and transactions of the few spans that do not have the default.
-        self._file_names: dict[int, str] = {}
-        self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
-
-    def __len__(self) -> int:
-        return len(self.numbers) // _NUMBERS_PER_SPAN
-
-    def append(self, span: LogSpan) -> None:
-        row = len(self)
-        self._begin_partition(row, (span.topic, span.partition, span.directory))
-        if span.file_name != log_file_name(span.base_offset):
-            self._file_names[row] = span.file_name
-        if span.aborted_transactions:
-            self._aborted[row] = span.aborted_transactions
-        self.numbers.extend(
-            (
-                span.base_offset,
-                span.start_offset,
-                span.end_offset - 1,
-                span.position_bytes,
-                span.end_position_bytes,
-                span.inode if span.inode < _INODES >> 1 else span.inode - _INODES,
-                _NONE if span.file_size_bytes is None else span.file_size_bytes,
-                _NONE if span.segment_end_bytes is None else span.segment_end_bytes,
-                _NONE if span.segment_end_offset is None else span.segment_end_offset - 1,
-                span.is_first,
-            )
-        )
-
-    def extend(self, other: _SpanRows) -> None:
-        """Append the rows of another table."""
-        first = len(self)
-        for row, partition in zip(other._partition_rows, other._partitions, strict=True):
-            self._begin_partition(first + row, partition)
-        self._file_names.update((first + row, name) for row, name in other._file_names.items())
-        self._aborted.update((first + row, aborted) for row, aborted in other._aborted.items())
-        self.numbers.extend(other.numbers)
-
-    def span(self, row: int) -> LogSpan:
-        """Build the span of a row."""
-        first = row * _NUMBERS_PER_SPAN
-        (
-            base_offset,
-            start_offset,
-            last_offset,
-            position_bytes,
-            end_position_bytes,
-            inode,
-            file_size_bytes,
-            segment_end_bytes,
-            segment_last_offset,
-            is_first,
-        ) = self.numbers[first : first + _NUMBERS_PER_SPAN]
-        return LogSpan(
-            *self._partitions[bisect_right(self._partition_rows, row) - 1],
-            base_offset,
-            self._file_names.get(row) or log_file_name(base_offset),
-            start_offset,
-            last_offset + 1,
-            position_bytes,
-            end_position_bytes,
-            inode % _INODES,
-            None if file_size_bytes == _NONE else file_size_bytes,
-            self._aborted.get(row, ()),
-            None if segment_end_bytes == _NONE else segment_end_bytes,
-            None if segment_last_offset == _NONE else segment_last_offset + 1,
-            bool(is_first),
-        )
-
-    def _begin_partition(self, row: int, partition: tuple[str, int, str]) -> None:
-        if not self._partitions or self._partitions[-1] != partition:
-            self._partition_rows.append(row)
-            self._partitions.append(partition)
+@lru_cache(maxsize=2)
+def _unpacked(pack: bytes) -> list[LogSpan]:
+    names, values = pickle.loads(pack)  # noqa: S301  (made by a list of spans)
+    return [
+        LogSpan(topic, partition, directory, base_offset, name or log_file_name(base_offset), *others)
+        for name, (topic, partition, directory, base_offset, *others) in zip(names, values, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_core.scan import spans as spans_module
 from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask, SpanList
 from storage_core.segment import AbortedTransaction
 from storage_core.segment.file_names import log_file_name
@@ -73,12 +74,17 @@ def any_span():
     )
 
 
-@given(st.lists(st.lists(any_span(), max_size=4), max_size=4), st.data())
-def test_a_list_of_spans_is_like_any_other(parts, data):
-    expected = [span for part in parts for span in part]
-    found = SpanList.joined(map(SpanList, parts))
+@given(st.lists(any_span(), max_size=9), st.sampled_from([1, 3, 256]), st.data())
+def test_a_list_of_spans_is_like_any_other(expected, spans_in_a_pack, data):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(spans_module, "_SPANS_IN_A_PACK", spans_in_a_pack)
+        check_list(SpanList(expected), expected, data)
+
+
+def check_list(found, expected, data):
     assert found == expected
     assert found == SpanList(expected)
+    assert found.sizes_bytes.tolist() == [span.size_bytes for span in expected]
     assert found != [*expected, None]
     assert (len(found), list(found)) == (len(expected), expected)
     start, stop = data.draw(st.integers(-9, 9)), data.draw(st.integers(-9, 9))
@@ -86,7 +92,6 @@ def test_a_list_of_spans_is_like_any_other(parts, data):
     part = found[start:stop:step]
     assert list(part) == expected[start:stop:step]
     assert list(part[1:]) == expected[start:stop:step][1:]
-    assert part.sizes_bytes.tolist() == [span.size_bytes for span in part]
     assert pickle.loads(pickle.dumps(part)) == tuple(part)
     for index, span in enumerate(expected):
         assert found[index] == found[index - len(expected)] == span
