@@ -22,8 +22,7 @@ from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log_config import LogConfig
 from storage_core.options.values import path_of
 from storage_core.record.batch_window import BatchWindow
-from storage_core.scan.resolve import split_paths
-from storage_core.scan.topic_selection import select_partitions
+from storage_core.scan.resolve import select_partitions, split_paths
 from storage_core.segment import AbortedTransaction, Resynchroniser, SegmentReader
 from storage_core.segment.file_names import (
     LOG_SUFFIX,

@@ -185,8 +185,8 @@ def _tasks_in_turn(filesystem: FileSystem, options: ReadOptions) -> Iterator[Sca
         directories_to_open,
         find_directories,
         resolve_partition,
+        select_partitions,
     )
-    from storage_core.scan.topic_selection import select_partitions  # noqa: PLC0415
 
     def find(watch: CommitWatch) -> dict[tuple[str, int], PartitionDirectory]:
         selected = select_partitions(find_directories(filesystem, options, watch), options)

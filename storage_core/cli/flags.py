@@ -142,7 +142,7 @@ def read_flags(
             options = {name: value for name, value in values.items() if value is not None}
             if options.keys().isdisjoint(TOPIC_FLAGS):
                 return function(options=options, **given)
-            from storage_core.scan.topic_selection import matches_required  # noqa: PLC0415
+            from storage_core.scan.resolve import matches_required  # noqa: PLC0415
 
             with matches_required():
                 return function(options=options, **given)

@@ -129,7 +129,7 @@ class _Look:
         """Their rows, with all columns of the view, by group, topic and partition."""
         import pyarrow as pa  # noqa: PLC0415
 
-        from storage_core.scan.topic_selection import report_no_match  # noqa: PLC0415
+        from storage_core.scan.resolve import report_no_match  # noqa: PLC0415
 
         rows = pa.Table.from_batches(self._batches(), self.schema)
         if not len(rows) and self._selects_topics:

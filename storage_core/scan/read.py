@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.checkpoint.truncations_file import truncated_to
-from storage_core.directory import PartitionLog, find_partitions
+from storage_core.directory import INTERNAL_TOPICS, LogDirectoryFiles, PartitionLog, find_partitions
 from storage_core.errors import (
     CorruptError,
     DataLossError,
@@ -27,6 +27,7 @@ from storage_core.errors import (
     UnsupportedFormatError,
 )
 from storage_core.record import WantedFields, decode_records
+from storage_core.record.batch_header import MAGIC_V2
 from storage_core.record.section import SectionMaker
 from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.offset_ranges import PartitionRange, locate_spans
@@ -40,7 +41,6 @@ from storage_core.scan.rows import (
     schema_with_condition,
     wanted_fields,
 )
-from storage_core.scan.segment_order import SegmentOrder
 from storage_core.scan.span_reader import FileReplacedError, SpanReader, open_span
 from storage_core.scan.spans import project, record_schema
 from storage_core.segment import DamagedRange
@@ -155,6 +155,68 @@ _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 5
 
 
+class _SegmentOrder:
+    """What a task has seen of the segments that it reads, to notice those that do not belong to one log.
+
+    A batch that reaches into the next segment is damage, which a `SpanReader` finds. What is noticed here has no wrong
+    byte: offsets that are missing up to the next segment, and leader epochs that go back.
+    """
+
+    def __init__(self) -> None:
+        self._directory = ""
+        self._epoch = -1
+
+    def check(self, window: BatchWindow, span: LogSpan) -> None:
+        """Compare the leader epoch that a window begins with with the one that was read last, and warn if it is lower."""
+        first, last = window.headers[0], window.headers[-1]
+        if first["magic"] != MAGIC_V2 or last["magic"] != MAGIC_V2:
+            self._epoch = -1
+            return
+        epoch = int(first["leader_epoch"])
+        if span.directory == self._directory and 0 <= epoch < self._epoch:
+            _log.warning(
+                "%s: leader epochs go back from %d to %d at offset %d of %s-%d. Its segments may be those of several "
+                "logs, as after files of two copies were merged, or a topic was created anew.",
+                *(window.path, self._epoch, epoch, first["base_offset"], span.topic, span.partition),
+            )
+        self._directory, self._epoch = span.directory, int(last["leader_epoch"])
+
+    def forget(self) -> None:
+        """Forget what was seen, because damage followed it."""
+        self._epoch = -1
+
+    @staticmethod
+    def check_end(filesystem: FileSystem, window: BatchWindow, span: LogSpan) -> None:
+        """Warn if offsets are missing after the last window of a closed segment, in a log that is not compacted.
+
+        A log is compacted if the cleaner's checkpoint names it, or if offsets are missing elsewhere in the window.
+        """
+        end_offset = span.segment_end_offset
+        headers = window.headers
+        next_offset = int(headers[-1]["base_offset"]) + int(headers[-1]["last_offset_delta"]) + 1
+        if end_offset is None or span.end_offset < end_offset or next_offset >= end_offset:
+            return
+        if span.topic in INTERNAL_TOPICS or _has_holes(window):
+            return
+        root = LogDirectoryFiles(filesystem, os.path.dirname(span.directory))
+        if (span.topic, span.partition) in root.cleaner_offsets:
+            return
+        _log.warning(
+            "%s: offsets %d to %d of %s-%d are missing before the next segment, though the log does not look compacted. "
+            "A segment may be lost.",
+            *(window.path, next_offset, end_offset - 1, span.topic, span.partition),
+        )
+
+
+def _has_holes(window: BatchWindow) -> bool:
+    """Return True if offsets are missing within or between the batches of a window; of older formats that is not known."""
+    headers = window.headers
+    base_offsets = headers["base_offset"].astype(np.int64)
+    next_offsets = base_offsets + headers["last_offset_delta"] + 1
+    is_holed = (headers["magic"] != MAGIC_V2) | (headers["record_count"] <= headers["last_offset_delta"])
+    return bool(is_holed.any() or (base_offsets[1:] != next_offsets[:-1]).any())
+
+
 def read_task(filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Read a task's rows; see `read_tasks`."""
     return read_tasks(filesystem, (task,), schema)
@@ -215,7 +277,7 @@ class _TaskReader:
         self._truncations_bytes = dict(task.settings.truncations_bytes)
         largest_bytes = max((span.size_bytes for span in task.spans), default=0)
         self._buffer = WindowBuffer(min(WINDOW_BYTES, largest_bytes))
-        self._order = SegmentOrder()
+        self._order = _SegmentOrder()
         # The offset after what was read of the present span.
         self._next_offset = 0
 

@@ -22,8 +22,7 @@ from storage_core.directory.visibility import CommitWatch, read_visibility
 from storage_core.errors import LogDirectoryError, SegmentLogError
 from storage_core.filesystem.values import MissingError
 from storage_core.scan.pruning import prune_partition
-from storage_core.scan.resolve import ReadLimit, load_log, split_paths
-from storage_core.scan.topic_selection import select_partitions
+from storage_core.scan.resolve import ReadLimit, load_log, select_partitions, split_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,8 +16,7 @@ from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError, UnreadableError
 from storage_core.filesystem.values import MissingError
 from storage_core.scan.pruning import prune_partition
-from storage_core.scan.resolve import split_paths
-from storage_core.scan.topic_selection import select_partitions
+from storage_core.scan.resolve import select_partitions, split_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -27,11 +27,15 @@ from storage_core.options.bounds import OffsetsBound, TimestampsBound
 from storage_core.options.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, StartsWith
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.scan.pruning import conjunction
-from storage_core.scan.resolve import directories_to_open, find_directories, resolve_partition
+from storage_core.scan.resolve import (
+    directories_to_open,
+    find_directories,
+    resolve_partition,
+    select_partitions,
+)
 from storage_core.scan.rows import LARGEST_TIMESTAMP_MS, evaluate
 from storage_core.scan.spans import project
 from storage_core.scan.table import read_records
-from storage_core.scan.topic_selection import select_partitions
 from storage_core.views.json_values import escaped_surrogates
 from storage_core.views.roots import has_topic_selection
 

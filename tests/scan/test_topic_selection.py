@@ -8,7 +8,7 @@ from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.options import parse_read_options
-from storage_core.scan.topic_selection import select_partitions
+from storage_core.scan.resolve import select_partitions
 
 ROOT = LogDirectoryFiles(FileSystem(), "/logs")
 FOUND = [
