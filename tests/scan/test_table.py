@@ -10,7 +10,7 @@ import pytest
 
 import storage_core
 from storage_core import read_table
-from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError
+from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.options.predicate import And, Comparison
 from storage_core.scan.spans import METADATA_TYPE, record_schema
@@ -186,27 +186,6 @@ def test_what_is_no_path(path):
 def test_paths_are_given_once(log, name):
     with pytest.raises(OptionError, match="once"):
         read_table(log.path, **{name: "/elsewhere"})
-
-
-def test_a_path_that_is_not_there(tmp_path):
-    with pytest.raises(LogDirectoryError, match="found nothing") as caught:
-        read_table(tmp_path / "nothing")
-    assert caught.value.path == str(tmp_path / "nothing")
-
-
-def test_a_directory_without_partitions(tmp_path):
-    with pytest.raises(LogDirectoryError, match="found none"):
-        read_table(tmp_path)
-
-
-def test_a_topic_that_is_not_there(log):
-    with pytest.raises(SegmentLogError, match="others"):
-        read_table(log.path, subscribe="others")
-
-
-def test_an_unknown_option_names_the_nearest(log):
-    with pytest.raises(OptionError, match="Did you mean 'startingOffsets'"):
-        read_table(log.path, starting_offset="earliest")
 
 
 def test_mistakes_are_found_before_a_directory_is_looked_at(tmp_path):

@@ -12,9 +12,7 @@ from storage_core.scan.time_pruning import (
     WalkBudget,
     batch_reaching,
     first_header,
-    indexed_position,
 )
-from tests.record.legacy_encoding import Message
 
 
 @pytest.fixture
@@ -32,19 +30,6 @@ def load(log):
     filesystem = FileSystem()
     (directory,) = find_partitions(filesystem, [str(log.path)])
     return PartitionLog.load(filesystem, directory)
-
-
-def test_a_range_of_offsets_knows_its_segments_and_their_sizes(log):
-    partition = load(log)
-    sizes = [log.log_path(base).stat().st_size for base in (0, 10, 20)]
-    found = SegmentRange(partition, 5, 25)
-    assert found.indexes == [0, 1, 2]
-    assert found.sizes_bytes == sizes
-    assert found.size_bytes == sum(sizes)
-    assert found.sizes_from_bytes() == [sum(sizes), sum(sizes[1:]), sizes[2]]
-    assert SegmentRange(partition, 10, 20).indexes == [1]
-    assert SegmentRange(partition, 10, 10).indexes == []
-    assert SegmentRange(partition, 30, 10).size_bytes == 0
 
 
 def test_the_last_segment_ends_where_the_log_does(log):
@@ -93,22 +78,6 @@ def test_without_a_batch_there_is_no_first_header(log, log_root, overwrite):
     assert first_header(load(log_root.rows("empty").write()).segments[0]) is None
     overwrite(log.log_path(0), 16, b"\x07")
     assert first_header(load(log).segments[0]) is None
-
-
-def test_old_messages_have_headers_too(log_root):
-    log = log_root.rows().old(Message(0, 1234, b"k", b"v" * 50)).roll().values(1).write()
-    header = first_header(load(log).segments[0])
-    assert (header.magic, header.max_timestamp_ms) == (1, 1234)
-
-
-def test_indexes_say_where_an_offset_stands_about(log):
-    segment = load(log).segments[1]
-    places = {place[2]: place[0] for place in log.places[10]}
-    assert indexed_position(segment, 3) == indexed_position(segment, 10) == 0
-    assert indexed_position(segment, 15) in (places[14], places[15])
-    assert indexed_position(segment, 1 << 40) in (places[18], places[19])
-    # The log was not looked at.
-    assert segment.filesystem.statistics.bytes_read < 200
 
 
 def test_damage_hides_a_batch(log, overwrite):
