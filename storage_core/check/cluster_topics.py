@@ -62,7 +62,11 @@ class ClusterTopics:
                     yield (self.names[topic_id], partition), replica, directory_id
 
     def why_stray(self, topic: str, partition: int, topic_id: str, node_id: int | None) -> str | None:
-        """Return what a broker objects to in a partition's directory; None if it serves it."""
+        """Find out why a broker sets a partition's directory aside.
+
+        Returns:
+            What it objects to; None if it serves the directory.
+        """
         if topic_id not in self.names:
             ids = sorted(each for each, name in self.names.items() if name == topic)
             return f"topic id {topic_id}, and the cluster has " + (

@@ -160,7 +160,7 @@ def check_segments(
 
 
 def new_producers(filesystem: FileSystem, path: str) -> ProducerStateManager:
-    """The producers of a log from its beginning, without regard to the snapshots in its directory."""
+    """Make a producer state for a log from its beginning, without regard to its snapshots."""
     expiration_ms = LogConfig().producer_id_expiration_ms
     return ProducerStateManager(filesystem, path, expiration_ms=expiration_ms, file_names=())
 
@@ -189,7 +189,7 @@ def _missing_transactions(
 
 
 def partitions_of(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
-    """The partitions below the paths: all, internal ones too, unless the options choose topics."""
+    """Find the partitions below the paths: all, internal ones too, unless the options choose topics."""
     found = find_partitions(
         filesystem,
         split_paths(filesystem, options.paths),
@@ -200,7 +200,7 @@ def partitions_of(filesystem: FileSystem, options: ReadOptions) -> list[Partitio
 
 
 def log_bytes(filesystem: FileSystem, options: ReadOptions) -> int:
-    """The size of all log files that a check reads."""
+    """Return the size of all log files that a check reads."""
     paths = (
         os.path.join(directory.path, entry.name)
         for directory in partitions_of(filesystem, options)
@@ -408,7 +408,10 @@ class _Rebuild:
 
 
 def make_directories(filesystem: FileSystem, path: str, *, like: Sequence[str] = ()) -> None:
-    """Make a directory and those above it that do not exist, durably; as private as the directories ``like``."""
+    """Make a directory and those above it that do not exist, durably.
+
+    They are as private as the directories ``like``.
+    """
     if filesystem.status(path, follow_symlinks=True) is None:
         parent = os.path.dirname(path)
         make_directories(filesystem, parent, like=like)

@@ -76,7 +76,11 @@ def _find_topics(
 
 
 def _voters(filesystem: FileSystem, directory: str, check: RootCheck) -> list[int]:
-    """Return the controllers that ``quorum-state`` names; a newer one names none."""
+    """Read the controllers that ``quorum-state`` names.
+
+    Returns:
+        Their node ids; none if a newer Kafka wrote the file, or if it cannot be read.
+    """
     path = os.path.join(directory, "quorum-state")
     try:
         data = filesystem.read_file(path, _MOST_STATE_BYTES)

@@ -130,7 +130,14 @@ def check_partition(
     partition: PlannedPartition,
     facts: Iterable[SegmentFacts | None],
 ) -> PartitionReport:
-    """Judge a partition by what was found out about each of its segments, in order; None if a file was replaced."""
+    """Judge a partition by what was found out about its segments.
+
+    Args:
+        filesystem: Where to read.
+        root: The check of its log directory.
+        partition: The partition.
+        facts: What was found out about each segment, in order; None for one whose file was replaced.
+    """
     return _PartitionCheck(filesystem, root, partition, facts).report()
 
 
@@ -374,7 +381,7 @@ class _PartitionCheck:
         return segments
 
     def _unknown_transaction_versions(self) -> list[str]:
-        """The transaction indexes that a broker cannot read. It stops at the first entry that is wrong."""
+        """Find the transaction indexes that a broker cannot read: it stops at the first wrong entry."""
         refused = []
         for facts in self._facts:
             if (facts.transactions.refused_version or 0) >> 8 > 0:
@@ -396,7 +403,7 @@ class _PartitionCheck:
         )
 
     def _action_at(self, facts: SegmentFacts, position_bytes: int | None) -> dict[str, Any]:
-        """What a broker does about bytes of a log file."""
+        """Return what a broker does about bytes of a log file, as arguments of a finding."""
         start, base_offset = self._start, facts.base_offset
         if start.unknown is not None:
             return {"action": "not known"}
@@ -754,7 +761,10 @@ def _wrong_at_first(
 
 
 def _without_strays(offsets: list[int], bases: list[int]) -> list[int]:
-    """The snapshots that a broker keeps: those at a segment's base offset, and the last one (``removeStraySnapshots``)."""
+    """Return the snapshots that a broker keeps (``removeStraySnapshots``).
+
+    These are those at a segment's base offset, and the last one.
+    """
     strays = [offset for offset in offsets if offset not in bases]
     if strays and (not bases or strays[-1] >= bases[-1]):
         strays.pop()

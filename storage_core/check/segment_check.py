@@ -231,7 +231,13 @@ def _scan(
 
 
 def _tail(log_file: OpenFile, segment: SegmentReader, compared: IndexComparisons) -> Tail | None:
-    """What follows the last valid batch of the last segment: damage is only reported where a batch follows."""
+    """Find out what follows the last valid batch of a segment.
+
+    A damaged range is only reported where a batch follows.
+
+    Returns:
+        None if nothing follows it.
+    """
     start_bytes = compared.end.position_bytes
     if compared.damage:
         start_bytes = max(start_bytes, compared.damage[-1].end_bytes)
@@ -460,7 +466,11 @@ class _Producers:
 
 
 def break_between(before: Sequence, after: Sequence) -> SequenceBreak | None:
-    """What is wrong where a producer's batches continue; None if nothing is."""
+    """Compare where a producer's batches continue with where they should.
+
+    Returns:
+        The difference; None if there is none.
+    """
     is_broken = _does_not_follow(
         np.array([before.last_epoch]),
         np.array([before.last_sequence]),
@@ -589,7 +599,7 @@ class _DeepReader:
         return self._rows.wrong_max_timestamps
 
     def malformed(self, window: BatchWindow) -> list[DamagedRange]:
-        """The batches of a window with a right checksum whose records cannot be decoded."""
+        """Find the batches of a window with a right checksum whose records cannot be decoded."""
         headers = window.headers
         has_records = (headers["record_count"] != 0) & ((headers["attributes"] & CONTROL_FLAG) == 0)
         # To the end; there are no rows.

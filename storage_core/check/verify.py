@@ -244,7 +244,7 @@ def _unreadable_root(root: LogRoot) -> RootReport:
 def _unreadable_partition(
     place: PartitionPlace, error: LogDirectoryError, *, is_clean: bool
 ) -> PartitionReport:
-    """A partition of which nothing is known, because a file of it cannot be read."""
+    """Report a partition of which nothing is known, because a file of it cannot be read."""
     finding = Finding("unreadable", "file", error.path or place.path, str(error.args[0]))
     nothing = (0,) * 6
     return PartitionReport(
@@ -317,7 +317,11 @@ class _Checks:
             self._pool.shutdown(cancel_futures=True)
 
     def next(self) -> _Checked:
-        """Of the next segment; why it cannot be read; or None if its file is gone, or another one now."""
+        """Return what was found out about the next segment.
+
+        Returns:
+            Its facts; the error if it cannot be read; None if its file is gone or was replaced.
+        """
         try:
             return next(self._facts)
         except BrokenProcessPool as error:

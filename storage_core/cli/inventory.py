@@ -112,7 +112,7 @@ def _print_lines(output: Output, found: Inventory, *, by_partition: bool) -> Non
 
 
 def _arrow_type(name: str, hint: Any) -> pa.DataType:
-    """The type of a column for a field of a dataclass."""
+    """Return the type of a column for a field of a dataclass."""
     import pyarrow as pa  # noqa: PLC0415
 
     from storage_core.views.view import TIMESTAMP  # noqa: PLC0415

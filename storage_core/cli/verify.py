@@ -126,7 +126,7 @@ def _schema() -> pa.Schema:
 
 
 def _listed(report: VerifyReport, *, with_notes: bool) -> Iterator[tuple[PartitionReport | None, Finding]]:
-    """The findings to show; those of a log directory itself have no partition."""
+    """List the findings to show. Those of a log directory itself have no partition."""
     for root in report.roots:
         for finding in root.findings:
             if with_notes or finding.severity != "note":
@@ -200,7 +200,7 @@ def _partition_table(report: VerifyReport, shared: str) -> Table:
 
 
 def start_text(partition: PartitionReport) -> str:
-    """What a broker does with a partition when it starts, in some words."""
+    """Say in some words what a broker does with a partition when it starts."""
     start = partition.start
     if partition.verdict == "unreadable":
         return "not known, because it cannot be read"
@@ -244,7 +244,7 @@ def _finding_table(findings: list[tuple[PartitionReport | None, Finding]], share
 
 
 def _range(start: int | None, end: int | None) -> str:
-    """A range in words that both ends belong to."""
+    """Return a range in words that both ends belong to."""
     if start is None:
         return ""
     return str(start) if end is None or end <= start + 1 else f"{start} to {end - 1}"

@@ -255,7 +255,11 @@ class OffsetAccount:
             )  # fmt: skip
 
     def _end_of_orphan(self, offset: int) -> int:
-        """Return the offset after the last one that an index without a log file knows; for a snapshot, its own."""
+        """Return the offset up to which a file without a log file knows the log.
+
+        Returns:
+            The offset after the last one in an index; for a snapshot, its own.
+        """
         name = offset_index_file_name(offset)
         if name not in self._names:
             return offset

@@ -169,7 +169,9 @@ def recover(  # noqa: PLR0913  (one for each flag)
     is_in_place: bool = False,
     advance: Callable[[int], object] | None = None,
 ) -> RecoveryReport:
-    """Recover a log directory into a new one. The source is only read; nothing may write to it meanwhile.
+    """Recover a log directory into a new one.
+
+    The source is only read. Nothing may write to it meanwhile.
 
     Args:
         filesystem: Where to read and write.
@@ -257,9 +259,12 @@ class RecoveryScan:
         return os.path.join(self.root.path, COMMITS_FILE)
 
     def marker_of(self, report: RecoveryReport) -> bytes | None:
-        """The content of the marker of what was recovered.
+        """Return the content of the marker of what was recovered.
 
         The broker epoch in it says that nothing was lost since that broker stopped (KIP-966).
+
+        Returns:
+            None for a marker without a broker epoch.
         """
         return self.marker if report.is_complete else None
 
@@ -270,7 +275,7 @@ class RecoveryScan:
         max_batch_bytes: int,
         advance: Callable[[int], object] | None,
     ) -> tuple[PartitionPlan, ...]:
-        """Plan each partition; see `plan_partition`."""
+        """Plan what is kept of each partition."""
         if policy == "tail":
             self.require_nothing_discarded(filesystem, max_batch_bytes)
         plans = tuple(
@@ -473,7 +478,7 @@ def _left_out_of(scan: RecoveryScan, plan: PartitionPlan) -> tuple[LeftOut, ...]
 def report_of(
     scan: RecoveryScan, plans: Sequence[PartitionPlan], policy: Policy, target: str | None
 ) -> RecoveryReport:
-    """What a recovery by these plans keeps and leaves out."""
+    """Report what a recovery by these plans keeps and leaves out."""
     left_out = [_left_out_of(scan, plan) for plan in plans]
     damaged = [plan.damaged + plan.suspect for plan in plans]
     unserved = scan.unserved + tuple(
@@ -511,7 +516,7 @@ def report_of(
 
 
 def with_ends(report: RecoveryReport, ends: Mapping[tuple[str, int], int]) -> RecoveryReport:
-    """The report with the log ends that were found when the logs were loaded."""
+    """Return the report with the log ends that were found when the logs were loaded."""
     partitions = tuple(
         replace(each, log_end_offset=ends[each.topic, each.partition]) for each in report.partitions
     )
@@ -581,7 +586,10 @@ def write_manifest(filesystem: FileSystem, path: str, report: RecoveryReport) ->
 
 @contextlib.contextmanager
 def _building(filesystem: FileSystem, target: str, source: str) -> Iterator[str]:
-    """A directory beside the target, which becomes the target at the end, or is removed after an error."""
+    """Make a directory beside the target, and rename it to the target at the end.
+
+    It is removed after an error.
+    """
     parent, name = os.path.split(target)
     work = os.path.join(parent, f".{name}{_WORK_SUFFIX}")
     is_new = filesystem.status(work) is None
@@ -750,7 +758,7 @@ class _Copy:
 
 
 def _may_link(plan: PartitionPlan, end_offset: int) -> bool:
-    """Whether nobody truncates a closed segment that ends at an offset."""
+    """Return True if nobody truncates a closed segment that ends at an offset."""
     root = plan.directory.root
     try:
         if root.meta_properties is None:

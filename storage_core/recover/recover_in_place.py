@@ -141,9 +141,10 @@ def _whole(found: RecoveryScan) -> RecoveryScan:
 def _complete_replacements(
     filesystem: FileSystem, directory: PartitionDirectory, aside: str, policy: Policy, max_batch_bytes: int
 ) -> None:
-    """Complete what a compaction was about to replace, after the log files that are removed unread are put aside.
+    """Complete what a compaction was about to replace.
 
-    Such are the output of an interrupted compaction, what it replaces, and what a broker's own recovery has discarded.
+    First, the log files that are removed unread are put aside: the output of an interrupted compaction, what it replaces, and
+    what a broker's own recovery has discarded.
     """
     names = list_regular_files(filesystem, directory.path)
     if not any(name.endswith(_REPLACED) for name in names):
@@ -202,7 +203,7 @@ class _InPlace:
             write_offset_checkpoint(self._filesystem, path, cleaned)
 
     def _flush_logs(self, plans: Sequence[PartitionPlan]) -> None:
-        """Flush what the recovery points are going to call flushed; after a clean shutdown it is."""
+        """Flush what the recovery points are going to call flushed, unless a clean shutdown did."""
         if self._scan.root.clean_shutdown:
             return
         self._filesystem.sync(self._scan.root.path)
@@ -261,7 +262,10 @@ class _InPlace:
         self._filesystem.flush_directory(path)
 
     def _cut(self, path: str, segment: SegmentPlan) -> None:
-        """Cut a log file, or replace it as a compaction does; a missing offset index makes any later start recover it."""
+        """Cut a log file, or replace it as a compaction does.
+
+        Its offset index is removed first: without that, any later start recovers the segment.
+        """
         filesystem, name = self._filesystem, os.path.join(path, segment.name)
         is_prefix = not segment.kept or (segment.kept[0].start_byte == 0 and len(segment.kept) == 1)
         if not is_prefix:

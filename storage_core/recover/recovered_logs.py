@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 
 def path_in(root: str, plan: PartitionPlan) -> str:
-    """Return the directory of a recovered partition in a root; in place, its own, which may be named orders-01."""
+    """Return the directory of a recovered partition in a root.
+
+    In place it is the partition's own, which may be named orders-01.
+    """
     if root == plan.directory.root.path:
         return plan.directory.path
     return os.path.join(root, f"{plan.directory.topic}-{plan.directory.partition}")
@@ -55,7 +58,11 @@ def write_missing_files(filesystem: FileSystem, path: str, plan: PartitionPlan) 
 def cleaner_offsets(
     filesystem: FileSystem, root: str, plans: Sequence[PartitionPlan]
 ) -> dict[tuple[str, int], int]:
-    """Up to where the recovered logs were compacted; nothing if the checkpoint is damaged: all is compacted again then."""
+    """Find out up to where the recovered logs were compacted.
+
+    Returns:
+        By topic and partition; empty if the checkpoint is damaged, so that all is compacted again.
+    """
     try:
         cleaned = read_offset_checkpoint(filesystem, os.path.join(root, CLEANER_OFFSET_CHECKPOINT))
     except CorruptCheckpointError:
@@ -109,7 +116,7 @@ def load_recovered(
 def _files_of(
     filesystem: FileSystem, root: str, plans: Sequence[PartitionPlan], *, is_clean: bool
 ) -> LogDirectoryFiles:
-    """The root's files as the loader is to see them."""
+    """Return the root's files as the loader is to see them."""
     files = LogDirectoryFiles(filesystem, root)
     source = plans[0].directory.root if plans else None
     files.clean_shutdown = is_clean

@@ -436,7 +436,11 @@ class _Planner:
                 return
 
     def _cut_of(self, segment: SegmentReader) -> tuple[_Cut, bool] | None:
-        """Where a recovery cuts a segment, and whether it removes all later segments anyway; None if nowhere."""
+        """Find where a recovery cuts a segment.
+
+        Returns:
+            The cut, and whether it removes all later segments in any case; None if it cuts nothing off.
+        """
         with segment.open_log() as log_file:
             size_bytes = log_file.status.size_bytes
             try:
@@ -548,7 +552,7 @@ class _Planner:
         )
 
     def _next_offset_at(self, check: SegmentCheck, position_bytes: int) -> int:
-        """The offset after the batches before a position."""
+        """Return the offset after the batches before a position."""
         next_offset = check.base_offset
         if position_bytes:
             segment = self._open(check.base_offset, check.suffix)
@@ -557,7 +561,7 @@ class _Planner:
         return next_offset
 
     def _kept(self, check: SegmentCheck, *, is_last: bool) -> tuple[ByteRange, ...]:
-        """The parts of a log file to keep; notes those that are left out."""
+        """Return the parts of a log file to keep, and note those that are left out."""
         compared, counted = check.compared, self._counted[check.base_offset]
         name = log_file_name(check.base_offset) + check.suffix
         cut = self._cuts.get(check.base_offset)
@@ -612,7 +616,7 @@ class _Planner:
         return _non_empty([ByteRange(0, cut.position_bytes)])
 
     def _is_blank(self, check: SegmentCheck, position_bytes: int) -> bool:
-        """Whether only zeros follow, which a broker preallocated."""
+        """Return True if only zeros follow, which a broker preallocated."""
         segment = self._open(check.base_offset, check.suffix)
         with segment.open_log() as log_file:
             size_bytes = log_file.status.size_bytes
@@ -638,7 +642,11 @@ class _Planner:
         return tuple(self._epochs)
 
     def _other_files(self, log_end_offset: int) -> tuple[tuple[str, ...], bool]:
-        """The files beside segments that are kept, and whether there are snapshots among them."""
+        """Choose the files beside segments that are kept.
+
+        Returns:
+            Their names, and whether there are snapshots among them.
+        """
         kept, has_snapshot = [], False
         for name in self._names:
             if name.endswith(SNAPSHOT_SUFFIX) and (offset := base_offset_of(name)) is not None:
@@ -704,7 +712,7 @@ def damaged_swaps(
 
 
 def _is_valid_throughout(check: SegmentCheck) -> bool:
-    """Whether a recovery of a segment cuts nothing off and splits nothing."""
+    """Return True if a recovery of a segment cuts nothing off and splits nothing."""
     compared = check.compared
     return (
         not compared.damage
@@ -714,7 +722,7 @@ def _is_valid_throughout(check: SegmentCheck) -> bool:
 
 
 def _belongs_to_segment(name: str) -> bool:
-    """Whether a file is one of a segment, or awaits its deletion, or the end of a compaction."""
+    """Return True if a file is one of a segment, or awaits its deletion, or the end of a compaction."""
     plain = name
     for suffix in (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX):
         plain = plain.removesuffix(suffix)
@@ -722,7 +730,7 @@ def _belongs_to_segment(name: str) -> bool:
 
 
 def _between(damage: list[LeftOut], end_bytes: int) -> list[ByteRange]:
-    """The parts of a file between damaged ones."""
+    """Return the parts of a file between damaged ones."""
     kept, start_byte = [], 0
     for each in damage:
         kept.append(ByteRange(start_byte, min(each.start_byte, end_bytes)))
@@ -740,7 +748,7 @@ def _reason_of(problem: CorruptError | None) -> str:
 
 
 def _record_counts(window: BatchWindow) -> np.ndarray:
-    """The number of records of each batch, without markers; of a wrapper, that of its offsets."""
+    """Count the records of each batch, without markers. A wrapper counts as its offsets."""
     headers = window.headers
     counts = np.where(
         headers["magic"] < MAGIC_V2,
@@ -751,7 +759,11 @@ def _record_counts(window: BatchWindow) -> np.ndarray:
 
 
 def _malformed_markers(window: BatchWindow) -> list[tuple[int, str]]:
-    """The numbers of the control batches that hold no marker that a recovery can read, and why."""
+    """Find the control batches that hold no marker that a recovery can read.
+
+    Returns:
+        Their numbers in the window, and why.
+    """
     headers = window.headers
     is_control = (headers["attributes"] & CONTROL_FLAG != 0) & (headers["magic"] >= MAGIC_V2)
     is_control &= (headers["producer_id"] >= 0) & (headers["record_count"] > 0)

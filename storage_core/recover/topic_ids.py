@@ -42,12 +42,20 @@ class TopicIds:
                 self._of_partitions.setdefault(name.topic, set()).add(topic_id)
 
     def lost_id_of(self, topic: str) -> str | None:
-        """Return the id of a topic for a partition that has none; None if it is not known, or if there are several."""
+        """Find the id of a topic for a partition that has none.
+
+        Returns:
+            The id; None if it is not known, or if there are several.
+        """
         known = self._of_partitions.get(topic, set())
         return self._of_cluster.get(topic) or (next(iter(known)) if len(known) == 1 else None)
 
     def contradiction(self, topic: str, topic_id: str) -> str | None:
-        """Return what contradicts the id of a partition; None if nothing does."""
+        """Compare the id of a partition with what else is known of its topic.
+
+        Returns:
+            What contradicts it; None if nothing does.
+        """
         of_cluster = self._of_cluster.get(topic)
         if of_cluster is not None and of_cluster != topic_id:
             return f"Expected topic id {of_cluster}, as in __cluster_metadata, found {topic_id}"

@@ -134,7 +134,7 @@ class NamedFile(NamedTuple):
 
 
 def name_in_partition(name: str) -> NamedFile:
-    """What a file in a partition's directory is."""
+    """Find out what a file in a partition's directory is, by its name."""
     plain, leftover = _without_leftover(name)
     base_offset = base_offset_of(plain)
     kind = None if base_offset is None else _SEGMENT_KINDS.get(plain[plain.index(".") :])
@@ -147,7 +147,7 @@ def name_in_partition(name: str) -> NamedFile:
 
 
 def name_in_root(name: str) -> NamedFile:
-    """What a file in a log directory itself is."""
+    """Find out what a file in a log directory itself is, by its name."""
     plain, leftover = _without_leftover(name)
     kind = _ROOT_KINDS.get(plain)
     if kind is not None:
@@ -170,7 +170,11 @@ def _without_leftover(name: str) -> tuple[str, str | None]:
 
 
 def why_not_in_root(found: NamedFile, name: str) -> str | None:
-    """Why a file is not expected in a log directory itself; None if it is."""
+    """Find out why a file is not expected in a log directory itself.
+
+    Returns:
+        The reason; None if it is expected.
+    """
     if found.leftover is not None:
         return LEFTOVERS[found.leftover]
     if found.kind == _STAGED:
@@ -185,7 +189,11 @@ def why_not_in_root(found: NamedFile, name: str) -> str | None:
 
 
 def why_not_in_partition(found: NamedFile, topic: str, names: FileNames) -> str | None:
-    """Why a file is not expected in a partition's directory; None if it is."""
+    """Find out why a file is not expected in a partition's directory.
+
+    Returns:
+        The reason; None if it is expected.
+    """
     if found.leftover is not None:
         return LEFTOVERS[found.leftover]
     if found.kind == UNKNOWN:
@@ -327,7 +335,7 @@ def _found(
 
 
 def root_files(filesystem: FileSystem, root: str, places: Iterable[PartitionPlace]) -> Iterator[FoundFile]:
-    """Files and directories of a log directory, by name, without what is in the directories of its partitions.
+    """List the files and directories of a log directory, by name, without what is in those of its partitions.
 
     Raises:
         LogDirectoryError: It is gone, or this user may not list it.
@@ -396,7 +404,7 @@ def _file_names(filesystem: FileSystem, path: str) -> FileNames:
 def _rows_below(
     filesystem: FileSystem, root: str, path: str, place: PartitionPlace | None, is_cache: bool
 ) -> Iterator[FoundFile]:
-    """Files in directories that Kafka does not have, or has for its cache."""
+    """List the files in directories that Kafka does not have, or has for its cache."""
     pending = [path]
     while pending:
         directory = pending.pop()

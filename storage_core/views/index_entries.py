@@ -136,7 +136,11 @@ class IndexComparison:
         return np.flatnonzero(self.codes > _DAMAGED)
 
     def problem_of(self, number: int) -> str | None:
-        """What is wrong with an entry."""
+        """Return what is wrong with an entry.
+
+        Returns:
+            None if nothing is.
+        """
         return _PROBLEMS[self.codes[number]]
 
 
@@ -523,7 +527,7 @@ def _whole(data: bytes, entry_bytes: int) -> bytes:
 
 
 def _windows_and_damage(log_file: OpenFile, segment: SegmentReader) -> Iterator[BatchWindow | DamagedRange]:
-    """Windows of at least one batch each, all valid and in order, and the damaged ranges between them."""
+    """Read windows of at least one batch each, all valid and in order, and the damaged ranges between them."""
     size_bytes = segment.size_bytes
     resynchroniser = Resynchroniser(
         log_file, segment.base_offset, size_bytes, segment.end_offset, segment.max_batch_bytes
@@ -560,7 +564,10 @@ def _windows_and_damage(log_file: OpenFile, segment: SegmentReader) -> Iterator[
 def _valid_windows(
     log_file: OpenFile, segment: SegmentReader, position_bytes: int, next_offset: int, window_bytes: int
 ) -> Iterator[BatchWindow]:
-    """Windows from a boundary on, up to a batch that is not valid, or whose offset only the batch after it can judge."""
+    """Read windows from a boundary on, up to a batch that is not valid.
+
+    They also end at a batch whose offset only the batch after it can prove.
+    """
     try:
         for window in read_windows(
             log_file,
@@ -582,7 +589,7 @@ def _valid_windows(
 
 
 def _count_valid(window: BatchWindow, next_offset: int, end_offset: int | None) -> int:
-    """How many batches at the beginning of a window are certainly those of the log."""
+    """Count the batches at the beginning of a window that certainly belong to the log."""
     count = len(window.starts)
     if not count:
         return 0
@@ -718,7 +725,7 @@ def _batches_of(task: IndexTask, file: SegmentFile, index: IndexComparison) -> I
 
 
 def _rows(file: SegmentFile, index: IndexComparison, numbers: npt.NDArray[np.int64] | None) -> pa.RecordBatch:
-    """The rows of some entries, or the one about the file as a whole."""
+    """Make the rows of some entries, or the row about the file as a whole."""
     count = 1 if numbers is None else len(numbers)
     arrays: dict[str, pa.Array] = {
         "topic": pa.repeat(file.topic, count),

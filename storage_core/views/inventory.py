@@ -331,7 +331,7 @@ class _Found:
                 self._findings.append(Finding("warning", name, os.path.join(root.path, name), message))
 
     def report(self, *, exact: bool) -> Inventory:
-        """The whole report."""
+        """Return the whole report."""
         self._findings += _partition_findings(self._partitions)
         self._findings += _cluster_findings(self._roots)
         self._findings += _leftover_findings(self._by_kind)
@@ -460,7 +460,7 @@ def _topic(topic: str, directories: Sequence[PartitionSummary]) -> TopicSummary:
 
 
 def _directories_read(directories: Iterable[PartitionSummary]) -> list[PartitionSummary]:
-    """One directory of each partition: the one that is read, or of conflicting ones that with the highest log end."""
+    """Choose a directory of each partition: the one that is read, or of conflicting ones that with the highest log end."""
     chosen: dict[int, PartitionSummary] = {}
     for each in directories:
         known = chosen.get(each.partition)

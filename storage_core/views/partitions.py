@@ -233,7 +233,10 @@ class PartitionSummary:
 def choose_replicas(
     filesystem: FileSystem, places: Iterable[PartitionPlace], roots: RootFiles
 ) -> list[ReplicaChoice]:
-    """Which of the directories a read takes; they are ordered by partition, as `selected_places` does."""
+    """Choose which of several directories of a partition a read takes.
+
+    They are ordered by partition, as `selected_places` orders them.
+    """
     choices: list[ReplicaChoice] = []
     for _, group in groupby(places, key=attrgetter("topic_partition")):
         members = list(group)
@@ -266,7 +269,7 @@ class RootFiles:
         self._roots: dict[str, LogDirectoryFiles] = {}
 
     def of(self, root: str) -> LogDirectoryFiles:
-        """Those of a log directory."""
+        """Return those of a log directory."""
         files = self._roots.get(root)
         if files is None:
             files = self._roots[root] = LogDirectoryFiles(self._filesystem, root)
@@ -278,7 +281,7 @@ class RootFiles:
         return files
 
     def directory(self, place: PartitionPlace) -> PartitionDirectory:
-        """A place as the directory of a partition."""
+        """Return a place as the directory of a partition."""
         return place.in_root(self.of(place.root))
 
 
@@ -341,12 +344,12 @@ class _Listing:
         tally[2] += allocated_bytes
 
     def files(self) -> tuple[FileTally, ...]:
-        """The tallies, the largest first."""
+        """Return the tallies, the largest first."""
         tallies = [FileTally(kind, leftover, *tally) for (kind, leftover), tally in self.tallies.items()]
         return tuple(sorted(tallies, key=attrgetter("size_bytes"), reverse=True))
 
     def orphan_count(self) -> int:
-        """How many indexes have no log file, and how many snapshots but the newest one begin no segment."""
+        """Count the indexes without a log file, and the snapshots, but the newest one, that begin no segment."""
         logs = self.names.base_offsets(LOG_SUFFIX)
         indexes = sum(
             int(np.count_nonzero(~np.isin(self.names.base_offsets(suffix), logs)))
@@ -378,7 +381,11 @@ def summarize_partition(
     exact: bool = False,
     with_last_stable_offset: bool = False,
 ) -> PartitionSummary | None:
-    """Examine one directory of a partition; None if it is gone. Damage, and what may not be read, is part of the result."""
+    """Examine one directory of a partition. Damage, and what may not be read, is part of the result.
+
+    Returns:
+        None if the directory is gone.
+    """
     place = choice.place
     is_hidden = place.state == LIVE and root.visibility.is_hidden(*place.topic_partition)
     summary = PartitionSummary(
@@ -481,7 +488,10 @@ def _load(
     *,
     skip_damage: bool = False,
 ) -> PartitionLog:
-    """The log, without another listing unless segments are being swapped. Other states have no checkpoints."""
+    """Load the log, without another listing unless segments are being swapped.
+
+    Directories in other states than live have no checkpoints.
+    """
     names = listing.names
     has_swap = any(suffix.endswith(SWAP_SUFFIX) for suffix in names.suffixes)
     known = None if has_swap else SegmentListing(names.base_offsets(LOG_SUFFIX), names)
@@ -493,7 +503,7 @@ def _load(
 
 
 def _preallocated_bytes(filesystem: FileSystem, log: PartitionLog) -> int:
-    """What follows the last batch and the last entries in the files of the last segment."""
+    """Measure what follows the last batch and the last entries in the files of the last segment."""
     if not log.segments:
         return 0
     segment = log.segments[-1]
@@ -514,7 +524,11 @@ def _preallocated_bytes(filesystem: FileSystem, log: PartitionLog) -> int:
 
 
 def _learn_first_and_last(log: PartitionLog, values: dict[str, object]) -> int | None:
-    """Note what the first and the last batch say; return the first record's timestamp."""
+    """Note what the first and the last batch say.
+
+    Returns:
+        The first record's timestamp in milliseconds; None if there is none.
+    """
     if log.log_start_offset >= log.log_end_offset:
         return None
     first = log.first_batch_at_or_after(log.log_start_offset)
@@ -534,7 +548,11 @@ def _learn_first_and_last(log: PartitionLog, values: dict[str, object]) -> int |
 
 
 def _last_batch(segment: SegmentReader, *, is_complete: bool) -> tuple[BatchHeader | None, int]:
-    """A segment's last batch, and its largest timestamp."""
+    """Find a segment's last batch.
+
+    Returns:
+        Its header, None without batches, and the segment's largest timestamp in milliseconds.
+    """
     end = segment.end()
     if not end.position_bytes:
         return None, NO_TIMESTAMP_MS

@@ -228,7 +228,7 @@ class HeaderStatistics:
 
 
 def _record_counts(chunk: HeaderChunk, start_offset: int) -> npt.NDArray[np.int64]:
-    """How many records each batch has from an offset on."""
+    """Count the records of each batch from an offset on."""
     counts: npt.NDArray[np.int64] = chunk.headers["record_count"].astype(np.int64)
     if chunk.base_offsets[0] >= start_offset:
         return counts
@@ -243,7 +243,7 @@ def _record_counts(chunk: HeaderChunk, start_offset: int) -> npt.NDArray[np.int6
 
 
 def _count_from(chunk: HeaderChunk, index: int, start_offset: int) -> int:
-    """How many records of a batch are at or after an offset within it."""
+    """Count the records of a batch at or after an offset within it."""
     header = chunk.header(index)
     below = start_offset - header.base_offset
     # Without holes, the header tells. Of wrappers, nothing does.
@@ -332,9 +332,12 @@ def summarize_segment(
 
 
 def under_present_name(file: SegmentFile, examine: Callable[[SegmentFile], _Answer]) -> _Answer | None:
-    """Examine a segment that a cleaner may replace meanwhile; None if it was removed.
+    """Examine a segment that a cleaner may replace meanwhile.
 
     For a moment, the file that replaces it has another name.
+
+    Returns:
+        What ``examine`` returns; None if the segment was removed.
     """
     names: tuple[SegmentFile, ...] = (file,)
     if file.suffix in ("", SWAP_SUFFIX):
@@ -379,7 +382,7 @@ def _first_damage(segment: SegmentReader) -> str | None:
 
 
 def _damage_after(segment: SegmentReader, end: SegmentEnd) -> str:
-    """Why bytes after the last batch are none."""
+    """Say why the bytes after the last batch are not a batch."""
     damage = segment.locate_offset(end.next_offset).damage
     if damage is not None:
         return str(damage.error())
@@ -387,7 +390,11 @@ def _damage_after(segment: SegmentReader, end: SegmentEnd) -> str:
 
 
 def _timestamps(segment: SegmentReader, end: SegmentEnd, is_complete: bool) -> tuple[int, int, str | None]:
-    """The first record's timestamp, the largest one, and damage on the way to them."""
+    """Find the timestamps of a segment.
+
+    Returns:
+        The first record's timestamp and the largest one, in milliseconds, and the damage on the way to them.
+    """
     if not end.position_bytes:
         return NO_TIMESTAMP_MS, NO_TIMESTAMP_MS, None
     try:
@@ -400,13 +407,16 @@ def _timestamps(segment: SegmentReader, end: SegmentEnd, is_complete: bool) -> t
 
 
 def first_timestamp_ms(header: BatchHeader) -> int:
-    """The timestamp of a batch's first record as its header states it; of some, only the largest is known."""
+    """Return the timestamp of a batch's first record, as its header states it.
+
+    Of some batches, only the largest timestamp is known.
+    """
     has_no_base = header.attributes & (DELETE_HORIZON_FLAG | LOG_APPEND_TIME_FLAG)
     return header.max_timestamp_ms if has_no_base else header.base_timestamp_ms
 
 
 def index_state(filesystem: FileSystem, path: str, entry_bytes: int, problem: str | None) -> str:
-    """The state of an offset or time index in a word, given why it cannot be used."""
+    """Describe the state of an offset or time index in a word, given why it cannot be used."""
     try:
         opened = filesystem.open(path)
     except FileNotFoundError:
@@ -448,7 +458,7 @@ class NotALogFile:
     damage: str
 
     def row(self) -> tuple[object, ...]:
-        """Its row; nothing else is said of the partition."""
+        """Return its row, which says only why the partition cannot be read."""
         values: dict[str, object] = {
             "topic": self.topic,
             "partition": self.partition,
@@ -480,7 +490,7 @@ def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[SegmentsTask
 
 
 def segment_files(log: PartitionLog) -> Iterator[SegmentFile]:
-    """The segments of a log."""
+    """List the segments of a log."""
     base_offsets, names = log.segments.base_offsets, log.segments.file_names
     changing = log.directory.root.visibility.partitions.get(log.directory.topic_partition)
     visible_end = None if changing is None else changing.log_end_before
@@ -499,7 +509,7 @@ def segment_files(log: PartitionLog) -> Iterator[SegmentFile]:
 
 
 def _left_behind(log: PartitionLog) -> Iterator[SegmentFile]:
-    """Log files in the directory of a log that do not belong to it."""
+    """List the log files in the directory of a log that do not belong to it."""
     for suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
         for base_offset in log.segments.file_names.base_offsets(LOG_SUFFIX + suffix):
             yield SegmentFile(log.topic, log.partition, log.path, base_offset, suffix)
@@ -526,7 +536,7 @@ def _start_offset(found: PartitionRange, options: ReadOptions) -> int:
 def _parts(
     filesystem: FileSystem, files: Iterable[SegmentFile], *, exact: bool
 ) -> Iterator[tuple[SegmentFile, ...]]:
-    """Runs of segments for a task each."""
+    """Divide segments among tasks."""
     part: list[SegmentFile] = []
     size_bytes = 0
     for file in files:
@@ -559,7 +569,11 @@ def _rows(filesystem: FileSystem, task: SegmentsTask, wanted: frozenset[str]) ->
 def _row_of(
     filesystem: FileSystem, file: SegmentFile, task: SegmentsTask, wanted: frozenset[str]
 ) -> tuple[object, ...] | None:
-    """The row of a segment; None if it ends too early, or was removed since it was listed."""
+    """Make the row of a segment.
+
+    Returns:
+        None if the segment ends too early, or was removed since it was listed.
+    """
 
     def row_of(present: SegmentFile) -> tuple[object, ...] | None:
         is_complete = not file.is_active or task.is_clean
@@ -610,7 +624,7 @@ def _exact_values(statistics: HeaderStatistics) -> tuple[object, ...]:
 
 
 def codec_names(codecs: Iterable[int]) -> list[str]:
-    """The names of codecs, in the order of their numbers."""
+    """Return the names of codecs, in the order of their numbers."""
     return [
         CODEC_NAMES[codec] if codec < len(CODEC_NAMES) else f"unknown ({codec})" for codec in sorted(codecs)
     ]

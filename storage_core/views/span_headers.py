@@ -103,18 +103,22 @@ class HeaderChunk:
         return sizes_bytes
 
     def part(self, start: int, end: int) -> HeaderChunk:
-        """Some of the batches."""
+        """Return some of the batches."""
         return HeaderChunk(
             self.opened, self.headers[start:end], self.positions[start:end], self.window, self.first + start
         )
 
     def header(self, index: int) -> BatchHeader:
-        """The header of one batch."""
+        """Return the header of one batch."""
         base_offset, length, *rest = self.headers[index].item()
         return BatchHeader(int(self.positions[index]), base_offset, length + LOG_OVERHEAD_BYTES, *rest)
 
     def batch(self, index: int, limit_bytes: int) -> memoryview | None:
-        """The bytes of one batch; None if they are more than ``limit_bytes``, or the file is shorter by now."""
+        """Read the bytes of one batch.
+
+        Returns:
+            None if they are more than ``limit_bytes``, or if the file is shorter by now.
+        """
         size_bytes = int(self.headers["batch_length"][index]) + LOG_OVERHEAD_BYTES
         position_bytes = int(self.positions[index])
         if size_bytes > limit_bytes:
@@ -126,7 +130,11 @@ class HeaderChunk:
         return memoryview(data) if len(data) == size_bytes else None
 
     def marker(self, index: int) -> EndTransactionMarker | None:
-        """What a control batch says of a transaction; None if it is about something else, is emptied, or is damaged."""
+        """Read what a control batch says of a transaction.
+
+        Returns:
+            None if it is about something else, is emptied, or is damaged.
+        """
         header = self.header(index)
         if header.record_count == 0:
             return None
@@ -146,7 +154,7 @@ class HeaderChunk:
             return None
 
     def crcs_are_right(self) -> npt.NDArray[np.bool_]:
-        """Per batch, whether its CRC matches. Batches that are not in memory are read."""
+        """Check the CRC of each batch. Batches that are not in memory are read."""
         are_right = np.ones(len(self), np.bool_)
         if self.window is not None:
             wrong = self.window.crc_mismatches(np.arange(self.first, self.first + len(self)))
@@ -189,7 +197,7 @@ class PartitionSpans:
     def chunks(
         self, filesystem: FileSystem, on_damage: Callable[[DamagedRange], None] | None = None
     ) -> Iterator[HeaderChunk]:
-        """The batches that hold an offset of the range, in order; see `iter_header_chunks`."""
+        """Read the headers of the batches that hold an offset of the range; see `iter_header_chunks`."""
         for span in self.spans:
             yield from iter_header_chunks(filesystem, span, self.settings, on_damage=on_damage)
 
@@ -202,9 +210,9 @@ def iter_header_chunks(
     with_records: bool = False,
     on_damage: Callable[[DamagedRange], None] | None = None,
 ) -> Iterator[HeaderChunk]:
-    """The batches that hold an offset of a span, in file order; damaged ranges are left out.
+    """Read the headers of the batches that hold an offset of a span, in file order.
 
-    A batch whose CRC does not match is among them if its boundaries are beyond doubt.
+    Damaged ranges are left out. A batch whose CRC does not match is among them if its boundaries are beyond doubt.
 
     Args:
         filesystem: Where to read.
@@ -254,7 +262,7 @@ class _HeaderReader:
     """Walks over the batches of one span.
 
     Attributes:
-        on_damage: Is told of each range in which no batch can be made out.
+        on_damage: Receives each range in which no batch can be made out.
     """
 
     def __init__(self, opened: OpenFile, span: LogSpan, max_batch_bytes: int, *, with_records: bool) -> None:
@@ -281,21 +289,21 @@ class _HeaderReader:
         )
 
     def chunks(self) -> Iterator[HeaderChunk]:
-        """The batches from the span's first position to its last.
+        """Read the headers from the span's first position to its last.
 
         Raises:
             FileReplacedError: The file is another one, or became shorter.
         """
         self._begin()
         while self._position_bytes < self._end_bytes:
-            run, end_bytes = self._next_run()
-            if self._is_sound(run, end_bytes):
-                self._typical_bytes = (end_bytes - self._position_bytes) // len(run)
-                yield run
+            chunk, end_bytes = self._next_chunk()
+            if self._is_sound(chunk, end_bytes):
+                self._typical_bytes = (end_bytes - self._position_bytes) // len(chunk)
+                yield chunk
                 self._position_bytes = end_bytes
-                self._lowest_offset = int(run.last_offsets[-1]) + 1
+                self._lowest_offset = int(chunk.last_offsets[-1]) + 1
             else:
-                yield from self._checked_runs(end_bytes)
+                yield from self._checked_chunks(end_bytes)
 
     def _begin(self) -> None:
         """Check that the span still begins with the planned batch, and see how large batches are."""
@@ -309,22 +317,26 @@ class _HeaderReader:
             lowest_offset = min(known_offset(header), self._span.start_offset)
             self._lowest_offset = max(self._lowest_offset, lowest_offset)
 
-    def _next_run(self) -> tuple[HeaderChunk, int]:
-        """The whole batches from the position on, and where they end; none if the next one is damaged or torn."""
+    def _next_chunk(self) -> tuple[HeaderChunk, int]:
+        """Read the whole batches from the position on.
+
+        Returns:
+            The batches, and the position where they end; no batches if the next one is damaged or torn.
+        """
         if self._with_records:
-            return self._run_of_window(self._next_window())
+            return self._chunk_of_window(self._next_window())
         if self._typical_bytes >= _HOP_BYTES:
-            run, end_bytes = self._hop()
-            if len(run):
-                return run, end_bytes
+            chunk, end_bytes = self._hop()
+            if len(chunk):
+                return chunk, end_bytes
         # Messages of older formats are read by the window, however large they are.
         window = self._next_window()
-        return self._run_of_window(window) if len(window.starts) else self._hop()
+        return self._chunk_of_window(window) if len(window.starts) else self._hop()
 
-    def _run_of_window(self, window: BatchWindow) -> tuple[HeaderChunk, int]:
+    def _chunk_of_window(self, window: BatchWindow) -> tuple[HeaderChunk, int]:
         positions = window.starts + window.position_bytes
-        run = HeaderChunk(self._opened, window.headers, positions, window)
-        return run, window.position_bytes + window.end
+        chunk = HeaderChunk(self._opened, window.headers, positions, window)
+        return chunk, window.position_bytes + window.end
 
     def _next_window(self) -> BatchWindow:
         windows, window = self._windows, self._window
@@ -341,7 +353,7 @@ class _HeaderReader:
         return window
 
     def _must_read_more(self, window: BatchWindow) -> bool:
-        """Whether the first batch is larger than the window, and there is no hopping over it."""
+        """Return True if the first batch is larger than the window, and there is no hopping over it."""
         is_read = self._with_records or bool(window.buffer[window.end + MAGIC_POSITION] != MAGIC_V2)
         return is_read and 0 < self._windows.needed_bytes <= self._max_batch_bytes
 
@@ -365,11 +377,11 @@ class _HeaderReader:
         headers = np.frombuffer(b"".join(heads), HEADER_DTYPE)
         return HeaderChunk(self._opened, headers, np.array(positions, np.int64)), position_bytes
 
-    def _is_sound(self, run: HeaderChunk, end_bytes: int) -> bool:
-        """Whether offsets ascend within a run, and what follows it may be the next batch."""
-        if not len(run):
+    def _is_sound(self, chunk: HeaderChunk, end_bytes: int) -> bool:
+        """Return True if offsets ascend within a chunk, and what follows it may be the next batch."""
+        if not len(chunk):
             return False
-        base_offsets, last_offsets = run.base_offsets, run.last_offsets
+        base_offsets, last_offsets = chunk.base_offsets, chunk.last_offsets
         end_offset = self._span.segment_end_offset
         largest = MAX_OFFSET if end_offset is None else end_offset - 1
         is_sound = (
@@ -377,12 +389,12 @@ class _HeaderReader:
             and last_offsets[-1] <= largest
             and (base_offsets <= last_offsets).all()
             and (last_offsets[:-1] < base_offsets[1:]).all()
-            and run.headers["batch_length"].max() <= self._max_batch_bytes - LOG_OVERHEAD_BYTES
+            and chunk.headers["batch_length"].max() <= self._max_batch_bytes - LOG_OVERHEAD_BYTES
         )
         return bool(is_sound) and self._may_begin_at(end_bytes, int(last_offsets[-1]) + 1)
 
     def _may_begin_at(self, position_bytes: int, lowest_offset: int) -> bool:
-        """Whether the span ends here, or the next batch may begin here."""
+        """Return True if the span ends here, or the next batch may begin here."""
         if position_bytes >= self._end_bytes:
             return True
         head = self._opened.read_at(_FORMAT.size, position_bytes)
@@ -392,7 +404,7 @@ class _HeaderReader:
         is_header: bool = 0 <= magic <= MAGIC_V2 and length >= MIN_LENGTH_BY_MAGIC[magic]
         return is_header and bool(offset >= lowest_offset)
 
-    def _checked_runs(self, checked_end_bytes: int) -> Iterator[HeaderChunk]:
+    def _checked_chunks(self, checked_end_bytes: int) -> Iterator[HeaderChunk]:
         """Walk on with every CRC checked, at least up to a position, and up to a batch of the log."""
         rows: list[BatchHeader] = []
         start_bytes = self._position_bytes
@@ -403,7 +415,7 @@ class _HeaderReader:
                 if not found and self.on_damage is not None:
                     # Those before it come first.
                     if rows:
-                        yield self._run_of(rows)
+                        yield self._chunk_of(rows)
                         rows = []
                     self.on_damage(item)
                 rows += found
@@ -417,13 +429,17 @@ class _HeaderReader:
             rows.append(item)
             self._lowest_offset = item.next_offset
             if len(rows) >= _MOST_ROWS:
-                yield self._run_of(rows)
+                yield self._chunk_of(rows)
                 rows = []
         if rows:
-            yield self._run_of(rows)
+            yield self._chunk_of(rows)
 
     def _batches_in(self, damage: DamagedRange) -> list[BatchHeader]:
-        """The batches that divide a damaged range, if their headers alone are sound; otherwise none."""
+        """Divide a damaged range into batches, if their headers alone are sound.
+
+        Returns:
+            The headers; none otherwise.
+        """
         found: list[BatchHeader] = []
         position_bytes, lowest_offset = damage.start_bytes, damage.start_offset
         while position_bytes < damage.end_bytes:
@@ -439,12 +455,12 @@ class _HeaderReader:
             position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
         return found
 
-    def _run_of(self, rows: list[BatchHeader]) -> HeaderChunk:
+    def _chunk_of(self, rows: list[BatchHeader]) -> HeaderChunk:
         headers = np.array([_fields(row) for row in rows], HEADER_DTYPE)
         return HeaderChunk(self._opened, headers, np.array([row.position_bytes for row in rows], np.int64))
 
 
 def _fields(header: BatchHeader) -> tuple[int, ...]:
-    """The fields of a header, in the order of `HEADER_DTYPE`."""
+    """Return the fields of a header, in the order of `HEADER_DTYPE`."""
     _, base_offset, size_bytes, *rest = dataclasses.astuple(header)
     return (base_offset, size_bytes - LOG_OVERHEAD_BYTES, *rest)
