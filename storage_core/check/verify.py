@@ -15,14 +15,13 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from storage_core.check.broker_start import BrokerStart
-from storage_core.check.node_check import compare_roots
 from storage_core.check.partition_check import (
     PartitionReport,
     PlannedPartition,
     check_partition,
     with_topic_ids_compared,
 )
-from storage_core.check.root_check import RootCheck, RootReport
+from storage_core.check.root_check import RootCheck, RootReport, compare_roots
 from storage_core.check.segment_check import SegmentFacts, SegmentTask, check_segment
 from storage_core.directory.consistent import GONE, list_again_if_gone
 from storage_core.directory.segment_listing import FileNames, SegmentListing, list_segments

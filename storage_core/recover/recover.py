@@ -710,11 +710,7 @@ class _Copy:
         status = self._filesystem.status(source)
         if status is None or not status.is_regular_file:
             return
-        with (
-            self._filesystem.open(source) as opened,
-            self._filesystem.open_for_writing(target, create=True, like=[source]) as made,
-        ):
-            made.copy_from(opened, 0, opened.status.size_bytes, 0)
+        copy_parts(self._filesystem, source, target, [(0, status.size_bytes)])
         self._filesystem.set_modified_ms(target, status.modified_ms)
         self._written.append(target)
 
@@ -771,16 +767,7 @@ def _may_link(plan: PartitionPlan, end_offset: int) -> bool:
 
 def copy_ranges(filesystem: FileSystem, source: str, target: str, segment: SegmentPlan) -> None:
     """Copy what is kept of a log file, with its modification time, by which brokers delete segments without timestamps."""
-    with (
-        filesystem.open(source) as opened,
-        filesystem.open_for_writing(target, create=True, like=[source]) as made,
-    ):
-        made.truncate(0)
-        position_bytes = 0
-        for part in segment.kept:
-            size_bytes = part.end_byte - part.start_byte
-            made.copy_from(opened, part.start_byte, size_bytes, position_bytes)
-            position_bytes += size_bytes
+    copy_parts(filesystem, source, target, segment.kept)
     filesystem.set_modified_ms(target, segment.status.modified_ms)
 
 
@@ -789,15 +776,30 @@ def copy_flushed(
 ) -> None:
     """Copy a file, or a part of it, and flush the copy. A file that does not exist is left out."""
     status = filesystem.status(source)
-    if status is None or not status.is_regular_file:
-        return
-    start_byte, end_byte = part or (0, status.size_bytes)
+    if status is not None and status.is_regular_file:
+        copy_parts(filesystem, source, target, [part or (0, status.size_bytes)], is_flushed=True)
+
+
+def copy_parts(
+    filesystem: FileSystem,
+    source: str,
+    target: str,
+    parts: Iterable[tuple[int, int]],
+    *,
+    is_flushed: bool = False,
+) -> None:
+    """Write the parts of a file, from their first byte to before their last, one after the other to another file."""
     with (
         filesystem.open(source) as opened,
         filesystem.open_for_writing(target, create=True, like=[source]) as made,
     ):
-        made.copy_from(opened, start_byte, end_byte - start_byte, 0)
-        made.flush()
+        made.truncate(0)
+        position_bytes = 0
+        for start_byte, end_byte in parts:
+            made.copy_from(opened, start_byte, end_byte - start_byte, position_bytes)
+            position_bytes += end_byte - start_byte
+        if is_flushed:
+            made.flush()
 
 
 def _require_unchanged(filesystem: FileSystem, plans: Sequence[PartitionPlan]) -> None:

@@ -568,8 +568,7 @@ class _Planner:
         damage = [
             LeftOut(
                 name,
-                each.start_bytes,
-                each.end_bytes,
+                *ByteRange(each.start_bytes, each.end_bytes),
                 each.start_offset,
                 each.end_offset,
                 0,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage_core.checkpoint import META_PROPERTIES, read_meta_properties, read_offset_checkpoint
@@ -26,7 +26,7 @@ from storage_core.views.partitions import (
 from storage_core.views.roots import LIVE, find_roots, has_topic_selection, selected_places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from storage_core.filesystem import FileSystem
     from storage_core.views.files import FoundFile
@@ -186,29 +186,6 @@ def inventory(
     return found.report(exact=exact)
 
 
-@dataclass(slots=True)
-class _Sizes:
-    """Sums over files."""
-
-    count: int = 0
-    size_bytes: int = 0
-    allocated_bytes: int = 0
-
-    def add(self, count: int, size_bytes: int, allocated_bytes: int) -> None:
-        self.count += count
-        self.size_bytes += size_bytes
-        self.allocated_bytes += allocated_bytes
-
-
-@dataclass(slots=True)
-class _RootTotals:
-    """What the partitions of a log directory add up to."""
-
-    partition_count: int = 0
-    segment_count: int = 0
-    sizes: _Sizes = field(default_factory=_Sizes)
-
-
 class _Found:
     """What was found so far."""
 
@@ -218,22 +195,14 @@ class _Found:
         self._has_selection = has_selection
         self._partitions: list[PartitionSummary] = []
         self._roots: list[RootSummary] = []
-        self._by_root: dict[str, _RootTotals] = defaultdict(_RootTotals)
-        self._by_kind: dict[tuple[str, str | None], _Sizes] = defaultdict(_Sizes)
+        self._tallies: dict[str, list[FileTally]] = defaultdict(list)
         self._foreign: list[ForeignFile] = []
         self._findings: list[Finding] = []
 
     def add_partition(self, summary: PartitionSummary) -> None:
         """Take the summary of a directory."""
         self._partitions.append(summary)
-        totals = self._by_root[summary.root]
-        totals.partition_count += 1
-        totals.segment_count += summary.segment_count
-        for tally in summary.files:
-            self._by_kind[tally.kind, tally.leftover].add(
-                tally.count, tally.size_bytes, tally.allocated_bytes
-            )
-            totals.sizes.add(tally.count, tally.size_bytes, tally.allocated_bytes)
+        self._tallies[summary.root] += summary.files
         for name in summary.unknown_files:
             path = os.path.join(summary.directory, name)
             self._add_foreign(path, UNKNOWN, None, "no partition has a file of this name")
@@ -244,14 +213,15 @@ class _Found:
             self._findings.append(Finding("unreadable", "log directory", root.path, root.problem))
             self._roots.append(RootSummary(root.path, root.is_whole, unreadable=root.problem))
             return
-        totals = self._by_root[root.path]
         if root.is_whole and not self._has_selection:
-            self._tally_files(root, totals.sizes)
+            self._tally_files(root)
         has_own_files = root.is_whole or self._has_root_files(root.path)
         meta = self._learn(root.path, META_PROPERTIES, read_meta_properties)
         is_clean = self.files.of(root.path).clean_shutdown
         if has_own_files:
             self._check_root(root, is_clean=is_clean)
+        partitions = [each for each in self._partitions if each.root == root.path]
+        tallies = self._tallies[root.path]
         self._roots.append(
             RootSummary(
                 root.path,
@@ -260,10 +230,10 @@ class _Found:
                 None if meta is None else meta.node_id,
                 None if meta is None else meta.cluster_id,
                 None if meta is None else meta.directory_id,
-                totals.partition_count,
-                totals.segment_count,
-                totals.sizes.size_bytes,
-                totals.sizes.allocated_bytes,
+                len(partitions),
+                sum(each.segment_count for each in partitions),
+                sum(each.size_bytes for each in tallies),
+                sum(each.allocated_bytes for each in tallies),
                 self._free_bytes(root.path),
             )
         )
@@ -288,18 +258,18 @@ class _Found:
             self._findings.append(Finding("unreadable", name, path, str(error)))
         return None
 
-    def _tally_files(self, root: LogRoot, sizes: _Sizes) -> None:
+    def _tally_files(self, root: LogRoot) -> None:
         try:
             for file in root_files(self._filesystem, root.path, root.places):
-                self._tally_file(file, sizes)
+                self._tally_file(file)
         except LogDirectoryError as error:
             self._findings.append(Finding("unreadable", "log directory", root.path, str(error)))
 
-    def _tally_file(self, file: FoundFile, sizes: _Sizes) -> None:
+    def _tally_file(self, file: FoundFile) -> None:
         size_bytes = file.size_bytes
         if size_bytes is not None:
-            self._by_kind[file.kind, file.leftover].add(1, size_bytes, file.allocated_bytes)
-            sizes.add(1, size_bytes, file.allocated_bytes)
+            tally = FileTally(file.kind, file.leftover, 1, size_bytes, file.allocated_bytes)
+            self._tallies[file.root].append(tally)
         is_partition = file.topic is not None
         path = os.path.join(file.root, file.path)
         if file.reason is not None and file.leftover is None and not is_partition:
@@ -334,7 +304,8 @@ class _Found:
         """Return the whole report."""
         self._findings += _partition_findings(self._partitions)
         self._findings += _cluster_findings(self._roots)
-        self._findings += _leftover_findings(self._by_kind)
+        files = _sum_tallies(each for tallies in self._tallies.values() for each in tallies)
+        self._findings += _leftover_findings(files)
         if self._foreign:
             paths = [file.path for file in self._foreign]
             more = "at least " if len(paths) == _MOST_FOREIGN else ""
@@ -344,20 +315,29 @@ class _Found:
             tuple(self._roots),
             tuple(_topics(self._partitions)),
             tuple(self._partitions),
-            tuple(
-                sorted(
-                    (
-                        FileTally(kind, leftover, sizes.count, sizes.size_bytes, sizes.allocated_bytes)
-                        for (kind, leftover), sizes in self._by_kind.items()
-                    ),
-                    key=lambda tally: tally.size_bytes,
-                    reverse=True,
-                )
-            ),
+            tuple(sorted(files, key=lambda tally: tally.size_bytes, reverse=True)),
             tuple(self._foreign),
             tuple(sorted(self._findings, key=lambda finding: SEVERITIES.index(finding.severity))),
             exact,
         )
+
+
+def _sum_tallies(tallies: Iterable[FileTally]) -> list[FileTally]:
+    """Add up the tallies of each kind and leftover."""
+    sums: dict[tuple[str, str | None], FileTally] = {}
+    for each in tallies:
+        known = sums.get((each.kind, each.leftover))
+        sums[each.kind, each.leftover] = (
+            each
+            if known is None
+            else replace(
+                known,
+                count=known.count + each.count,
+                size_bytes=known.size_bytes + each.size_bytes,
+                allocated_bytes=known.allocated_bytes + each.allocated_bytes,
+            )
+        )
+    return list(sums.values())
 
 
 def _some(names: Sequence[str]) -> str:
@@ -415,14 +395,13 @@ def _cluster_findings(roots: Iterable[RootSummary]) -> Iterator[Finding]:
         )
 
 
-def _leftover_findings(by_kind: Mapping[tuple[str, str | None], _Sizes]) -> Iterator[Finding]:
-    by_suffix: dict[str, _Sizes] = defaultdict(_Sizes)
-    for (_, leftover), sizes in by_kind.items():
-        if leftover is not None:
-            by_suffix[leftover].add(sizes.count, sizes.size_bytes, sizes.allocated_bytes)
-    for suffix, sizes in by_suffix.items():
-        message = f"{sizes.count:,} files of {sizes.size_bytes:,} bytes in total {_LEFTOVERS[suffix]}."
-        yield Finding("note", f"{suffix} files", "", message)
+def _leftover_findings(files: Iterable[FileTally]) -> Iterator[Finding]:
+    by_suffix = _sum_tallies(replace(each, kind="") for each in files if each.leftover is not None)
+    for each in by_suffix:
+        message = (
+            f"{each.count:,} files of {each.size_bytes:,} bytes in total {_LEFTOVERS[each.leftover or '']}."
+        )
+        yield Finding("note", f"{each.leftover} files", "", message)
 
 
 def _topics(partitions: Iterable[PartitionSummary]) -> Iterator[TopicSummary]:

@@ -7,7 +7,7 @@ header of every batch is read.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -43,6 +43,7 @@ from storage_core.segment.file_names import (
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.views.files import LOG_KIND, UNKNOWN, NamedFile, name_in_partition
+from storage_core.views.json_values import key_of
 from storage_core.views.roots import LIVE, find_roots, require_listed, selected_places
 from storage_core.views.segments import (
     HeaderStatistics,
@@ -631,37 +632,9 @@ def _rows(
 
 
 def _row(summary: PartitionSummary) -> tuple[object, ...]:
-    return (
-        summary.topic,
-        summary.partition,
-        summary.state,
-        summary.is_read,
-        list(summary.replicas),
-        summary.replica_conflict,
-        summary.topic_id,
-        summary.leader_epoch,
-        summary.log_start_offset,
-        summary.log_end_offset,
-        summary.high_watermark,
-        summary.last_stable_offset,
-        summary.recovery_point,
-        summary.is_clean,
-        summary.segment_count,
-        summary.log_bytes,
-        summary.size_bytes,
-        summary.allocated_bytes,
-        summary.preallocated_bytes,
-        summary.min_timestamp_ms,
-        summary.max_timestamp_ms,
-        summary.batch_count,
-        summary.record_count,
-        list(summary.codecs),
-        list(summary.magics),
-        bool(summary.damage),
-        " ".join(summary.damage) or None,
-        summary.root,
-        summary.directory,
-    )
+    values = {key_of(each.name): getattr(summary, each.name) for each in fields(summary)}
+    values |= {"isDamaged": bool(summary.damage), "damage": " ".join(summary.damage) or None}
+    return tuple(values[column.name] for column in _COLUMNS)
 
 
 PARTITIONS_VIEW: Final = View(
