@@ -113,7 +113,7 @@ def append_records(
             f"Expected a pyarrow.Table or pyarrow.RecordBatch to append, found {type(records).__name__}."
         )
     if producer is None and is_transactional:
-        raise OptionError("Expected a producer for transactional records, found none.")
+        raise OptionError("Transactional records need a producer. Pass one.")
     now_ms = state.clock.now_ms()
     count = records.num_rows
     produced: tuple[ProducedRecords, ...] = ()

@@ -110,7 +110,7 @@ class Housekeeping:
         """
         with self._lock:
             if self._threads:
-                raise OptionError("Expected housekeeping to be started once, found it running already.")
+                raise OptionError("Housekeeping is already running.")
             if not self._is_over:
                 self._threads = list(threads)
                 for thread in self._threads:

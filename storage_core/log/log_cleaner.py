@@ -446,7 +446,7 @@ class _Pass:
 
     def _has(self, segments: Sequence[LogSegment]) -> bool:
         current = self._state.segments
-        return all(current.get(segment.base_offset) is segment for segment in segments)
+        return all(current.floor(segment.base_offset) is segment for segment in segments)
 
 
 class Throttle:

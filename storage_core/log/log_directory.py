@@ -201,7 +201,7 @@ class LogDirectory:
             key = (topic, partition)
             if key in self._logs:
                 raise LogDirectoryError(
-                    f"Expected no log of {topic}-{partition}, found one. Get it with get().", path=self.path
+                    f"A log of {topic}-{partition} exists already. Get it with get().", path=self.path
                 )
             siblings = self._paths_by_topic.get(topic, ())
             topic_id = choose_topic_id(filesystem, topic, siblings, topic_id)

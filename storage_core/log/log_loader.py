@@ -276,14 +276,14 @@ class _LogLoader:
         due_ms = self._now_ms + self._options.config.file_delete_delay_ms
         for segment in reversed(removed):
             segment.change_suffix("", DELETED_SUFFIX)
-            segments.remove(segment.base_offset)
+            segments.remove_all([segment.base_offset])
             segment.close_handlers()
             self._filesystem.flush_directory(self._path)
             self._deletions.append(ScheduledDeletion(due_ms, segment.delete))
 
     def _split(self, segments: LogSegments, segment: LogSegment) -> None:
         parts = split_segment(self._filesystem, self._path, segment, self._options.config, self._now_ms)
-        segments.remove(segment.base_offset)
+        segments.remove_all([segment.base_offset])
         for part in parts:
             segments.add(part)
             self._names.add(offset_index_file_name(part.base_offset))
@@ -306,7 +306,7 @@ class _LogLoader:
         with self._filesystem.open_for_writing(segment.path) as log_file:
             log_file.truncate(position_bytes)
             log_file.flush()
-        segments.remove(segment.base_offset)
+        segments.remove_all([segment.base_offset])
         segments.add(self._open_segment(segment.base_offset))
 
     def _note_cut(self, offset: int) -> None:

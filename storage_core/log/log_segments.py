@@ -7,8 +7,6 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from storage_core.errors import OptionError
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
@@ -59,32 +57,10 @@ class LogSegments:
         following = number + (segments[number].base_offset == base_offset)
         self._segments = [*segments[:number], segment, *segments[following:]]
 
-    def remove(self, base_offset: int) -> LogSegment | None:
-        """Remove the segment with a base offset.
-
-        Returns:
-            The segment, or None if there is none.
-        """
-        segments = self._segments
-        number = bisect_left(segments, base_offset, key=_base_offset_of)
-        if number == len(segments) or segments[number].base_offset != base_offset:
-            return None
-        self._segments = segments[:number] + segments[number + 1 :]
-        return segments[number]
-
     def remove_all(self, base_offsets: Collection[int]) -> None:
         """Remove the segments with any of these base offsets in one step. Unknown offsets are ignored."""
         removed = frozenset(base_offsets)
         self._segments = [segment for segment in self._segments if segment.base_offset not in removed]
-
-    def get(self, base_offset: int) -> LogSegment | None:
-        """Find the segment with exactly this base offset.
-
-        Returns:
-            The segment, or None if there is none.
-        """
-        found = self.floor(base_offset)
-        return found if found is not None and found.base_offset == base_offset else None
 
     def floor(self, offset: int) -> LogSegment | None:
         """Find the segment with the highest base offset up to ``offset``.
@@ -107,11 +83,6 @@ class LogSegments:
         The first one is the segment with the highest base offset at or below ``start_offset``.
         """
         segments = self._segments
-        if start_offset is not None and end_offset is not None and end_offset < start_offset:
-            raise OptionError(
-                f"Expected a range of offsets that does not end before its start, found {start_offset} to "
-                f"{end_offset}."
-            )
         first, stop = 0, len(segments)
         if start_offset is not None:
             first = max(0, bisect_right(segments, start_offset, key=_base_offset_of) - 1)

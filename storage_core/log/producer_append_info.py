@@ -53,8 +53,7 @@ def check_producer_sequence(producer: object, *, has_sequence: bool = True) -> N
         _require_in_range("a sequence number", producer.base_sequence, SEQUENCES - 1)
     elif producer.base_sequence != NO_PRODUCER.base_sequence:
         raise OptionError(
-            f"Expected sequence number -1, because a coordinator's records have none, found "
-            f"{producer.base_sequence!r}."
+            f"A coordinator's records have no sequence numbers: expected -1, found {producer.base_sequence!r}."
         )
 
 

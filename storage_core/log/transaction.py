@@ -54,7 +54,7 @@ def abort_transaction(state: LogState, producer_id: int) -> AppendInfo:
     with state.writing():
         if producer_id not in state.producers.open_transactions:
             raise InvalidTxnStateError(
-                f"Expected an open transaction of producer {producer_id}, found none: it has already ended.",
+                f"Producer {producer_id} has no open transaction: it has already ended.",
                 producer_id=producer_id,
                 path=state.path,
             )
@@ -127,8 +127,8 @@ class Transaction:
         )
         if info.is_duplicate:
             raise InvalidTxnStateError(
-                f"Expected new records, found that another writer used sequence number {producer.base_sequence} of producer "
-                f"{self.producer_id}. Abort the transaction.",
+                f"Another writer has used sequence number {producer.base_sequence} of producer {self.producer_id}. Abort "
+                "the transaction.",
                 producer_id=self.producer_id,
                 path=self._state.path,
                 offset=info.first_offset,
@@ -196,21 +196,21 @@ class Transaction:
         state, producer_id = self._state, self.producer_id
         if self._has_ended:
             raise InvalidTxnStateError(
-                "Expected an open transaction, found one that has ended. Begin a new one.",
+                "This transaction has ended. Begin a new one.",
                 producer_id=producer_id,
                 path=state.path,
             )
         if state.current_transactions.get(producer_id) is not self:
             raise InvalidProducerEpochError(
-                f"Expected the current transaction of producer {producer_id}, found one of epoch "
-                f"{self.producer_epoch} that was aborted: a newer one has begun, or abort_transaction was called.",
+                f"This transaction of producer {producer_id}, of epoch {self.producer_epoch}, was aborted: a newer one has "
+                "begun, or abort_transaction was called.",
                 producer_id=producer_id,
                 path=state.path,
             )
         if state.producers.open_transactions.get(producer_id) != self.first_offset:
             raise InvalidTxnStateError(
-                f"Expected a transaction of producer {producer_id} open from offset {self.first_offset} on, found that "
-                "another caller has ended or begun one, or truncated the log.",
+                f"The transaction of producer {producer_id} is not open from offset {self.first_offset} on any more: another "
+                "caller has ended or begun one, or truncated the log.",
                 producer_id=producer_id,
                 path=state.path,
             )
@@ -223,8 +223,8 @@ class Transaction:
             self._next_sequence,
         ):
             raise InvalidTxnStateError(
-                f"Expected the last record of producer {self.producer_id} to be that of this transaction, found that "
-                "another caller truncated the log, or wrote as this producer. Abort the transaction.",
+                f"The last record of producer {self.producer_id} is not that of this transaction: another caller truncated "
+                "the log, or wrote as this producer. Abort the transaction.",
                 producer_id=self.producer_id,
                 path=self._state.path,
             )

@@ -231,7 +231,7 @@ def test_a_roll_leaves_a_snapshot_of_them(log, root_path):
 
 
 def test_a_transaction_needs_a_producer(log):
-    with pytest.raises(OptionError, match="Expected a producer for transactional records"):
+    with pytest.raises(OptionError, match="Transactional records need a producer"):
         log.append(table(b"v"), is_transactional=True)
 
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from storage_core.errors import OptionError, StorageError
+from storage_core.errors import StorageError
 from storage_core.filesystem import FileSystem
 from storage_core.log.log_segments import LogSegments
 from storage_core.log_config import LogConfig
@@ -60,7 +60,6 @@ def test_nothing():
 def test_floor_and_higher(segments, offset):
     assert base(segments.floor(offset)) == max((each for each in BASES if each <= offset), default=None)
     assert bases(segments.higher_segments(offset)) == [each for each in BASES if each > offset]
-    assert base(segments.get(offset)) == (offset if offset in BASES else None)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +86,6 @@ def test_values(segments, start, end, found):
     assert bases(segments.values(start, end)) == found
 
 
-def test_values_of_a_range_that_ends_before_its_start(segments):
-    with pytest.raises(OptionError, match="found 10 to 5"):
-        segments.values(10, 5)
-
-
 def test_a_range_does_not_begin_before_the_first_segment():
     assert bases(LogSegments([Stub(5), Stub(7)]).values(0, 6)) == [5]
 
@@ -102,11 +96,8 @@ def test_add_and_remove(segments):
     segments.add(Stub(50))
     segments.add(again := Stub(10))
     assert segments.base_offsets == [0, 10, 20, 30, 40, 50]
-    assert segments.get(10) is again
-    assert segments.remove(10) is again
-    assert segments.remove(10) is None
-    assert segments.remove(99) is None
-    assert base(segments.remove(50)) == 50
+    assert segments.floor(10) is again
+    segments.remove_all([10, 50, 99])
     assert segments.base_offsets == [0, 20, 30, 40]
     assert bases(seen_before) == BASES
 
@@ -146,21 +137,10 @@ def test_look_ups_while_segments_change():
         thread.start()
     for number in range(2000):
         segments.add(Stub(1000 + number))
-        segments.remove(10 * (number % 40))
+        segments.remove_all([10 * (number % 40)])
         segments.add(Stub(10 * (number % 40)))
-        segments.remove(1000 + number - 5)
+        segments.remove_all([1000 + number - 5])
     is_over.set()
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-def test_many_are_removed_at_once(segments):
-    seen_before = iter(segments)
-    segments.remove_all([0, 20, 99])
-    assert segments.base_offsets == [10, 40]
-    segments.remove_all([])
-    assert segments.base_offsets == [10, 40]
-    segments.remove_all([40, 10])
-    assert len(segments) == 0
-    assert bases(seen_before) == BASES

@@ -31,7 +31,7 @@ def aborted(log):
 def test_none_is_open(log):
     log.append(table(b"v"))
     assert log.open_transactions() == ()
-    with pytest.raises(InvalidTxnStateError, match="Expected an open transaction of producer 7"):
+    with pytest.raises(InvalidTxnStateError, match="Producer 7 has no open transaction"):
         log.abort_transaction(7)
     assert log.log_end_offset == 1
 

@@ -31,7 +31,7 @@ def cleaned(log, base_offset, *sources):
         state.filesystem, state.path, base_offset, state.config, now_ms=NOW_MS, suffix=CLEANED_SUFFIX
     )
     for source in sources:
-        segment.append_from_file(state.segments.get(source))
+        segment.append_from_file(state.segments.floor(source))
     segment.seal()
     segment.flush()
     return segment
@@ -42,7 +42,7 @@ def replace(log, bases, kept):
     state = state_of(log)
     segment = cleaned(log, bases[0], *kept)
     with state.writing():
-        replace_segments(state, segment, [state.segments.get(base) for base in bases])
+        replace_segments(state, segment, [state.segments.floor(base) for base in bases])
 
 
 def test_the_new_segment_replaces_the_old_ones(log):
