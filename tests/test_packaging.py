@@ -116,11 +116,11 @@ def test_the_surface_that_programs_rely_on():
 
 @pytest.mark.parametrize("module", ["spark_segmentlog", "pyspark_segmentlog"])
 def test_importing_the_connector_pulls_in_no_command_line(module: str):
-    assert loaded_by(module) & {"click", "rich", "pandas", "grpc", "matplotlib"} == set()
+    assert loaded_by(module) & {"click", "jinja2", "rich", "pandas", "grpc", "matplotlib"} == set()
 
 
 def test_importing_the_core_pulls_in_no_spark():
-    assert loaded_by("storage_core") & {"pyspark", "py4j", "click", "rich", "pandas"} == set()
+    assert loaded_by("storage_core") & {"pyspark", "py4j", "click", "jinja2", "rich", "pandas"} == set()
 
 
 @pytest.mark.parametrize(

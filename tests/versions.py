@@ -45,7 +45,7 @@ _QUICK_MARKS = "not interop and not soak and not thorough"
 MODULES_OF_EXTRAS = {
     "": "storage_core, pyspark_segmentlog",
     "spark": "spark_segmentlog, pyspark.sql, pandas",
-    "cli": "storage_core.cli.main, rich",
+    "cli": "storage_core.cli.main, jinja2, rich",
     "notebook": "spark_segmentlog, ipykernel.kernelapp, matplotlib.pyplot",
     "dev": "spark_segmentlog, hypothesis, nbclient, pytest, xdist",
 }

@@ -1,4 +1,4 @@
-"""All that the other modules find out about log directories, in one value: what a page about them shows.
+"""What a page about log directories shows, in one value: what checks and views find out about them.
 
 inventory → checks of every file → headers by time → transactions → groups. What fails becomes a finding, and the rest
 goes on.
@@ -11,7 +11,9 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from heapq import nlargest, nsmallest
-from typing import TYPE_CHECKING, Any, Final
+from itertools import accumulate
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -30,8 +32,10 @@ from storage_core.views.finding import SEVERITIES
 from storage_core.views.group_offsets import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
-    GroupOffsetsTask,
+    GroupOffset,
+    log_ranges,
     plan_group_offsets,
+    read_group_offsets,
 )
 from storage_core.views.inventory import inventory
 from storage_core.views.roots import LIVE
@@ -44,14 +48,7 @@ from storage_core.views.transactions import (
     plan_transactions,
     read_transactions,
 )
-from storage_core.views.view import (
-    TIMESTAMP,
-    ViewTask,
-    find_view,
-    read_view_task,
-    resolved_ranges,
-    tolerating_damage,
-)
+from storage_core.views.view import resolved_ranges, tolerating_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,7 +69,6 @@ if TYPE_CHECKING:
 HANGING_MS: Final = 15 * 60_000
 _LONGEST_SHOWN: Final = 10
 _OPEN_SHOWN: Final = 200
-_MOST_KEPT: Final = 10_000
 _MAX_BUCKETS: Final = 120
 # Seconds; each divides the next.
 _WIDTHS_S: Final = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800, 2_419_200, 31_449_600)
@@ -116,6 +112,11 @@ class TopicHistory:
     untimed_bytes: int
     record_count: int | None
 
+    @property
+    def total_bytes(self) -> int:
+        """Of all buckets."""
+        return sum(self.bytes_by_bucket)
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentBar:
@@ -127,11 +128,16 @@ class SegmentBar:
 
 @dataclass(frozen=True, slots=True)
 class DamagedBytes:
-    """Bytes of a segment in the map of a log that are damaged, or suspected to be."""
+    """Bytes of a segment in the map of a log that are damaged, or suspected to be.
+
+    Attributes:
+        start_in_log: Their place in the bytes of all segments.
+    """
 
     base_offset: int
     start_byte: int
     end_byte: int
+    start_in_log: int
     severity: Severity
     reason: str
 
@@ -148,6 +154,16 @@ class LogMap:
     start_outcome: str
 
     @property
+    def name(self) -> str:
+        """Of the partition."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether any of the bytes are surely damaged."""
+        return any(each.severity == "damage" for each in self.damage)
+
+    @property
     def size_bytes(self) -> int:
         """Of all segments."""
         return sum(each.size_bytes for each in self.segments)
@@ -160,7 +176,27 @@ class FoundTransaction:
     topic: str
     partition: int
     transaction: Transaction
-    abort_command: str | None = None
+
+    @property
+    def abort_command(self) -> str | None:
+        """The command that aborts it, if it is open."""
+        first_offset = self.transaction.first_offset
+        if self.transaction.state != OPEN or first_offset is None:
+            return None
+        return abort_command(self.topic, self.partition, first_offset, BOOTSTRAP_SERVER)
+
+    @property
+    def duration_ms(self) -> int:
+        """How long it took; -1 if that is not known."""
+        start_ms, end_ms = self.transaction.start_timestamp_ms, self.transaction.end_timestamp_ms
+        return -1 if NO_TIMESTAMP_MS in (start_ms, end_ms) else end_ms - start_ms
+
+    def age_ms(self, now_ms: int) -> int:
+        """Return for how long it has been open; -1 if that is not known."""
+        begun_ms = self.transaction.start_timestamp_ms
+        if begun_ms == NO_TIMESTAMP_MS:
+            begun_ms = self.transaction.last_timestamp_ms
+        return -1 if begun_ms == NO_TIMESTAMP_MS else now_ms - begun_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +216,22 @@ class Transactions:
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """Where a group is in a partition; what is not known is None."""
+    """An offset of a group, and the ends of the log that it is in; None if that is in none of the directories."""
 
-    topic: str
-    partition: int
-    offset: int | None
+    committed: GroupOffset
     log_start_offset: int | None
     log_end_offset: int | None
-    lag: int | None
-    commit_time_ms: int
-    metadata: str | None
+
+    @property
+    def lag(self) -> int | None:
+        """How far the offset is behind the log's end; None if that is not known."""
+        offset, end_offset = self.committed.offset, self.log_end_offset
+        return None if offset is None or end_offset is None else end_offset - offset
+
+    @property
+    def place(self) -> str:
+        """The partition."""
+        return f"{self.committed.topic or f'(id {self.committed.topic_id})'}-{self.committed.partition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,23 +306,30 @@ def make_report(
         OptionError: A topic that is named does not exist.
         LogDirectoryError: A path does not exist, or has no log directory.
     """
-    look = _Look(filesystem, options, int(time.time() * _MS) if now_ms is None else now_ms)
+    snapshot = _Snapshot(filesystem, options, int(time.time() * _MS) if now_ms is None else now_ms)
     found = inventory(filesystem, options.paths, options=options)
+    # One directory of each partition: the one that a read takes.
+    partitions = [each for each in found.partitions if each.is_read and each.state == LIVE]
     maps: tuple[LogMap, ...] | None = None
     histories: tuple[TopicHistory, ...] = ()
     transactions: Transactions | None = None
     if not is_quick:
-        maps = look.check(jobs, advance)
-        histories, transactional = look.walk_headers(found.partitions, advance)
-        transactions = look.find_transactions(transactional)
-    groups = look.find_groups(found.partitions)
-    look.add_inventory_findings(found, is_checked=maps is not None)
+        maps = snapshot.check(jobs, advance)
+        histories, transactional = snapshot.walk_headers(partitions, advance)
+        transactions = snapshot.find_transactions(transactional)
+    groups = snapshot.find_groups(partitions)
+    snapshot.findings += (
+        ReportFinding(each.severity, each.kind, each.reason, each.file)
+        for each in found.findings
+        # The checks have found these, too.
+        if maps is None or (each.severity, each.kind) != ("damage", "partition")
+    )
     return Report(
         options.paths,
-        look.now_ms,
+        snapshot.now_ms,
         is_quick,
         found,
-        tuple(sorted(look.findings, key=lambda each: SEVERITIES.index(each.severity))),
+        tuple(sorted(snapshot.findings, key=lambda each: SEVERITIES.index(each.severity))),
         histories,
         maps or (),
         transactions,
@@ -288,8 +337,8 @@ def make_report(
     )
 
 
-class _Look:
-    """One look, and what it found so far."""
+class _Snapshot:
+    """One look at log directories, and what it found so far."""
 
     def __init__(self, filesystem: FileSystem, options: ReadOptions, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -297,14 +346,12 @@ class _Look:
         self._filesystem = filesystem
         self._options = options
 
-    def add_inventory_findings(self, found: Inventory, *, is_checked: bool) -> None:
-        """Take the findings of an inventory, but those that the checks have found, too."""
-        for each in found.findings:
-            if not (is_checked and each.severity == "damage" and each.kind == "partition"):
-                self.findings.append(ReportFinding(each.severity, each.kind, each.reason, each.file))
-
     def check(self, jobs: int, advance: Callable[[int], object]) -> tuple[LogMap, ...] | None:
-        """Verify every file; the map of each log, or None if that cannot be done."""
+        """Verify every file.
+
+        Returns:
+            The map of each log; None if the files cannot be verified.
+        """
         try:
             plan = plan_verification(self._filesystem, self._options)
             checked = verify(self._filesystem, plan, jobs=jobs, advance=advance)
@@ -320,10 +367,10 @@ class _Look:
     def walk_headers(
         self, partitions: Iterable[PartitionSummary], advance: Callable[[int], object]
     ) -> tuple[tuple[TopicHistory, ...], list[PartitionSummary]]:
-        """The history of each topic, and the partitions that have transactions."""
+        """Return the history of each topic, and the partitions that have transactions."""
         by_topic: defaultdict[str, _Buckets] = defaultdict(_Buckets)
         transactional = []
-        for each in _read_partitions(partitions):
+        for each in partitions:
             try:
                 if self._walk_partition(each, by_topic[each.topic]):
                     transactional.append(each)
@@ -334,7 +381,7 @@ class _Look:
         return tuple(histories), transactional
 
     def _walk_partition(self, summary: PartitionSummary, buckets: _Buckets) -> bool:
-        """Account for the batches of a partition; whether there are transactional ones."""
+        """Account for the batches of a partition; return True if any is transactional."""
         options = tolerating_damage(self._options_of(summary))
         is_transactional = False
         for wanted in resolved_ranges(self._filesystem, options):
@@ -353,89 +400,72 @@ class _Look:
         )
 
     def find_transactions(self, partitions: Iterable[PartitionSummary]) -> Transactions:
-        """The transactions of some partitions."""
+        """Count the transactions of some partitions, and pick those that are open or took longest."""
         counts: Counter[str] = Counter()
         open_ones: list[FoundTransaction] = []
-        longest: list[FoundTransaction] = []
-        for each in partitions:
-            try:
-                for found in self._transactions_of(each):
-                    counts[found.transaction.state] += 1
-                    (open_ones if found.transaction.state == OPEN else longest).append(found)
-                    if len(longest) > _MOST_KEPT:
-                        longest = nlargest(_LONGEST_SHOWN, longest, key=_duration_ms)
-                    if len(open_ones) > _MOST_KEPT:
-                        open_ones = nsmallest(_OPEN_SHOWN, open_ones, key=_begun_ms)
-            except SegmentLogError as error:
-                self._add_failure("transactions", error)
-        open_ones = nsmallest(_OPEN_SHOWN, open_ones, key=_begun_ms)
-        hanging = [each for each in open_ones if self._age_ms(each.transaction) > HANGING_MS]
-        self.findings += [_of_hanging(each, self._age_ms(each.transaction)) for each in hanging]
-        return Transactions(
-            dict(counts),
-            tuple(open_ones),
-            tuple(nlargest(_LONGEST_SHOWN, longest, key=_duration_ms)),
-        )
+
+        def ended() -> Iterator[FoundTransaction]:
+            for each in partitions:
+                try:
+                    for found in self._transactions_of(each):
+                        counts[found.transaction.state] += 1
+                        if found.transaction.state == OPEN:
+                            open_ones.append(found)
+                        else:
+                            yield found
+                except SegmentLogError as error:
+                    self._add_failure("transactions", error)
+
+        longest = nlargest(_LONGEST_SHOWN, ended(), key=_duration_ms)
+        oldest = nsmallest(_OPEN_SHOWN, open_ones, key=_begun_ms)
+        for each in oldest:
+            age_ms = each.age_ms(self.now_ms)
+            if age_ms > HANGING_MS:
+                self.findings.append(_of_hanging(each, age_ms))
+        return Transactions(dict(counts), tuple(oldest), tuple(longest))
 
     def _transactions_of(self, summary: PartitionSummary) -> Iterator[FoundTransaction]:
         for task in plan_transactions(self._filesystem, self._options_of(summary), now_ms=self.now_ms):
             for found in read_transactions(self._filesystem, task):
-                yield FoundTransaction(
-                    summary.topic,
-                    summary.partition,
-                    found,
-                    abort_command(summary.topic, summary.partition, found.first_offset, BOOTSTRAP_SERVER)
-                    if found.state == OPEN and found.first_offset is not None
-                    else None,
-                )
-
-    def _age_ms(self, transaction: Transaction) -> int:
-        begun_ms = transaction.start_timestamp_ms
-        if begun_ms == NO_TIMESTAMP_MS:
-            begun_ms = transaction.last_timestamp_ms
-        return -1 if begun_ms == NO_TIMESTAMP_MS else self.now_ms - begun_ms
+                yield FoundTransaction(summary.topic, summary.partition, found)
 
     def find_groups(self, partitions: Iterable[PartitionSummary]) -> tuple[Group, ...] | None:
-        """The groups, by name; None if no directory has their offsets."""
-        if not any(each.topic in (OFFSETS_TOPIC, SHARE_STATE_TOPIC) for each in _read_partitions(partitions)):
+        """Find the groups and where they are.
+
+        Returns:
+            The groups by name; None if no directory has their offsets.
+        """
+        if not any(each.topic in (OFFSETS_TOPIC, SHARE_STATE_TOPIC) for each in partitions):
             return None
         try:
-            rows = self._group_rows()
+            positions = self._positions()
         except SegmentLogError as error:
             self._add_failure("groups", error)
             return None
         by_group: defaultdict[tuple[str, str], list[GroupPosition]] = defaultdict(list)
-        for row in rows:
-            by_group[row["group"], row["groupType"]].append(_position(row))
-        groups = tuple(Group(*key, tuple(positions)) for key, positions in sorted(by_group.items()))
-        for group in groups:
-            self.findings += _of_group(group)
-        return groups
+        for each in positions:
+            by_group[each.committed.group, each.committed.group_type].append(each)
+            self.findings += _of_position(each)
+        return tuple(Group(*key, tuple(found)) for key, found in sorted(by_group.items()))
 
-    def _group_rows(self) -> list[dict[str, Any]]:
-        options = dataclasses.replace(tolerating_damage(self._options), view="group_offsets", where=None)
-        schema = find_view("group_offsets").schema
-        tasks: Sequence[GroupOffsetsTask] = plan_group_offsets(self._filesystem, options, now_ms=self.now_ms)
-        names = [field.name for field in schema if field.type != TIMESTAMP]
-        rows: list[dict[str, Any]] = []
-        for task in tasks:
-            for batch in read_view_task(self._filesystem, ViewTask("group_offsets", task), schema):
-                # A `datetime` cannot hold all of them.
-                times_us = batch.column("commitTime").cast("int64").to_pylist()
-                rows += [
-                    {**row, "commitTime": NO_TIMESTAMP_MS if time_us is None else time_us // 1000}
-                    for row, time_us in zip(batch.select(names).to_pylist(), times_us, strict=True)
-                ]
-        return rows
+    def _positions(self) -> list[GroupPosition]:
+        options = tolerating_damage(self._options)
+        committed = [
+            each
+            for task in plan_group_offsets(self._filesystem, options, now_ms=self.now_ms)
+            for each in read_group_offsets(self._filesystem, task)
+        ]
+        named = frozenset((each.topic, each.partition) for each in committed if each.topic is not None)
+        logs = log_ranges(self._filesystem, options, named)
+        found = ((each, logs.get((each.topic or "", each.partition))) for each in committed)
+        return [
+            GroupPosition(each, *((None, None) if log is None else (log.start_offset, log.end_offset)))
+            for each, log in found
+        ]
 
 
-def _read_partitions(partitions: Iterable[PartitionSummary]) -> Iterator[PartitionSummary]:
-    """One directory of each partition: the one that a read takes."""
-    return (each for each in partitions if each.is_read and each.state == LIVE)
-
-
-def _begun_ms(found: FoundTransaction) -> int:
-    return found.transaction.start_timestamp_ms
+_begun_ms = attrgetter("transaction.start_timestamp_ms")
+_duration_ms = attrgetter("duration_ms")
 
 
 def _of_check(finding: Finding) -> ReportFinding:
@@ -479,43 +509,17 @@ def _of_hanging(found: FoundTransaction, age_ms: int) -> ReportFinding:
     )
 
 
-def _of_group(group: Group) -> Iterator[ReportFinding]:
-    for each in group.positions:
-        if each.offset is None or each.log_start_offset is None or each.log_end_offset is None:
-            continue
-        where = f"{each.topic}-{each.partition}"
-        if each.offset < each.log_start_offset:
-            message = (
-                f"Group {group.name} is at offset {each.offset}, and the log starts at {each.log_start_offset}: "
-                "records were deleted before it read them."
-            )
-            yield ReportFinding("warning", "group", message, where)
-        elif each.offset > each.log_end_offset:
-            message = (
-                f"Group {group.name} is at offset {each.offset}, after the log end {each.log_end_offset}: the log was "
-                "truncated or created anew, and its consumers will reset their position."
-            )
-            yield ReportFinding("warning", "group", message, where)
-
-
-def _position(row: dict[str, Any]) -> GroupPosition:
-    return GroupPosition(
-        row["topic"] or f"(id {row['topicId']})",
-        row["partition"],
-        row["offset"],
-        row["logStartOffset"],
-        row["logEndOffset"],
-        row["lag"],
-        row["commitTime"],
-        row["metadata"],
+def _of_position(position: GroupPosition) -> Iterator[ReportFinding]:
+    committed, start, end = position.committed, position.log_start_offset, position.log_end_offset
+    if committed.offset is None or start is None or end is None or start <= committed.offset <= end:
+        return
+    reason = (
+        f"the log starts at {start}: records were deleted before it read them."
+        if committed.offset < start
+        else f"the log ends at {end}: the log was truncated or created anew, and its consumers will reset their position."
     )
-
-
-def _duration_ms(found: FoundTransaction) -> int:
-    transaction = found.transaction
-    if NO_TIMESTAMP_MS in (transaction.start_timestamp_ms, transaction.end_timestamp_ms):
-        return -1
-    return transaction.end_timestamp_ms - transaction.start_timestamp_ms
+    message = f"Group {committed.group} is at offset {committed.offset}, and {reason}"
+    yield ReportFinding("warning", "group", message, position.place)
 
 
 def _log_maps(filesystem: FileSystem, plan: Plan, checked: VerifyReport) -> Iterator[LogMap]:
@@ -531,19 +535,28 @@ def _log_maps(filesystem: FileSystem, plan: Plan, checked: VerifyReport) -> Iter
 
 
 def _damaged_bytes(report: PartitionReport, segments: Sequence[SegmentBar]) -> Iterator[DamagedBytes]:
-    by_file = {f"{report.path}/{log_file_name(each.base_offset)}": each for each in segments}
+    starts = accumulate((each.size_bytes for each in segments), initial=0)
+    by_file = {
+        f"{report.path}/{log_file_name(each.base_offset)}": (each, start)
+        for each, start in zip(segments, starts, strict=False)
+    }
     for finding in report.findings:
-        segment = by_file.get(finding.file)
-        if segment is not None and finding.severity != "note":
-            end_byte = segment.size_bytes if finding.start_byte is None else finding.end_byte
+        if finding.file in by_file and finding.severity != "note":
+            segment, start_in_log = by_file[finding.file]
             start_byte = finding.start_byte or 0
+            end_byte = segment.size_bytes if finding.start_byte is None else finding.end_byte
             yield DamagedBytes(
-                segment.base_offset, start_byte, end_byte or start_byte + 1, finding.severity, finding.reason
+                segment.base_offset,
+                start_byte,
+                end_byte or start_byte + 1,
+                start_in_log + start_byte,
+                finding.severity,
+                finding.reason,
             )
 
 
 def _start_outcome(report: PartitionReport) -> str:
-    """What a broker does with a log when it starts, in a few words."""
+    """Say in a few words what a broker does with a log when it starts."""
     start = report.start
     if report.verdict == "unreadable":
         return "it cannot be read"
@@ -567,8 +580,8 @@ class _Buckets:
     """Bytes and records by time, in buckets that become wider as there are more of them."""
 
     width: int = 0
-    bytes: dict[int, int] = field(default_factory=dict)
-    records: dict[int, int] = field(default_factory=dict)
+    bytes: Counter[int] = field(default_factory=Counter)
+    records: Counter[int] = field(default_factory=Counter)
     untimed_bytes: int = 0
     record_count: int = 0
     is_counted: bool = True
@@ -601,8 +614,8 @@ class _Buckets:
         sizes = np.bincount(inverse, sizes_bytes).astype(np.int64)
         records = np.bincount(inverse, counts).astype(np.int64)
         for number, size_bytes, count in zip(numbers.tolist(), sizes.tolist(), records.tolist(), strict=True):
-            self.bytes[number] = self.bytes.get(number, 0) + size_bytes
-            self.records[number] = self.records.get(number, 0) + count
+            self.bytes[number] += size_bytes
+            self.records[number] += count
         while self.width + 1 < len(_WIDTHS_S) and max(self.bytes) - min(self.bytes) >= _MAX_BUCKETS:
             self._widen()
 
@@ -613,7 +626,7 @@ class _Buckets:
         self.records = _merged(self.records, factor)
 
     def history(self, topic: str) -> TopicHistory:
-        """What was accounted for; of times over thousands of years, the last part."""
+        """Return what was accounted for; of times over thousands of years, the last part."""
         last = max(self.bytes, default=0)
         first = max(min(self.bytes, default=0), last - _MAX_BUCKETS + 1)
         numbers = range(first, last + 1) if self.bytes else range(0)
@@ -621,15 +634,15 @@ class _Buckets:
             topic,
             _WIDTHS_S[self.width] * _MS,
             first,
-            tuple(self.bytes.get(number, 0) for number in numbers),
-            tuple(self.records.get(number, 0) for number in numbers) if self.is_counted else None,
+            tuple(self.bytes[number] for number in numbers),
+            tuple(self.records[number] for number in numbers) if self.is_counted else None,
             self.untimed_bytes,
             self.record_count if self.is_counted else None,
         )
 
 
-def _merged(by_number: dict[int, int], factor: int) -> dict[int, int]:
-    merged: dict[int, int] = {}
+def _merged(by_number: Counter[int], factor: int) -> Counter[int]:
+    merged: Counter[int] = Counter()
     for number, value in by_number.items():
-        merged[number // factor] = merged.get(number // factor, 0) + value
+        merged[number // factor] += value
     return merged

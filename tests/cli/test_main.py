@@ -439,12 +439,17 @@ def test_an_interrupt_while_modules_are_imported_ends_silently():
     assert (done.returncode, done.stderr) == (130, "")
 
 
-def test_without_click_the_command_says_what_to_install():
-    code = "import sys; sys.modules['click'] = None; from storage_core.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("library", ["click", "jinja2"])
+def test_without_a_library_of_the_extra_the_command_says_what_to_install(library, example_data, tmp_path):
+    code = f"import sys; sys.modules[{library!r}] = None; from storage_core.cli import main; main()"
+    arguments = ["report", example_data, "-o", tmp_path / "report.html"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
-    assert done.stderr.startswith("segmentlog: the command needs click")
+    assert done.stderr.startswith(f"segmentlog: the command needs {library}")
     assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_group_is_run_with_the_arguments_of_the_process(monkeypatch, capfd):

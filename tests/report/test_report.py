@@ -15,7 +15,6 @@ from storage_core import LogDirectory
 from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
-from storage_core.report.html_text import Html, element, escaped
 from storage_core.report.report import make_report
 from storage_core.report.report_page import page_of
 from tests.check.hostile_directory import FILE_NAMES, SCRIPTS, make_hostile_directory
@@ -150,6 +149,14 @@ class TestFindings:
         assert report.has_damage is (case == "torn-tail")
         Page(page_of(report))
 
+    def test_what_a_broker_sets_aside(self, tmp_path):
+        with open_directory(tmp_path / "data") as logs:
+            append(logs.create("t"), 1)
+        stray = tmp_path / "data" / f"t-0.{'0' * 32}-stray"
+        (tmp_path / "data" / "t-0").rename(stray)
+        found = [each for each in report_of(tmp_path / "data").findings if each.where == str(stray)]
+        assert [each.action for each in found] == ["A broker that starts would set the directory aside as -stray."]
+
     def test_only_topics_that_are_asked_for(self, example_data):
         report = make_report(FileSystem(), options_of([example_data], {"subscribe": "clicks"}))
         assert [each.topic for each in report.inventory.topics] == ["clicks"]
@@ -238,7 +245,9 @@ class TestPage:
         with LogDirectory.open(tmp_path / "data", clock=clock) as logs:
             Coordinator(logs, clock).commit("g", "t", 0, 3, commitTimestamp=1_700_000_000_000_000)
         report = report_of(tmp_path / "data")
-        assert [position.commit_time_ms for position in report.groups[0].positions] == [1_700_000_000_000_000]
+        assert [position.committed.commit_timestamp_ms for position in report.groups[0].positions] == [
+            1_700_000_000_000_000
+        ]
         assert "1700000000000000 ms" in Page(page_of(report)).text
 
     def test_nothing_at_all(self, tmp_path):
@@ -261,22 +270,3 @@ class TestPage:
         assert sum(len(each.segments) for each in report.maps) == 10_000
         assert len(page) < 3_000_000
         assert "more topics" in Page(page).text
-
-
-class TestHtml:
-    @pytest.mark.parametrize(
-        ("made", "expected"),
-        [
-            (element("p", "a<b>&\"'"), "<p>a&lt;b&gt;&amp;&quot;&#x27;</p>"),
-            (element("p", element("b", "x"), 1, None, ["y", "<"]), "<p><b>x</b>1y&lt;</p>"),
-            (element("a", title='"><x', data_value=3), '<a title="&quot;&gt;&lt;x" data-value="3"></a>'),
-            (element("p", class_="c", hidden=True, id=None, open=False), '<p class="c" hidden></p>'),
-            (element("meta", charset="utf-8"), '<meta charset="utf-8">'),
-            (element("svg", viewbox="0 0 1 1"), '<svg viewBox="0 0 1 1"></svg>'),
-            (escaped("a\x00\u202e\ud800\n"), "a\\x00\\u202e\\ud800\\n"),
-            (escaped("é"), "é"),
-            (element("p", Html("<i>")), "<p><i></p>"),
-        ],
-    )
-    def test_each(self, made, expected):
-        assert made == expected
