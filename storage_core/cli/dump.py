@@ -177,8 +177,7 @@ def command(  # noqa: PLR0913  (one for each flag)
         dump_options = DumpOptions(
             record_format, max_bytes, max_message_size, verify_index_only, index_sanity_check
         )
-        is_shared = not is_for_terminal and (os.cpu_count() or 1) > 1
-        dump = LogDump(filesystem, dump_options, _complain, _write_through if is_shared else None)
+        dump = LogDump(filesystem, dump_options, _report_error)
         found = list(_files_in(filesystem, directories, options)) if directories else []
         status = _write_text(dump, plain_files, found, is_for_terminal=is_for_terminal)
     if status:
@@ -231,10 +230,10 @@ def _write_text(dump: LogDump, files: list[str], in_directories: list[str], *, i
                 _write(dump.file(path), is_for_terminal=is_for_terminal)
             except (CorruptError, LogDirectoryError, OptionError) as error:
                 failures.add(INPUT_OUTPUT if isinstance(error, UnreadableError) else DAMAGE)
-                _complain(f"segmentlog: {error}")
+                _report_error(f"segmentlog: {error}")
     finally:
         for line in dump.report.lines():
-            _complain(line)
+            _report_error(line)
     if failures or dump.report.has_damage:
         return max(failures, default=DAMAGE)
     return USAGE if dump.report.has_unknown else 0
@@ -246,19 +245,11 @@ def _write(pieces: Iterable[bytes], *, is_for_terminal: bool) -> None:
         stream.write(_escaped(piece) if is_for_terminal else piece)
 
 
-def _write_through(text: bytes) -> None:
-    """Write to standard output at once, after what is buffered."""
-    sys.stdout.buffer.flush()
-    rest = memoryview(text)
-    while rest:
-        rest = rest[os.write(sys.stdout.fileno(), rest) :]
-
-
 def _escaped(piece: bytes) -> bytes:
     return "\n".join(map(printable, piece.decode(errors="replace").split("\n"))).encode()
 
 
-def _complain(line: str) -> None:
+def _report_error(line: str) -> None:
     click.echo(printable(line), err=True)
 
 
@@ -312,7 +303,7 @@ class _JsonLines:
         left_bytes = end_bytes - log_text.valid_bytes
         if not left_bytes or self._max_bytes != MAX_INT32:
             return log_text.has_damage
-        _complain(f"Found {left_bytes} invalid bytes at the end of {path}")
+        _report_error(f"Found {left_bytes} invalid bytes at the end of {path}")
         return True
 
     def write_records(self, directories: list[str], options: dict[str, object]) -> None:

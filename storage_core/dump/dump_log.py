@@ -7,7 +7,6 @@ in `DumpReport`.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from storage_core.dump.log_text import (
     open_log,
     read_whole,
 )
-from storage_core.errors import CorruptSnapshotError, SegmentLogError
+from storage_core.errors import CorruptSnapshotError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,11 +34,6 @@ if TYPE_CHECKING:
 DEFAULT_MAX_MESSAGE_BYTES: Final = 5 << 20
 SUFFIXES: Final = (".log", ".checkpoint", ".index", ".timeindex", ".snapshot", ".txnindex")
 """Of the files that the tool knows."""
-# Smaller logs take less time than another process.
-_LEAST_SHARED_BYTES: Final = 64 << 20
-_PIECE_BYTES: Final = 8 << 20
-# Of two pieces.
-_LEAST_BORDERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,24 +124,19 @@ class LogDump:
     Args:
         filesystem: Reads the files; nothing is written.
         options: What to print.
-        complain: Takes a line for standard error at once.
-        shared_output: Writes to where all text goes: after all that is yielded before, unbuffered, and also from another
-            process. Then the lines of the batches of large logs are made by two processes and written by it. None: all text
-            is yielded.
+        report_error: Takes a line for standard error at once.
     """
 
     def __init__(
         self,
         filesystem: FileSystem,
         options: DumpOptions,
-        complain: Callable[[str], object],
-        shared_output: Callable[[bytes], object] | None = None,
+        report_error: Callable[[str], object],
     ) -> None:
         self.report = DumpReport()
         self._filesystem = filesystem
         self._options = options
-        self._complain = complain
-        self._shared_output = shared_output
+        self._report_error = report_error
 
     def file(self, path: str) -> Iterator[bytes]:
         """The text about one file.
@@ -171,7 +160,7 @@ class LogDump:
                 yield from self._snapshot(shown)
             case _:
                 self.report.has_unknown = True
-                self._complain(f"Ignoring unknown file {shown}")
+                self._report_error(f"Ignoring unknown file {shown}")
 
     def _log(self, path: str, name: str) -> Iterator[bytes]:
         yield _encoded(first_line(path, name))
@@ -186,9 +175,6 @@ class LogDump:
     def _batches(self, log_file: OpenFile, records: RecordLines | None) -> Iterator[bytes]:
         max_bytes = None if self._options.max_bytes == MAX_INT32 else self._options.max_bytes
         text = LogText(log_file, max_bytes, records)
-        if records is None:
-            # With records a second process gains nothing: it would copy their long text once more.
-            text.valid_bytes = self._write_in_turns(log_file, text)
         try:
             yield from text.pieces()
         finally:
@@ -201,30 +187,6 @@ class LogDump:
 
         return RecordLines(path, self._options.record_format)
 
-    def _write_in_turns(self, log_file: OpenFile, text: LogText) -> int:
-        """Write the text of a large log with another process; return where it ends."""
-        end_bytes = min(log_file.status.size_bytes, self._options.max_bytes)
-        write = self._shared_output
-        if write is None or end_bytes < _LEAST_SHARED_BYTES:
-            return 0
-        from storage_core.dump.two_processes import piece_borders, write_in_turns  # noqa: PLC0415
-
-        index = b""
-        # An index that cannot be read is no reason not to dump the log.
-        with contextlib.suppress(SegmentLogError, OSError):
-            index = read_whole(self._filesystem, f"{log_file.path.removesuffix('.log')}.index")
-        borders = piece_borders(index, _PIECE_BYTES, end_bytes)
-        if len(borders) < _LEAST_BORDERS:
-            return 0
-        # What is buffered so far would be written by both processes.
-        write(b"")
-        pieces = write_in_turns(text, borders, write)
-        self.report.has_damage |= any(piece.has_damage for piece in pieces)
-        last = pieces[-1]
-        if last.failure is not None:
-            raise last.failure
-        return last.end_bytes
-
     def _snapshot(self, path: str) -> Iterator[bytes]:
         from storage_core.checkpoint.partition_files import parse_producer_snapshot  # noqa: PLC0415  (likewise)
 
@@ -232,7 +194,7 @@ class LogDump:
             producers = parse_producer_snapshot(read_whole(self._filesystem, path), path)
         except CorruptSnapshotError as error:
             self.report.has_damage = True
-            self._complain(str(error))
+            self._report_error(str(error))
             return
         yield "".join(map(_producer_text, producers)).encode("ascii")
 

@@ -275,13 +275,10 @@ class LogText:
         log_file: The file.
         max_bytes: Of a longer file, only the batches within so many bytes; None for all.
         records: Prints the records; None if only batches are printed.
-        start_bytes: Where a batch begins; nothing before is printed.
     """
 
-    def __init__(
-        self, log_file: OpenFile, max_bytes: int | None, records: RecordsText | None, start_bytes: int = 0
-    ) -> None:
-        self.valid_bytes = start_bytes
+    def __init__(self, log_file: OpenFile, max_bytes: int | None, records: RecordsText | None) -> None:
+        self.valid_bytes = 0
         self.has_damage = False
         self._file = log_file
         self._path = log_file.path
@@ -293,12 +290,6 @@ class LogText:
         self._buffer = bytearray()
         self._shared: _Shared | None = None
         self._middle = self._time = self._codec = ""
-
-    def part(self, start_bytes: int, end_bytes: int) -> LogText:
-        """The text of a part of the log, in the same buffer: one is used at a time."""
-        part = LogText(self._file, end_bytes, self._records, start_bytes)
-        part._buffer = self._buffer = self._buffer or bytearray(self._window_bytes + _PADDING_BYTES)
-        return part
 
     def pieces(self) -> Iterator[bytes]:
         """The lines of the batches, window by window, and what is left at the end.

@@ -18,7 +18,7 @@ import pytest
 from storage_core.dump import dump_log
 from storage_core.errors import UnreadableError
 from storage_core.filesystem import FileSystem
-from tests.dump.dumped import CONTENT, dumped
+from tests.dump.dumped import dumped
 from tests.record.encoding import CONTROL, TRANSACTIONAL, ZSTD, Batch, Record, compress, sized, varint
 
 ROOT = Path(__file__).parent.parent.parent
@@ -337,23 +337,6 @@ def test_a_closed_pipe_ends_the_dump_silently(segmentlog_process, tmp_path):
     process.stdout.close()
     assert process.wait(60) == 0
     assert process.stderr.read() == b""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("flags", [[], ["--print-data-log"]])
-def test_a_large_log_is_dumped_as_a_small_one(tmp_path, flags):
-    batch = Batch((Record(0, 0, None, bytes(1 << 20)),))
-    size = len(batch.encode())
-    path = tmp_path / LOG
-    path.write_bytes(b"".join(batch.at(number).encode() for number in range(70)))
-    entries = [struct.pack(">ii", number, size * number) for number in range(1, 70)]
-    path.with_suffix(".index").write_bytes(b"".join(entries))
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    command = [sys.executable, "-m", "storage_core.cli", "dump", str(path), *flags]
-    with open(tmp_path / "output", "wb") as output:
-        subprocess.run(command, stdout=output, check=True, env={**environment, "PYTHONPATH": str(ROOT)})
-    options = CONTENT if flags else dump_log.DumpOptions()
-    assert (tmp_path / "output").read_bytes() == dumped(path, options).stdout
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,10 @@ class Dumped(NamedTuple):
     has_damage: bool = False
 
 
-def dumped(path: Path, options: DumpOptions = CONTENT, shared_output=None) -> Dumped:
+def dumped(path: Path, options: DumpOptions = CONTENT) -> Dumped:
     """Dump one file."""
     complaints: list[str] = []
-    dump = LogDump(FileSystem(), options, complaints.append, shared_output)
+    dump = LogDump(FileSystem(), options, complaints.append)
     pieces, failure = [], ""
     try:
         pieces.extend(dump.file(str(path)))

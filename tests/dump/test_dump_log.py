@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from pathlib import Path
 
@@ -10,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.dump import dump_log
 from storage_core.dump.dump_log import DumpOptions, RecordFormat
 from storage_core.dump.record_lines import RecordLines
-from storage_core.errors import CorruptError
-from storage_core.filesystem import FileSystem
 from tests.conformance.archives import case_names, unpack_case
 from tests.dump.dumped import CONTENT, INDEX_FLAGS, digests, dumped, expected_digests, options_of
 from tests.examples import examples
@@ -385,79 +381,3 @@ def test_any_bytes_are_dumped_or_refused(tmp_path_factory, data, options):
     found = dumped(path, options)
     assert found.stdout.startswith(b"Dumping ")
     assert found.failure or found.has_damage or not data
-
-
-class TestInTurns:
-    """Two processes make the text of a large log, which here is a small one in small pieces."""
-
-    @pytest.fixture(autouse=True)
-    def small_pieces(self, monkeypatch):
-        monkeypatch.setattr(dump_log, "_LEAST_SHARED_BYTES", 0)
-        monkeypatch.setattr(dump_log, "_PIECE_BYTES", 70)
-
-    @pytest.fixture
-    def folder(self, tmp_path) -> Path:
-        batches = [Batch((Record(0, number), Record(2, number)), 3 * number) for number in range(9)]
-        log_of(tmp_path, *batches)
-        size = len(batches[0].encode())
-        entries = [struct.pack(">ii", 3 * number + 2, size * number) for number in range(9)]
-        (tmp_path / "00000000000000000000.index").write_bytes(b"".join(entries))
-        return tmp_path
-
-    def in_turns(self, path: Path):
-        output = path.with_name("output")
-        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-        def write(text: bytes) -> None:
-            os.write(descriptor, text)
-
-        try:
-            dump = dump_log.LogDump(FileSystem(), DumpOptions(), print, write)
-            failure = ""
-            try:
-                for piece in dump.file(str(path)):
-                    write(piece)
-            except CorruptError as error:
-                failure = str(error)
-        finally:
-            os.close(descriptor)
-        text = output.read_bytes()
-        output.unlink()
-        return text, failure, list(dump.report.lines()), dump.report.has_damage
-
-    def test_they_write_all_but_the_last_piece(self, folder):
-        path = folder / "00000000000000000000.log"
-        written = []
-        dump = dump_log.LogDump(FileSystem(), DumpOptions(), print, written.append)
-        *_, last_piece = dump.file(str(path))
-        assert last_piece == dumped(path, DumpOptions()).stdout.splitlines(keepends=True)[-1]
-        # Those of the other process are not seen here.
-        assert [text.count(b"baseOffset") for text in written] == [0, 1, 1, 1, 1]
-
-    def test_a_piece_that_is_too_long_to_hold_is_not_shared(self, folder):
-        path = folder / "00000000000000000000.log"
-        entries = path.with_suffix(".index").read_bytes()
-        path.with_suffix(".index").write_bytes(entries[:40] + entries[56:])
-        dump = dump_log.LogDump(FileSystem(), DumpOptions(), print, lambda _: None)
-        *_, last_piece = dump.file(str(path))
-        assert last_piece.count(b"baseOffset") == 5
-        assert self.in_turns(path)[0] == dumped(path, DumpOptions()).stdout
-
-    @pytest.mark.parametrize("index", ["right", "missing", "wrong", "torn"])
-    @pytest.mark.parametrize("damage", [None, 0, 300, 410, 600])
-    def test_the_text_is_that_of_one_process(self, folder, index, damage):
-        path = folder / "00000000000000000000.log"
-        entries = path.with_suffix(".index")
-        match index:
-            case "missing":
-                entries.unlink()
-            case "wrong":
-                entries.write_bytes(struct.pack(">iiii", 1, 77, 2, 200))
-            case "torn":
-                entries.write_bytes(entries.read_bytes()[:-3])
-        if damage is not None:
-            data = bytearray(path.read_bytes())
-            data[damage : damage + 12] = bytes(12)
-            path.write_bytes(data)
-        alone = dumped(path, DumpOptions())
-        assert self.in_turns(path) == (alone.stdout, alone.failure, alone.stderr, alone.has_damage)
