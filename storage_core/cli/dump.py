@@ -58,7 +58,7 @@ def _class_option(name: str) -> Callable[[Callable[..., None]], Callable[..., No
 
 
 def _decoder_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """A flag for each decoder; ``decoder`` is the first that is given, in the order of the tool."""
+    """Add a flag for each decoder; ``decoder`` is the first that is given, in the order of the tool."""
 
     @functools.wraps(function)
     def with_decoder(**given: Any) -> None:
@@ -202,7 +202,7 @@ def _is_directory(filesystem: FileSystem, path: str) -> bool:
 
 
 def _files_in(filesystem: FileSystem, directories: list[str], options: dict[str, object]) -> Iterator[str]:
-    """The files of the partitions that are asked for, by name."""
+    """Find the files of the partitions that are asked for, by name."""
     from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.views.roots import find_roots, require_listed, selected_places  # noqa: PLC0415
 

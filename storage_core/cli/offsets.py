@@ -83,18 +83,18 @@ def command(
         raise OptionError(
             f"--reset-plan prints CSV of its own, found --output {output.format}. Leave it out."
         )
-    look = _Look(paths, groups, options, is_quiet=quiet)
-    rows = look.rows()
+    snapshot = _Snapshot(paths, groups, options, is_quiet=quiet)
+    rows = snapshot.rows()
     if reset_plan:
         _print_reset_plan(rows.select(_IN_A_PLAN).to_pylist(), has_group=len(groups) != 1)
     else:
         shown = rows.select(_SHOWN) if output.format == "table" else rows
         output.write_batches(shown.schema, shown.to_batches(), zone=zone_of(options))
-    for line in look.notes():
+    for line in snapshot.notes():
         click.echo(printable(f"segmentlog: {line}"), err=True)
 
 
-class _Look:
+class _Snapshot:
     """The offsets that are asked for.
 
     Attributes:
@@ -126,7 +126,7 @@ class _Look:
         self._owners: dict[str, int | None] = {}
 
     def rows(self) -> pa.Table:
-        """Their rows, with all columns of the view, by group, topic and partition."""
+        """Return their rows with all columns of the view, by group, topic and partition."""
         import pyarrow as pa  # noqa: PLC0415
 
         from storage_core.scan.resolve import report_no_match  # noqa: PLC0415
@@ -154,7 +154,7 @@ class _Look:
                 advance(_size_bytes(part))
 
     def notes(self) -> Iterator[str]:
-        """What is to say of groups of which nothing was found."""
+        """Yield a line about each group of which nothing was found."""
         from storage_core.views.group_offsets import OFFSETS_TOPIC, offsets_partition  # noqa: PLC0415
 
         present = {each.part.partition for each in self._parts if each.part.topic == OFFSETS_TOPIC}
@@ -191,7 +191,7 @@ def _size_bytes(part: GroupOffsetsTask) -> int:
 
 
 def _print_reset_plan(rows: Iterable[dict[str, Any]], *, has_group: bool) -> None:
-    """As the tool's own `--export` writes it: without the group if exactly one is named."""
+    """Print the plan as the tool's own `--export` writes it: without the group if exactly one is named."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     left_out: dict[str, set[str]] = {}
     noted: dict[str, list[str]] = {}

@@ -101,7 +101,7 @@ class Output:
 
 
 def console(*, is_error: bool = False) -> Console:
-    """A console of rich that prints data as it is: no markup, no highlighting, and lines as long as they are.
+    """Make a console of rich that prints data as it is: no markup, no highlighting, no folded lines.
 
     Tables are folded to the width of a terminal. In a file or a pipe, each row is one line.
     """
@@ -208,7 +208,7 @@ def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
 
 
 def new_table(columns: Iterable[str], *, left: Container[str] = ()) -> Table:
-    """A table without rows; all columns but some have their cells on the right side, as numbers."""
+    """Make a table without rows. Columns are right-aligned, as numbers, but for those in ``left``."""
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -231,7 +231,7 @@ def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], zone: dt.
 
 
 def shown(value: object) -> str:
-    """A value as a cell of a table for people; null is empty."""
+    """Write a value as a cell of a table for people; null is empty."""
     if value is None:
         return ""
     if isinstance(value, str):

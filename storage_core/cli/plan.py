@@ -102,5 +102,5 @@ def _piece_row(partition: PartitionExplanation, span: SpanExplanation) -> tuple[
 
 
 def _range(start: int | None, end: int | None) -> str:
-    """A range whose end is exclusive; a side that damage hides is a question mark."""
+    """Write a range whose end is exclusive; a side that damage hides is a question mark."""
     return " to ".join("?" if each is None else str(each) for each in (start, end))

@@ -81,7 +81,11 @@ def command(
 
 
 def _bytes_to_read(filesystem: FileSystem, options: ReadOptions) -> int | None:
-    """For a progress that somebody sees; what cannot be read is a finding later on."""
+    """Return how many bytes will be read, for the progress bar.
+
+    Returns:
+        None if nobody sees it, or a file cannot be read: that is a finding later on.
+    """
     from storage_core.check.verify import plan_verification  # noqa: PLC0415
     from storage_core.errors import SegmentLogError  # noqa: PLC0415
 

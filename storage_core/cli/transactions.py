@@ -163,7 +163,7 @@ class _Query:
     oldest_ms: int = -1
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Their rows, with all columns of the view."""
+        """Yield the selected transactions with all columns of the view."""
         batches = map(self._chosen, self._rows())
         if self.longest is None:
             yield from batches
@@ -178,7 +178,7 @@ class _Query:
             yield from longest.to_batches()
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
-        """All transactions that meet the condition, or no closed one if none is asked for."""
+        """Yield the transactions that meet the condition; only open ones if no others are asked for."""
         from storage_core.filesystem import FileSystem  # noqa: PLC0415
         from storage_core.views.transactions import TRANSACTIONS_VIEW, plan_transactions  # noqa: PLC0415
         from storage_core.views.view import ViewTask, check_condition, read_view_task  # noqa: PLC0415
@@ -212,7 +212,7 @@ class _Query:
 
 
 def _lengths_ms(rows: pa.RecordBatch | pa.Table) -> pa.Array:
-    """How long each transaction took, or is open."""
+    """Return how long each transaction took, or has been open, in milliseconds."""
     import pyarrow.compute as pc  # noqa: PLC0415
 
     return pc.coalesce(rows.column("ageMs"), rows.column("durationMs"))
@@ -256,7 +256,7 @@ _SHOWN: Final = ("partition", "producer", "state", "offsets", "started", "lasted
 def _table_rows(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, commands: list[str], zone: dt.tzinfo
 ) -> Iterator[pa.RecordBatch]:
-    """Rows for people; and, added to a list, the commands that abort those that are open."""
+    """Make rows for people, and add to ``commands`` what aborts the open transactions."""
     import pyarrow as pa  # noqa: PLC0415
 
     for batch in batches:
@@ -278,7 +278,7 @@ def _table_rows(
 
 
 def _offsets(row: dict[str, Any]) -> str:
-    """From the first record to the marker: ``10-15``, ``10-`` while it is open, ``15`` if there is only the marker."""
+    """Write the offsets of a transaction: ``10-15``, ``10-`` while it is open, ``15`` if there is only the marker."""
     first, marker = row["firstOffset"], row["markerOffset"]
     if first is None:
         return str(marker)
@@ -290,7 +290,7 @@ def _to_the_minute(time: str | None) -> str | None:
 
 
 def duration(length_ms: int) -> str:
-    """A length of time in its two largest units: ``3 d 4 h``, ``12 s 500 ms``."""
+    """Write a length of time in its two largest units: ``3 d 4 h``, ``12 s 500 ms``."""
     sign, rest_ms = ("-", -length_ms) if length_ms < 0 else ("", length_ms)
     for (unit_ms, unit), (next_ms, next_unit) in pairwise((*_UNITS, (1, "ms"))):
         if rest_ms >= unit_ms:

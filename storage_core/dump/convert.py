@@ -165,7 +165,7 @@ def _write(
 
 
 def _log_directories(filesystem: FileSystem, plan: ScanPlan, options: ReadOptions) -> list[str]:
-    """The paths that are read, and the log directories in which they are."""
+    """Return the paths that are read, and the log directories that contain them."""
     resolution = plan.resolution
     directories = [each.log.directory for each in resolution.partitions]
     roots = {each.root.path for each in (*directories, *resolution.not_asked_for, *resolution.ruled_out)}
@@ -186,7 +186,7 @@ def _partition_files(plan: ScanPlan) -> Iterator[str]:
 
 
 def _needed_schema(options: ReadOptions) -> pa.Schema:
-    """All columns that are wanted, and those that tell topic and day."""
+    """Return the wanted columns, and those that tell topic and day."""
     wanted = read_schema(options)
     needed = [record_schema().field(name) for name in ("topic", "timestamp") if name not in wanted.names]
     return pa.schema([*wanted, *needed])
@@ -450,7 +450,7 @@ class _DatasetWriter:
 
 
 def _by_topic_and_day(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Divide rows. They are of one partition, as a read gives them."""
+    """Divide the rows of one partition by day."""
     topic: str = batch["topic"][0].as_py()
     days = _days(batch["timestamp"])
     if days.min() == days.max():
@@ -467,7 +467,7 @@ def _by_topic_and_day(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.Reco
 
 
 def _days(timestamps: pa.Array) -> npt.NDArray[np.int64]:
-    """The day since 1970 of each timestamp; `_NO_DAY` of those that are none, or of no date."""
+    """Return the day since 1970 of each timestamp; `_NO_DAY` where it is missing or no date."""
     timestamps_us = timestamps.cast(pa.int64()).fill_null(_NO_TIMESTAMP_US).to_numpy()
     days: npt.NDArray[np.int64] = timestamps_us // _DAY_US
     is_date = (timestamps_us != _NO_TIMESTAMP_US) & (days >= _FIRST_DAY) & (days <= _LAST_DAY)

@@ -93,7 +93,7 @@ class DumpReport:
     has_unknown: bool = False
 
     def lines(self) -> Iterator[str]:
-        """The lines that the tool prints after all files."""
+        """Yield the lines that the tool prints after all files."""
         for path, pairs in self.offset_mismatches.items():
             yield f"Mismatches in :{path}"
             # The tool puts each pair before the others.
@@ -139,7 +139,7 @@ class LogDump:
         self._report_error = report_error
 
     def file(self, path: str) -> Iterator[bytes]:
-        """The text about one file.
+        """Dump one file.
 
         Raises:
             CorruptError: The tool fails here. All that it prints before was yielded.
@@ -200,7 +200,7 @@ class LogDump:
 
 
 def java_path(path: str) -> str:
-    """A path as ``java.io.File`` has it: without doubled slashes and without one at the end."""
+    """Normalize a path as ``java.io.File`` does: no doubled slashes, and none at the end."""
     return re.sub("//+", "/", path).rstrip("/") or path[:1]
 
 

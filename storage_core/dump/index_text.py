@@ -74,7 +74,7 @@ class IndexText:
         self._report = report
 
     def text_of(self, path: str, suffix: str) -> Iterator[bytes]:
-        """The text about an index.
+        """Dump an index.
 
         Raises:
             CorruptError: The tool fails here. All that it prints before was yielded.
@@ -157,7 +157,7 @@ class IndexText:
     def _named_batch(
         self, path: str, entry: _Entry, offset_entries: list[_Entry], log_file: OpenFile
     ) -> FoundBatch | None:
-        """The first batch that ends at or after an entry's offset."""
+        """Find the first batch that ends at or after an entry's offset."""
         start_bytes = self._position(path, _look_up(offset_entries, entry.offset), log_file)
         batches = find_batches(log_file, start_bytes, log_file.status.size_bytes)
         return next((found for found in batches if found.last_offset >= entry.offset), None)
@@ -193,7 +193,7 @@ class IndexText:
         self._report.has_damage = True
 
     def _check(self, path: str, is_ordered: bool, entry_bytes: int) -> None:
-        """As the sanity check of a broker's start."""
+        """Check an index as a broker does when it starts."""
         if not is_ordered:
             raise _index_fails(path, "its last entry is below the first, or below the segment's base offset")
         status = self._filesystem.status(path)
@@ -242,7 +242,7 @@ def _index_fails(path: str, problem: str) -> CorruptIndexError:
 
 
 def _look_up(entries: list[_Entry], offset: int) -> int:
-    """The position to search an offset from, as ``AbstractIndex.largestLowerBoundSlotFor`` finds it in any order."""
+    """Return where to search an offset from, as ``AbstractIndex.largestLowerBoundSlotFor`` does even in unsorted entries."""
     if not entries:
         return 0
     low, high = 0, len(entries) - 1
@@ -266,7 +266,7 @@ def _look_up(entries: list[_Entry], offset: int) -> int:
 
 
 def _up_to_zeros(entries: list[_Entry], base_offset: int) -> list[_Entry]:
-    """The entries before the zeros that follow them after a crash."""
+    """Drop the zeros that follow the entries after a crash."""
     for number, entry in enumerate(entries):
         if number > 0 and entry.offset == base_offset:
             return entries[:number]
@@ -317,7 +317,7 @@ class _LargestTimestamps:
                 done += len(section.starts)
 
     def of(self, found: FoundBatch) -> int:
-        """The largest timestamp of a batch's records, -1 without any.
+        """Return the largest timestamp of a batch's records in milliseconds; -1 if it has none.
 
         Raises:
             CorruptRecordError: Kafka's iterator fails.

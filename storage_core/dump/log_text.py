@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def _load_crc32c() -> Callable[[memoryview], int]:
-    """The function of the package ``crc32c``, from its extension module.
+    """Load the function of the package ``crc32c`` from its extension module.
 
     The package itself looks up its version, for which it reads the metadata of what is installed. That takes as long as
     all else that a dump of a small file imports.
@@ -101,21 +101,21 @@ def java_long(value: int) -> int:
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """A later sequence number, as ``DefaultRecordBatch.incrementSequence``: after the largest comes 0."""
+    """Add to a sequence number, as ``DefaultRecordBatch.incrementSequence`` does: the largest is followed by 0."""
     if sequence > java_int(MAX_INT32 - increment):
         return java_int(increment - (MAX_INT32 - sequence) - 1)
     return java_int(sequence + increment)
 
 
 def decrement_sequence(sequence: int, decrement: int) -> int:
-    """An earlier sequence number, as ``DefaultRecordBatch.decrementSequence``: before 0 comes the largest."""
+    """Subtract from a sequence number, as ``DefaultRecordBatch.decrementSequence`` does: the largest comes before 0."""
     if sequence < decrement:
         return java_int(MAX_INT32 - java_int(decrement - sequence) + 1)
     return java_int(sequence - decrement)
 
 
 def tool_fails(found: str, path: str, position_bytes: int) -> CorruptRecordError:
-    """The error where Kafka's tool ends with an exception."""
+    """Make the error for a place where Kafka's tool ends with an exception."""
     return CorruptRecordError(
         f"{found}: kafka-dump-log.sh ends here, too. `segmentlog verify` checks what follows.",
         path=path,
@@ -146,12 +146,12 @@ def read_whole(filesystem: FileSystem, path: str) -> bytes:
 
 
 def absolute_path(path: str) -> str:
-    """A path as the tool reports it, made absolute and nothing else."""
+    """Make a path absolute, as the tool reports it, and nothing else."""
     return os.path.join(os.getcwd(), path)
 
 
 def first_line(path: str, name: str) -> str:
-    """The line before the batches: what a log file's, or a snapshot's, name says.
+    """Return the line before the batches, which tells what the name of a log file or a snapshot says.
 
     Raises:
         OptionError: It says no offset.
@@ -168,7 +168,7 @@ def first_line(path: str, name: str) -> str:
 
 
 def base_offset_of_name(path: str) -> int:
-    """The offset with which a file's name begins.
+    """Return the offset with which a file's name begins.
 
     Raises:
         OptionError: It begins with none.
@@ -193,7 +193,7 @@ class FoundBatch(NamedTuple):
 
 
 def find_batches(log_file: OpenFile, position_bytes: int, end_bytes: int) -> Iterator[FoundBatch]:
-    """The batches from a position on, as ``FileLogInputStream`` finds them.
+    """Find the batches from a position on, as ``FileLogInputStream`` does.
 
     Raises:
         CorruptRecordError: Kafka's class fails here.
@@ -220,7 +220,7 @@ def find_batches(log_file: OpenFile, position_bytes: int, end_bytes: int) -> Ite
 
 
 def too_short(length: int, path: str, position_bytes: int) -> CorruptRecordError:
-    """The error about a length that no format has."""
+    """Make the error for a length that no format has."""
     return tool_fails(
         f"Found a record size of {length}, below {MIN_LENGTH}, where a batch should begin",
         path,
@@ -257,7 +257,7 @@ class RecordsText(Protocol):
     """Adds the records to the lines of their batches."""
 
     def text_of(self, batches: Batches) -> Iterator[bytes]:
-        """The text of batches with their records.
+        """Yield the text of batches with their records.
 
         Raises:
             CorruptError: Kafka's tool fails here.
@@ -292,7 +292,7 @@ class LogText:
         self._middle = self._time = self._codec = ""
 
     def pieces(self) -> Iterator[bytes]:
-        """The lines of the batches, window by window, and what is left at the end.
+        """Yield the lines of the batches, window by window, and a line about bytes left at the end.
 
         Raises:
             CorruptError: Kafka's tool fails here. All that it prints before was yielded.
@@ -438,7 +438,7 @@ class LogText:
         self._shared = shared if is_shared else None
 
     def _add_message(self, message: memoryview, batches: Batches) -> None:
-        """A message of format v0 or v1."""
+        """Add the line of a message of format v0 or v1."""
         position_bytes = batches.position_bytes + batches.starts[-1]
         offset, _, crc, magic, attributes, timestamp_ms = MESSAGE.unpack_from(message, 0)
         beginning = f"offset: {offset}"
@@ -456,7 +456,7 @@ class LogText:
         )
 
     def _add_unusual(self, batch: memoryview, batches: Batches) -> None:
-        """A batch of format v2 that is too short for its header, or otherwise odd, or of a later format."""
+        """Add the line of an odd batch: too short for its header, with an unknown codec, or of a later format."""
         position_bytes = batches.position_bytes + batches.starts[-1]
         header = bytes(batch[:HEADER_SIZE_BYTES])
         if len(header) < HEADER_SIZE_BYTES:

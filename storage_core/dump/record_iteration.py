@@ -87,7 +87,7 @@ class IteratedRecord(NamedTuple):
 
 
 def header_of(batch: memoryview, position_bytes: int, path: str) -> BatchHeader:
-    """The header of a whole batch. Of a magic that Kafka does not know, it is that of format v2.
+    """Parse the header of a whole batch. A magic above 2 is read as format v2.
 
     Raises:
         CorruptRecordError: It has fewer bytes than a header.
@@ -103,7 +103,7 @@ def header_of(batch: memoryview, position_bytes: int, path: str) -> BatchHeader:
 
 
 def _message_header(batch: memoryview, position_bytes: int, path: str) -> BatchHeader:
-    """The header of a message, even of one that is too short for its format: Kafka may not look at what it lacks."""
+    """Parse the header of a message, even of one that is too short: Kafka may not look at what it lacks."""
     head = bytearray(batch[:MESSAGE_SIZE_BYTES])
     length = max(len(batch) - LOG_OVERHEAD_BYTES, MIN_LENGTH_BY_MAGIC[head[MAGIC_POSITION]])
     head[LENGTH_POSITION:LOG_OVERHEAD_BYTES] = length.to_bytes(LENGTH_BYTES, "big")
@@ -114,7 +114,7 @@ def _message_header(batch: memoryview, position_bytes: int, path: str) -> BatchH
 def iterate_records(
     batch: memoryview, header: BatchHeader, *, path: str, limit_bytes: int, has_fields: bool = True
 ) -> Iterator[IteratedRecord]:
-    """The records of one whole batch of any format.
+    """Iterate over the records of one whole batch of any format.
 
     Args:
         batch: All of its bytes.
@@ -285,7 +285,7 @@ def _inner_messages(batch: memoryview, header: BatchHeader, path: str, limit_byt
 def _decompressed(
     batch: memoryview, header: BatchHeader, start: int, path: str, limit_bytes: int
 ) -> memoryview:
-    """The records of a batch, which begin at ``start``; a codec is as lenient as Kafka's."""
+    """Decompress the records of a batch, which begin at ``start``, as leniently as Kafka does."""
     copied = bytearray(batch)
     if header.magic > MAGIC_V2:
         header = dataclasses.replace(header, magic=MAGIC_V2)

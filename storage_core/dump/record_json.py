@@ -39,7 +39,7 @@ _VALID: Final = "isvalid: true\n"
 
 
 def _bytes_value(value: bytes | None, bytes_format: BytesFormat) -> object:
-    """A key or a value as JSON holds it."""
+    """Convert a key or value to what JSON holds."""
     if value is None:
         return None
     if bytes_format == "hex":
@@ -77,7 +77,7 @@ class RecordObjects:
         self._is_ascii = is_ascii
 
     def text_of(self, batches: Batches) -> Iterator[bytes]:
-        """The lines of the records of some batches.
+        """Yield the lines of the records of some batches.
 
         Raises:
             CorruptError: A batch cannot be read.
@@ -167,7 +167,7 @@ READ_COLUMNS: Final = (
 def read_objects(
     batch: pa.RecordBatch, bytes_format: BytesFormat, decoder: Decoder | None
 ) -> Iterator[dict[str, object]]:
-    """The rows of a read as objects."""
+    """Convert the rows of a read to objects."""
     # Python's objects take many times the bytes of the columns.
     row_count = max(1, batch.num_rows * _CONVERTED_BYTES // max(batch.nbytes, 1))
     rows = (
@@ -210,7 +210,7 @@ def read_objects(
 
 
 def json_line(value: object, *, is_ascii: bool) -> bytes:
-    """One object as a line."""
+    """Encode an object as one line."""
     return f"{json.dumps(value, ensure_ascii=is_ascii)}\n".encode(errors="replace")
 
 
@@ -235,7 +235,7 @@ def _control_type(key: bytes | None) -> str:
 
 
 def _decoded(text: str | None) -> object:
-    """A decoder's text, which is JSON unless it says what is wrong."""
+    """Parse a decoder's text, which is JSON unless it says what is wrong."""
     if text is None:
         return None
     try:

@@ -89,7 +89,7 @@ class RecordLines:
         self._maker = SectionMaker(MAX_BATCH_BYTES, wanted)
 
     def text_of(self, batches: Batches) -> Iterator[bytes]:
-        """The text of batches with their records.
+        """Yield the text of batches with their records.
 
         Raises:
             CorruptError: Kafka's tool fails here.
@@ -122,7 +122,7 @@ class RecordLines:
         yield batches.tail.encode("ascii")
 
     def _columnar(self, batches: Batches) -> Iterator[tuple[int, _Int64Array, Iterator[bytes | memoryview]]]:
-        """The batches that are printed by column, in order: their number, and the offsets and lines of their records."""
+        """Yield the batches that are printed by column: their numbers, and the offsets and lines of their records."""
         numbers, window = self._usual(batches)
         done = 0
         # What cannot be decompressed is met again when Kafka's iterator comes to it.
@@ -135,7 +135,7 @@ class RecordLines:
                     yield from self._by_batch(section, decode_by_column(section, self._wanted), here)
 
     def _usual(self, batches: Batches) -> tuple[_Int64Array, BatchWindow]:
-        """The numbers of the batches of format v2 that hold data, and a window of just these."""
+        """Return the numbers of the batches of format v2 that hold data, and a window of just these."""
         is_wanted = self._decoder is None
         numbers = np.array(
             [number for number in range(len(batches.lines)) if is_wanted and number not in batches.unusual],
@@ -160,7 +160,7 @@ class RecordLines:
     def _by_batch(
         self, section: RecordSection, columns: RecordColumns, numbers: _Int64Array
     ) -> Iterator[tuple[int, _Int64Array, Iterator[bytes | memoryview]]]:
-        rows = _Rows(self._format, section, columns)
+        rows = _SectionText(self._format, section, columns)
         ends = np.cumsum(columns.row_counts)
         for number, first, end in zip(
             numbers.tolist(), (ends - columns.row_counts).tolist(), ends.tolist(), strict=True
@@ -168,7 +168,7 @@ class RecordLines:
             yield number, columns.offsets[first:end], rows.lines(first, end)
 
     def _iterated(self, batches: Batches, number: int) -> Iterator[bytes]:
-        """A batch and its records, one by one."""
+        """Yield the lines of a batch and its records, one record at a time."""
         yield batches.lines[number].encode("ascii")
         start = batches.starts[number]
         batch = memoryview(batches.buffer)[start : batches.ends[number]]
@@ -181,7 +181,7 @@ class RecordLines:
             yield from self._line(record, header)
 
     def _line(self, record: IteratedRecord, header: BatchHeader) -> Iterator[bytes]:
-        """The parts of a record's line, in the order in which Kafka's tool prints them."""
+        """Yield the parts of a record's line, in the order in which Kafka's tool prints them."""
         prefix = _INDENT.decode()
         is_control = header.magic >= MAGIC_V2 and header.is_control
         if self._format.has_metadata:
@@ -254,7 +254,7 @@ def _metadata_text(record: IteratedRecord, header: BatchHeader) -> str:
     return f"{text} sequence: {record.sequence} headerKeys: [{keys}]"
 
 
-class _Rows:
+class _SectionText:
     """The lines of the records of a section."""
 
     def __init__(self, record_format: RecordFormat, section: RecordSection, columns: RecordColumns) -> None:
@@ -268,7 +268,7 @@ class _Rows:
         self._is_text = True
 
     def lines(self, first: int, end: int) -> Iterator[bytes | memoryview]:
-        """The lines of consecutive rows, which follow those asked for before."""
+        """Yield the lines of consecutive rows, which follow those of the last call."""
         while first < end:
             held_end = self._first + len(self._borders) - 1
             if first >= held_end:
@@ -355,7 +355,7 @@ def _sliced(column: Slices, rows: slice) -> Slices:
 
 
 def _numbers(column: npt.NDArray[Any]) -> _Part:
-    """Numbers as text; a column of one number as that."""
+    """Convert numbers to text; a column of equal numbers to one text."""
     first = int(column[0])
     if (column == first).all():
         return b"%d" % first
@@ -363,12 +363,12 @@ def _numbers(column: npt.NDArray[Any]) -> _Part:
 
 
 def _arrow(column: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """A column as an Arrow array. `pyarrow.array` would import pandas, if it is installed: as long as all the rest."""
+    """Wrap a column as an Arrow array. `pyarrow.array` would import pandas, which takes as long as all the rest."""
     return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(np.ascontiguousarray(column))])
 
 
 def _prefixed(prefix: bytes, column: pa.BinaryArray) -> pa.BinaryArray:
-    """The values of a column after a prefix; nothing for null."""
+    """Put a prefix before the values of a column; null becomes empty."""
     joined = pc.binary_join_element_wise(_scalar(prefix), column, _scalar(b""))
     return joined.fill_null(_scalar(b"")) if joined.null_count else joined
 
@@ -381,7 +381,7 @@ def _header_keys(buffer: npt.NDArray[np.uint8], headers: RecordHeaders, rows: sl
 
 
 def _scalar(part: bytes) -> pa.Scalar:
-    """A constant, made without `pyarrow.scalar`, which imports pandas, too."""
+    """Make a constant without `pyarrow.scalar`, which imports pandas, too."""
     borders = np.array([0, len(part)], np.int32)
     return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(borders), pa.py_buffer(part)])[0]
 

@@ -57,7 +57,7 @@ class RecordText(Protocol):
         """The columns of a read that it needs."""
 
     def render(self, batch: pa.RecordBatch) -> memoryview:
-        """The text of all rows of a batch that has these columns."""
+        """Write all rows of a batch that has these columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class DelimitedText:
         return tuple(sorted(needed)) or ("offset",)
 
     def render(self, batch: pa.RecordBatch) -> memoryview:
-        """The text of all rows of a batch that has these columns."""
+        """Write all rows of a batch that has these columns."""
         return _joined([self._column(part, batch) for part in self.parts], batch.num_rows)
 
     def _column(self, part: bytes | str, batch: pa.RecordBatch) -> pa.Array | pa.Scalar:
@@ -130,7 +130,7 @@ def delimited_text(text: str, *, null: bytes = b"", is_for_terminal: bool = Fals
 
 
 def literal_text(text: str) -> str:
-    """A format that gives a text, whose escapes count, but no tokens."""
+    """Make a format of a text in which escapes count, but no tokens."""
     return text.replace("%", "%%")
 
 
@@ -174,7 +174,7 @@ class JsonLines:
         return ("headers", "key", "offset", "partition", "timestamp", "timestampType", "topic", "value")
 
     def render(self, batch: pa.RecordBatch) -> memoryview:
-        """The text of all rows of a batch that has these columns."""
+        """Write all rows of a batch that has these columns."""
         parts: list[pa.Array | pa.Scalar] = [
             _literal('{"topic":"'),
             _bytes(batch["topic"]),
@@ -216,7 +216,7 @@ def _timestamp_fields(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _json_column(column: pa.Array, *, is_for_terminal: bool) -> pa.Array:
-    """A column of bytes as JSON texts: strings, ``null``, or objects for bytes that are no UTF-8."""
+    """Convert a column of bytes to JSON: strings, ``null``, or objects for bytes that are not UTF-8."""
     encode = _json_for_terminal if is_for_terminal else _json_of
     try:
         column.cast(pa.large_string())
@@ -250,7 +250,7 @@ def _with_common_escapes(column: pa.Array, offsets: npt.NDArray[np.int64], data:
 
 
 def _is_uncommon(data: bytes, bytes_: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Where a control begins that has no escape of its own in `_COMMON_ESCAPES`."""
+    """Mark where a control character begins that `_COMMON_ESCAPES` lacks."""
     if not data:
         return np.zeros(0, np.bool_)
     found: npt.NDArray[np.bool_] = np.zeros(len(data), np.bool_)
@@ -265,7 +265,7 @@ def _is_uncommon(data: bytes, bytes_: npt.NDArray[np.uint8]) -> npt.NDArray[np.b
 
 
 def _content(column: pa.Array) -> tuple[npt.NDArray[np.int64], bytes]:
-    """Where each row begins and ends in the bytes of all rows, and these bytes."""
+    """Return the borders of the rows in the bytes of all rows, and these bytes."""
     _, offsets, data = column.buffers()
     if not len(column):
         return np.zeros(1, np.int64), b""
@@ -296,14 +296,14 @@ def _escape_where(text: str, is_escaped: Callable[[str], bool]) -> str:
 
 
 def _headers_text(headers: pa.ListArray) -> pa.Array:
-    """Per row: ``name=value,name=value``."""
+    """Write the headers of each row as ``name=value,name=value``."""
     pairs = headers.flatten()
     values = _bytes(pairs.field("value")).fill_null(_NULL)
     return _joined_per_row(headers, [_bytes(pairs.field("key")), _literal("="), values])
 
 
 def _joined_per_row(lists: pa.ListArray, parts: list[pa.Array | pa.Scalar]) -> pa.Array:
-    """Of the items of lists: their parts joined, and those of a row joined with commas. Without items, empty."""
+    """Join each item's parts, then each row's items with commas."""
     items = pc.binary_join_element_wise(*parts, _literal(""))
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
@@ -311,7 +311,7 @@ def _joined_per_row(lists: pa.ListArray, parts: list[pa.Array | pa.Scalar]) -> p
 
 
 def _joined(parts: list[pa.Array | pa.Scalar], count: int) -> memoryview:
-    """The parts of all rows as one text."""
+    """Join the parts of all rows into one text."""
     if not any(isinstance(part, pa.Array) for part in parts):
         return memoryview(b"".join(part.as_py() for part in parts) * count)
     rows = pc.binary_join_element_wise(*parts, _literal(""))
@@ -322,7 +322,7 @@ def _joined(parts: list[pa.Array | pa.Scalar], count: int) -> memoryview:
 
 
 def _for_terminal(column: pa.Array) -> pa.Array:
-    """A column of bytes without control characters and what is no UTF-8, which become escapes."""
+    """Escape the control characters of a column of bytes, and what is not UTF-8."""
     if not _matches(column, r"[^\x20-\x7e]"):
         return column
     return _each(column, _printable)
@@ -367,7 +367,7 @@ def _binary_lengths(column: pa.Array) -> pa.Array:
 
 
 def _timestamps_ms(column: pa.Array) -> pa.Array:
-    """Milliseconds; -1, as in Kafka, without one."""
+    """Convert timestamps to milliseconds; null becomes -1, as in Kafka."""
     return pc.divide(column.cast(pa.int64()), _US_PER_MS).fill_null(-1)
 
 

@@ -96,7 +96,7 @@ _RecordTypes: TypeAlias = Mapping[int, tuple["Message", "Message"]]
 
 
 def _record_types(messages: Mapping[str, Message]) -> _RecordTypes:
-    """The messages of keys and values by the type of the record."""
+    """Pair the messages of keys and values by the type of the record."""
     keys = [message for name, message in messages.items() if name.endswith("Key")]
     return {
         key.type_id: (key, messages[key.name.removesuffix("Key") + "Value"])
@@ -145,7 +145,7 @@ def read_metadata_record(value: bytes) -> tuple[str, MessageData]:
 
 
 def _read_coordinator_record(types: _RecordTypes, key: bytes, value: bytes | None) -> CoordinatorRecord:
-    """As Kafka's ``CoordinatorRecordSerde.deserialize``."""
+    """Read a record as Kafka's ``CoordinatorRecordSerde.deserialize`` does."""
     type_id, key_data = _read_key(types, key)
     name = types[type_id][0].name.removesuffix("Key")
     if value is None:
@@ -219,7 +219,7 @@ class _CoordinatorTexts:
 
 
 def _unpacked(group: MessageData) -> MessageData:
-    """A classic group, with what its members say in the consumer protocol instead of the bytes of it."""
+    """Replace the bytes of the consumer protocol in a classic group by what they say."""
     if group["protocolType"] != "consumer":
         return group
     return {**group, "members": [_unpacked_member(member) for member in group["members"]]}
@@ -234,7 +234,7 @@ def _unpacked_member(member: MessageData) -> MessageData:
 
 
 def consumer_protocol(name: str, data: bytes) -> MessageData | bytes:
-    """A member's subscription or assignment; the bytes themselves if they are no such message."""
+    """Read a member's subscription or assignment. Bytes that are no such message are returned as they are."""
     try:
         return read_message(CONSUMER_PROTOCOL[name], read_int16(data), data, 2)[0]
     except CorruptRecordError:
@@ -242,7 +242,7 @@ def consumer_protocol(name: str, data: bytes) -> MessageData | bytes:
 
 
 def _metadata_texts(_key: bytes | None, value: bytes | None, offset: int) -> tuple[None, str]:
-    """As ``DumpLogSegments.ClusterMetadataLogMessageParser``."""
+    """Make texts as ``DumpLogSegments.ClusterMetadataLogMessageParser`` does."""
     try:
         message, version, data = _read_framed(_METADATA_TYPES, b"" if value is None else value)
     except CorruptRecordError as error:
@@ -255,7 +255,7 @@ def _constant_name(name: str) -> str:
 
 
 def _read_framed(types: Mapping[int | None, Message], value: bytes) -> tuple[Message, int, MessageData]:
-    """As Kafka's ``AbstractApiMessageSerde.read``."""
+    """Read a framed message as Kafka's ``AbstractApiMessageSerde.read`` does."""
     frame_version, position = _framing(value, 0, "frame version")
     if frame_version == 0:
         raise CorruptRecordError(
@@ -294,7 +294,7 @@ def _framing(value: bytes, position: int, what: str) -> tuple[int, int]:
 
 
 def _remote_log_texts(_key: bytes | None, value: bytes | None, offset: int) -> tuple[None, str]:
-    """As ``DumpLogSegments.RemoteMetadataLogMessageParser``."""
+    """Make texts as ``DumpLogSegments.RemoteMetadataLogMessageParser`` does."""
     if value is None:
         reason = (
             'Cannot invoke "java.nio.ByteBuffer.remaining()" because the return value of '
@@ -401,7 +401,7 @@ def _is_transaction_index_empty(data: MessageData) -> str:
 
 
 def control_record_text(type_id: int, value: bytes) -> str | None:
-    """The text of a control record of the metadata log, such as ``SnapshotHeader {"version":0,…}``.
+    """Return the text of a control record of the metadata log, such as ``SnapshotHeader {"version":0,…}``.
 
     Returns:
         None for a type whose value the tool does not print.

@@ -65,7 +65,7 @@ class Field:
     fields: tuple[Field, ...] = ()
 
     def is_in(self, version: int) -> bool:
-        """Whether a version of the message has the field; a version that Kafka does not know is as the newest."""
+        """Return True if a version of the message has the field. An unknown version counts as the newest."""
         return version >= self.first_version and (self.last_version is None or version <= self.last_version)
 
 
@@ -86,7 +86,7 @@ class Message:
     fields: tuple[Field, ...]
 
     def is_flexible(self, version: int) -> bool:
-        """Whether a version has compact lengths and tagged fields."""
+        """Return True if a version has compact lengths and tagged fields."""
         return self.first_flexible_version is not None and version >= self.first_flexible_version
 
 
@@ -100,7 +100,7 @@ class _Cursor:
         self.position = position
 
     def take(self, size_bytes: int) -> bytes:
-        """The next bytes (Kafka's ``Readable.readArray``)."""
+        """Read the next bytes (Kafka's ``Readable.readArray``)."""
         remaining = len(self.data) - self.position
         if size_bytes > remaining:
             raise CorruptRecordError(
@@ -114,7 +114,7 @@ class _Cursor:
         return self.data[start : self.position]
 
     def unsigned_varint(self) -> int:
-        """An int of Java's, also a negative one (Kafka's ``ByteUtils.readUnsignedVarint``)."""
+        """Read a Java int, which may be negative (Kafka's ``ByteUtils.readUnsignedVarint``)."""
         value = 0
         for shift in (0, 7, 14, 21, 28):
             if self.position >= len(self.data):
@@ -180,7 +180,7 @@ def _compact_length(cursor: _Cursor) -> int:
 
 
 def _value_reader(field: Field, name: str, message: Message, version: int) -> _Read:
-    """What reads one value of a field's kind; ``name`` is what errors call it."""
+    """Make a reader for one value of a field's kind; ``name`` is what errors call it."""
     if field.kind in _PRIMITIVES:
         return _PRIMITIVES[field.kind]
     if field.kind == "string":
@@ -331,7 +331,7 @@ def read_message(message: Message, version: int, data: bytes, position: int = 0)
 
 
 def read_int16(data: bytes, position: int = 0) -> int:
-    """The version or type before a message.
+    """Read the version or type before a message.
 
     Raises:
         CorruptRecordError: There are fewer than two bytes.
@@ -341,7 +341,7 @@ def read_int16(data: bytes, position: int = 0) -> int:
 
 
 def read_unsigned_varint(data: bytes, position: int) -> tuple[int, int]:
-    """An unsigned varint, as Java's int, and the position after it.
+    """Read an unsigned varint as Java's int; return it and the position after it.
 
     Raises:
         CorruptRecordError: The bytes end in it, or it is too long.
@@ -351,12 +351,12 @@ def read_unsigned_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def java_text(data: bytes) -> str:
-    """Bytes as the text that Java makes of them: what is no UTF-8 becomes replacement characters."""
+    """Decode bytes as Java does: what is not UTF-8 becomes replacement characters."""
     return (_SURROGATE.sub(_REPLACEMENT, data) if b"\xed" in data else data).decode(errors="replace")
 
 
 def json_text(value: object) -> str:
-    """A message, or a value of one, as the JSON that Kafka's tools print."""
+    """Write a message, or a value of one, as the JSON that Kafka's tools print."""
     return _JSON_TEXTS[type(value)](value)
 
 
@@ -383,7 +383,7 @@ def _upper_case(escape: re.Match[str]) -> str:
 
 
 def _java_double(value: float) -> str:
-    """A number as Java's ``Double.toString``, in quotes where JSON has no number."""
+    """Write a number as Java's ``Double.toString`` does, in quotes where JSON has no number."""
     if not math.isfinite(value):
         name = "NaN" if math.isnan(value) else "Infinity"
         return f'"{"-" if value < 0 else ""}{name}"'

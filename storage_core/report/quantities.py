@@ -11,7 +11,7 @@ _WHOLE_FROM: Final = 10
 
 
 def size_text(size_bytes: float) -> str:
-    """A number of bytes in its largest unit: ``1.5 MiB``."""
+    """Write a number of bytes in its largest unit: ``1.5 MiB``."""
     unit = 0
     while size_bytes >= _KIBI and unit + 1 < len(_SIZE_UNITS):
         size_bytes /= _KIBI
@@ -20,7 +20,7 @@ def size_text(size_bytes: float) -> str:
 
 
 def duration_text(duration_ms: int) -> str:
-    """A duration in its largest unit: ``1.5 hours``; ``hour`` for one."""
+    """Write a duration in its largest unit: ``1.5 hours``; one hour is ``hour``."""
     for unit_ms, name in _TIME_UNITS:
         if duration_ms >= unit_ms:
             number = duration_ms / unit_ms

@@ -43,7 +43,7 @@ from storage_core.views.span_headers import PartitionSpans
 from storage_core.views.transactions import (
     BOOTSTRAP_SERVER,
     OPEN,
-    Transaction,
+    ObservedTransaction,
     abort_command,
     plan_transactions,
     read_transactions,
@@ -175,7 +175,7 @@ class FoundTransaction:
 
     topic: str
     partition: int
-    transaction: Transaction
+    transaction: ObservedTransaction
 
     @property
     def abort_command(self) -> str | None:
@@ -200,7 +200,7 @@ class FoundTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Transactions:
+class TransactionsSummary:
     """The transactions of all logs.
 
     Attributes:
@@ -268,7 +268,7 @@ class Report:
     findings: tuple[ReportFinding, ...]
     histories: tuple[TopicHistory, ...] = ()
     maps: tuple[LogMap, ...] = ()
-    transactions: Transactions | None = None
+    transactions: TransactionsSummary | None = None
     groups: tuple[Group, ...] | None = None
 
     @property
@@ -312,7 +312,7 @@ def make_report(
     partitions = [each for each in found.partitions if each.is_read and each.state == LIVE]
     maps: tuple[LogMap, ...] | None = None
     histories: tuple[TopicHistory, ...] = ()
-    transactions: Transactions | None = None
+    transactions: TransactionsSummary | None = None
     if not is_quick:
         maps = snapshot.check(jobs, advance)
         histories, transactional = snapshot.walk_headers(partitions, advance)
@@ -399,7 +399,7 @@ class _Snapshot:
             assign={summary.topic: (summary.partition,)},
         )
 
-    def find_transactions(self, partitions: Iterable[PartitionSummary]) -> Transactions:
+    def find_transactions(self, partitions: Iterable[PartitionSummary]) -> TransactionsSummary:
         """Count the transactions of some partitions, and pick those that are open or took longest."""
         counts: Counter[str] = Counter()
         open_ones: list[FoundTransaction] = []
@@ -422,7 +422,7 @@ class _Snapshot:
             age_ms = each.age_ms(self.now_ms)
             if age_ms > HANGING_MS:
                 self.findings.append(_of_hanging(each, age_ms))
-        return Transactions(dict(counts), tuple(oldest), tuple(longest))
+        return TransactionsSummary(dict(counts), tuple(oldest), tuple(longest))
 
     def _transactions_of(self, summary: PartitionSummary) -> Iterator[FoundTransaction]:
         for task in plan_transactions(self._filesystem, self._options_of(summary), now_ms=self.now_ms):

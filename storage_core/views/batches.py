@@ -120,10 +120,10 @@ def _read(filesystem: FileSystem, task: ScanTask, wanted: frozenset[str]) -> Ite
         for run in iter_header_chunks(filesystem, span, task.settings, with_records=with_records):
             unwrapped = _with_unwrapped(run, span, limit_bytes)
             if len(unwrapped):
-                yield _Rows(unwrapped, span, limit_bytes).batch(wanted)
+                yield _HeaderColumns(unwrapped, span, limit_bytes).batch(wanted)
 
 
-class _Rows:
+class _HeaderColumns:
     """The rows of a run of batches, column by column."""
 
     def __init__(self, run: HeaderChunk, span: LogSpan, limit_bytes: int) -> None:
@@ -133,7 +133,7 @@ class _Rows:
         self._attributes = self._run.headers["attributes"].astype(np.int32)
 
     def batch(self, wanted: frozenset[str]) -> pa.RecordBatch:
-        """The wanted columns."""
+        """Make the columns that are wanted."""
         fields = [field for field in _SCHEMA if field.name in wanted]
         arrays = [self._column(field) for field in fields]
         if not fields:
@@ -208,7 +208,7 @@ class _Rows:
         return last_sequences(self._run.headers)
 
     def uncompressed_sizes_bytes(self) -> pa.Array:
-        """The records' bytes: what follows the header in format v2, whole messages before."""
+        """Return the sizes of the decompressed records: what follows the header in format v2, whole messages before."""
         headers, run = self._run.headers, self._run
         sizes = run.sizes_bytes - np.where(headers["magic"] == MAGIC_V2, HEADER_SIZE_BYTES, 0)
         is_unknown = np.zeros(len(run), np.bool_)
@@ -236,38 +236,42 @@ _STATED: Final = {
     "producerEpoch": "producer_epoch",
     "baseSequence": "base_sequence",
 }
-_DERIVED: Final[dict[str, Callable[[_Rows], Any]]] = {
-    "topic": _Rows.topic,
-    "partition": _Rows.partition,
-    "segment": _Rows.segment,
-    "position": _Rows.positions,
-    "sizeBytes": _Rows.sizes_bytes,
-    "lastOffset": _Rows.last_offsets,
-    "crcValid": _Rows.crcs_are_right,
-    "attributes": _Rows.attributes,
-    "compression": _Rows.compression,
-    "timestampType": _Rows.timestamp_type,
-    "isTransactional": _Rows.is_transactional,
-    "isControl": _Rows.is_control,
-    "controlType": _Rows.control_types,
-    "hasDeleteHorizon": _Rows.has_delete_horizon,
-    "deleteHorizon": _Rows.delete_horizon,
-    "baseTimestamp": _Rows.base_timestamp,
-    "maxTimestamp": _Rows.max_timestamp,
-    "lastSequence": _Rows.last_sequences,
-    "uncompressedSizeBytes": _Rows.uncompressed_sizes_bytes,
+_DERIVED: Final[dict[str, Callable[[_HeaderColumns], Any]]] = {
+    "topic": _HeaderColumns.topic,
+    "partition": _HeaderColumns.partition,
+    "segment": _HeaderColumns.segment,
+    "position": _HeaderColumns.positions,
+    "sizeBytes": _HeaderColumns.sizes_bytes,
+    "lastOffset": _HeaderColumns.last_offsets,
+    "crcValid": _HeaderColumns.crcs_are_right,
+    "attributes": _HeaderColumns.attributes,
+    "compression": _HeaderColumns.compression,
+    "timestampType": _HeaderColumns.timestamp_type,
+    "isTransactional": _HeaderColumns.is_transactional,
+    "isControl": _HeaderColumns.is_control,
+    "controlType": _HeaderColumns.control_types,
+    "hasDeleteHorizon": _HeaderColumns.has_delete_horizon,
+    "deleteHorizon": _HeaderColumns.delete_horizon,
+    "baseTimestamp": _HeaderColumns.base_timestamp,
+    "maxTimestamp": _HeaderColumns.max_timestamp,
+    "lastSequence": _HeaderColumns.last_sequences,
+    "uncompressedSizeBytes": _HeaderColumns.uncompressed_sizes_bytes,
 }
 
 
 def last_sequences(headers: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """The sequence number of each batch's last record; -1 without one."""
+    """Return the sequence number of each batch's last record; -1 where there is none."""
     first = headers["base_sequence"].astype(np.int64)
     wrapped = (first + headers["last_offset_delta"]) & _SEQUENCE_MASK
     return np.where(first < 0, -1, wrapped).astype(np.int32)
 
 
 def control_type_of(run: HeaderChunk, index: int, limit_bytes: int) -> ControlType | None:
-    """The type of a control batch; None if compaction emptied it, or it is damaged."""
+    """Return the type of a control batch.
+
+    Returns:
+        None if compaction emptied it, or it is damaged.
+    """
     batch = run.batch(index, limit_bytes)
     if batch is None or not batch_crc_matches(batch):
         return None
@@ -278,7 +282,11 @@ def control_type_of(run: HeaderChunk, index: int, limit_bytes: int) -> ControlTy
 
 
 def _uncompressed_size_bytes(run: HeaderChunk, index: int, limit_bytes: int) -> int | None:
-    """The size of a compressed batch's records; None if they cannot be decompressed within the limit."""
+    """Return the size of a compressed batch's records.
+
+    Returns:
+        Bytes; None if they cannot be decompressed within the limit.
+    """
     batch = run.batch(index, limit_bytes)
     if batch is None:
         return None
@@ -290,7 +298,7 @@ def _uncompressed_size_bytes(run: HeaderChunk, index: int, limit_bytes: int) -> 
 
 
 def _with_unwrapped(run: HeaderChunk, span: LogSpan, limit_bytes: int) -> HeaderChunk:
-    """The same batches; those of wrappers with the first offset and the number of the messages inside.
+    """Replace the headers of wrappers by ones with the first offset and the number of the messages inside.
 
     A wrapper's header states neither, so it is decoded. One that cannot be keeps the lower bound and a count of 1; one
     that turns out to begin beyond the span is left out.

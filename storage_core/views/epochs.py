@@ -74,7 +74,7 @@ class _EpochInLog:
     batch_count: int
 
     def followed_by(self, later: _EpochInLog) -> _EpochInLog:
-        """The same with batches further on in the log."""
+        """Extend the stretch by batches further on in the log."""
         return _EpochInLog(
             self.first_batch_offset, later.last_batch_offset, self.batch_count + later.batch_count
         )
@@ -110,7 +110,7 @@ def _read(
 
 
 def _epochs_of(run: HeaderChunk) -> Iterator[tuple[int, _EpochInLog]]:
-    """The stretches of equal epochs; batches of older formats, which have none, are left out."""
+    """Divide batches into stretches of equal epochs. Batches of older formats have none and are left out."""
     epochs = run.headers["leader_epoch"].astype(np.int64)
     firsts = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
     lasts = np.append(firsts[1:], len(epochs)) - 1
@@ -154,7 +154,7 @@ def _rows(task: _EpochsTask, in_log: dict[int, _EpochInLog]) -> Iterator[tuple[o
 
 
 def _is_in_range(start_offset: int, end_offset: int, task: _EpochsTask) -> bool:
-    """Whether an epoch has an offset of the range; one without offsets, whether it begins there, or beyond the log."""
+    """Return True if an epoch has an offset in the range; without offsets, if it begins there or beyond the log."""
     part = task.part
     if start_offset == end_offset:
         is_before_end = start_offset <= part.end_offset or part.end_offset == task.log_end_offset

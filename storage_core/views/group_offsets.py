@@ -14,10 +14,12 @@ tombstone then. Until that is written the offset counts. Only old clients say th
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import logging
 import os
 import time
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -140,7 +142,7 @@ _COLUMNS: Final = (
 
 
 def offsets_partition(group: str, partition_count: int = DEFAULT_PARTITION_COUNT) -> int:
-    """The partition of ``__consumer_offsets`` that has all records of a group (Kafka's ``partitionFor``)."""
+    """Return the partition of ``__consumer_offsets`` that has all records of a group (Kafka's ``partitionFor``)."""
     code_units = group.encode("utf-16-be", "surrogatepass")
     hash_code = 0
     for high, low in zip(code_units[::2], code_units[1::2], strict=True):
@@ -175,7 +177,7 @@ class GroupOffset:
     expire_timestamp_ms: int | None = None
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether a client said that it expires, and it has."""
+        """Return True if a client gave it an expiry time and that has passed."""
         return self.expire_timestamp_ms is not None and self.expire_timestamp_ms <= now_ms
 
 
@@ -246,7 +248,7 @@ def _ranges_of(
     is_wanted: Callable[[PartitionDirectory], bool],
     ending: Bound = LatestBound(),  # noqa: B008  (frozen)
 ) -> tuple[PartitionRange, ...]:
-    """All offsets of the partitions that are wanted, up to a bound; without those that are deleted meanwhile."""
+    """Resolve all offsets of the wanted partitions up to a bound. Partitions that are deleted meanwhile are left out."""
     whole = dataclasses.replace(
         tolerating_damage(options),
         starting=EarliestBound(),
@@ -291,7 +293,7 @@ def _plan_partition(
 
 
 def read_group_offsets(filesystem: FileSystem, task: GroupOffsetsTask) -> list[GroupOffset]:
-    """The offsets that are committed in one partition, by group, topic and partition.
+    """Read the offsets that are committed in one partition, by group, topic and partition.
 
     Memory is taken for the offsets that groups have at a time, not for all that they ever committed.
 
@@ -379,7 +381,7 @@ class _Refused:
 def _records(
     filesystem: FileSystem, task: GroupOffsetsTask, types: frozenset[bytes], refused: _Refused
 ) -> Iterator[_Record]:
-    """The records of some types, up to the time that counts, in the order of the log."""
+    """Yield the records of some types, up to the time that counts, in the order of the log."""
     schema = project(record_schema(include_metadata=True), ("key", "value", "offset", "_metadata"))
     for scan in task.scans:
         for batch in read_task(filesystem, scan, schema):
@@ -418,7 +420,7 @@ class _Marker(NamedTuple):
 
 
 def _markers(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[_Marker]:
-    """The markers up to the time that counts, in the order of the log."""
+    """Yield the markers up to the time that counts, in the order of the log."""
     for run in task.part.chunks(filesystem):
         for index in (run.headers["attributes"] & CONTROL_FLAG).nonzero()[0].tolist():
             header = run.header(index)
@@ -430,7 +432,7 @@ def _markers(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[_Marker
 
 
 @dataclass(slots=True)
-class _Replay:
+class _CommittedOffsets:
     """The offsets of a group coordinator's partition, as the replay moves on, by key without type.
 
     Attributes:
@@ -461,7 +463,7 @@ class _Replay:
             del self.group_types[record.key]
 
     def type_of_group(self, record: _Record) -> str:
-        """The type of the group that an offset is of."""
+        """Return the type of the group that committed an offset."""
         # A key begins with the group's id, which alone is the key of the group: a length, and its bytes.
         size_bytes = _STRING_LENGTH_BYTES + int.from_bytes(record.key[:_STRING_LENGTH_BYTES], "big")
         type_bytes = self.group_types.get(record.key[:size_bytes])
@@ -482,17 +484,15 @@ class _Replay:
 def _committed_offsets(
     filesystem: FileSystem, task: GroupOffsetsTask, refused: _Refused
 ) -> Iterator[GroupOffset]:
-    replay = _Replay()
+    replay = _CommittedOffsets()
+    records = _records(filesystem, task, _OFFSET_TYPES | _GROUP_TYPES.keys(), refused)
     markers = _markers(filesystem, task)
-    marker = next(markers, None)
-    for record in _records(filesystem, task, _OFFSET_TYPES | _GROUP_TYPES.keys(), refused):
-        while marker is not None and marker.offset < record.offset:
-            replay.end_transaction(marker)
-            marker = next(markers, None)
-        replay.apply(record)
-    while marker is not None:
-        replay.end_transaction(marker)
-        marker = next(markers, None)
+    merged: Iterator[_Record | _Marker] = heapq.merge(records, markers, key=attrgetter("offset"))
+    for each in merged:
+        if isinstance(each, _Marker):
+            replay.end_transaction(each)
+        else:
+            replay.apply(each)
     for record in replay.committed.values():
         parsed = record.read(read_group_record, refused)
         if parsed is not None:
@@ -599,7 +599,7 @@ def _share_offsets(
 
 
 def _topic_names(filesystem: FileSystem, task: GroupOffsetsTask, topic_ids: set[str]) -> dict[str, str]:
-    """Topics by their ids: as their directories say, or else as coordinators of share groups have noted them."""
+    """Return topics by their ids, from their directories, or else from the notes of share coordinators."""
     names: dict[str, str] = {}
     directories = _directories(filesystem, task.options) if topic_ids else []
     for directory in {each.topic: each for each in directories}.values():
@@ -616,7 +616,7 @@ def _topic_names(filesystem: FileSystem, task: GroupOffsetsTask, topic_ids: set[
 
 
 def _noted_names(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[tuple[str, str]]:
-    """Topics by their ids, in what coordinators note of share groups (``ShareGroupStatePartitionMetadata``)."""
+    """Yield the ids and names of topics that coordinators have noted (``ShareGroupStatePartitionMetadata``)."""
     for wanted in _ranges_of(filesystem, task.options, lambda each: each.topic == OFFSETS_TOPIC):
         part = _plan_partition(wanted, task.options, task.now_ms, fails_on_records=task.fails_on_records)
         # The task of this partition says what cannot be read.
@@ -629,7 +629,7 @@ def _noted_names(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[tup
 
 
 def _selection(options: ReadOptions) -> Callable[[GroupOffset], bool]:
-    """Whether the options ask for an offset: by its topic and partition, and, as bounds, by its number and commit time."""
+    """Make a test for whether the options ask for an offset, by its topic, partition, number and commit time."""
     pattern = (
         None
         if options.subscribe_pattern is None

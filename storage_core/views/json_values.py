@@ -14,7 +14,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def json_value(value: Any) -> Any:
-    """A value as JSON can hold it.
+    """Convert a value to one that JSON can hold.
 
     Dataclasses are objects whose keys are those of `key_of`. Bytes that are UTF-8 are text, others ``{"base64": …}``.
     Bytes of a file name that are not UTF-8 become escapes, as in views. Times are those of UTC.
@@ -48,7 +48,7 @@ def json_text(value: object, *, indent: int | None = None, is_ascii: bool = Fals
 
 
 def key_of(name: str) -> str:
-    """The key of a dataclass's field, as a view would name it: ``baseOffset``, and ``maxTimestamp`` of ``max_timestamp_ms``."""
+    """Return the key of a dataclass's field, as a view would name it: ``maxTimestamp`` for ``max_timestamp_ms``."""
     first, *others = (name.removesuffix("_ms") if name.endswith(_TIMESTAMP) else name).split("_")
     return first + "".join(each.title() for each in others)
 
@@ -69,7 +69,7 @@ def timestamp_text(timestamp_ms: int | None, zone: dt.tzinfo = dt.UTC) -> str | 
 
 
 def escaped_surrogates(text: str) -> str:
-    r"""Text of a file name with bytes that are not UTF-8, which Python has as surrogates, as escapes: ``\xff``."""
+    r"""Escape the bytes of a file name that are not UTF-8, which Python holds as surrogates: ``\xff``."""
     if text.isascii():
         return text
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

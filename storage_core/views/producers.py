@@ -67,12 +67,12 @@ class _ProducersTask:
 
 
 def first_segment_offset(log: PartitionLog) -> int:
-    """Where the files of a log begin, which may be below the log's start."""
+    """Return the base offset of a log's first segment, which may be below the log start."""
     return log.segments.base_offsets[0] if log.segments else log.log_start_offset
 
 
 def newest_snapshot(filesystem: FileSystem, log: PartitionLog, up_to_offset: int) -> ProducerSnapshot:
-    """The newest valid snapshot at or below an offset; without one, no producers at the log's beginning.
+    """Return the newest valid snapshot at or below an offset, or an empty one at the log's first segment.
 
     The snapshot at the log's very beginning counts, although a starting broker deletes it: it tells of producers whose
     batches are gone.
@@ -118,7 +118,7 @@ def _read(
 
 
 def _producer_batches(run: HeaderChunk) -> tuple[ProducerBatch, ...]:
-    """The batches that change the state of producers, without damaged markers."""
+    """Return the batches that change the state of producers, without damaged markers."""
     is_control = (run.headers["attributes"] & CONTROL_FLAG) != 0
     is_kept = ~is_control
     for index in np.flatnonzero(is_control & (run.headers["producer_id"] >= 0)).tolist():

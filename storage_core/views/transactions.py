@@ -95,7 +95,7 @@ _COLUMNS: Final = (
 
 
 @dataclass(slots=True)
-class Transaction:
+class ObservedTransaction:
     """What is known of a transaction up to a point of the log. -1 means not known."""
 
     producer_id: int
@@ -196,13 +196,13 @@ def _plan_partition(
     )
 
 
-def read_transactions(filesystem: FileSystem, task: TransactionsTask) -> Iterator[Transaction]:
-    """The transactions of a partition, in the order of their markers; open ones last, oldest first.
+def read_transactions(filesystem: FileSystem, task: TransactionsTask) -> Iterator[ObservedTransaction]:
+    """Yield the transactions of a partition in the order of their markers; open ones last, oldest first.
 
     Raises:
         DataLossError: A segment was deleted or replaced since the task was planned.
     """
-    replay = _Replay(task)
+    replay = _OpenTransactions(task)
     for run in task.part.chunks(filesystem, replay.note_damage):
         yield from replay.ended_in(run)
         if replay.is_complete:
@@ -211,11 +211,11 @@ def read_transactions(filesystem: FileSystem, task: TransactionsTask) -> Iterato
 
 
 @dataclass(slots=True)
-class _Replay:
+class _OpenTransactions:
     """The transactions that are open, as the walk moves on."""
 
     task: TransactionsTask
-    open: dict[int, Transaction] = field(default_factory=dict)
+    open: dict[int, ObservedTransaction] = field(default_factory=dict)
     next_offset: int = 0
 
     def __post_init__(self) -> None:
@@ -235,8 +235,8 @@ class _Replay:
             (each.first_offset or 0) < end_offset for each in self.open.values()
         )
 
-    def ended_in(self, run: HeaderChunk) -> Iterator[Transaction]:
-        """The transactions that count and end in a run of batches."""
+    def ended_in(self, run: HeaderChunk) -> Iterator[ObservedTransaction]:
+        """Yield the transactions that count and end in a run of batches."""
         for step in _steps(run):
             if not step.is_control:
                 self._add(step)
@@ -258,12 +258,12 @@ class _Replay:
                 damage.error(),
             )
 
-    def still_open(self) -> list[Transaction]:
-        """The transactions that count and have not ended, oldest first."""
+    def still_open(self) -> list[ObservedTransaction]:
+        """Return the transactions that count and have not ended, oldest first."""
         left = [each for each in self.open.values() if self._counts(each)]
         return sorted(left, key=lambda each: each.first_offset or 0)
 
-    def _counts(self, transaction: Transaction) -> bool:
+    def _counts(self, transaction: ObservedTransaction) -> bool:
         last_offset = (
             transaction.last_offset if transaction.marker_offset is None else transaction.marker_offset
         )
@@ -279,7 +279,7 @@ class _Replay:
         """Account for the data of one producer between two markers."""
         transaction = self.open.get(step.producer_id)
         if transaction is None:
-            transaction = self.open[step.producer_id] = Transaction(
+            transaction = self.open[step.producer_id] = ObservedTransaction(
                 step.producer_id,
                 step.producer_epoch,
                 step.first_offset,
@@ -290,23 +290,27 @@ class _Replay:
         transaction.record_count += step.record_count
         transaction.size_bytes += step.size_bytes
 
-    def _end(self, run: HeaderChunk, row: int) -> Transaction | None:
-        """The transaction that a control batch ends, without data if the log has none; None for other batches."""
+    def _end(self, run: HeaderChunk, row: int) -> ObservedTransaction | None:
+        """End the transaction of a control batch.
+
+        Returns:
+            The transaction, without data if the log has none; None if the batch is no marker.
+        """
         header = run.header(row)
         marker = run.marker(row)
         if marker is None:
             return None
         transaction = self.open.pop(header.producer_id, None)
         if transaction is None:
-            transaction = Transaction(header.producer_id, header.producer_epoch, None)
+            transaction = ObservedTransaction(header.producer_id, header.producer_epoch, None)
         transaction.marker, transaction.marker_offset = marker, header.last_offset
         transaction.end_timestamp_ms = header.max_timestamp_ms
         return transaction
 
 
-def _begun_before(entry: ProducerStateEntry, first_offset: int) -> Transaction:
-    """A transaction whose first records are no longer in the log."""
-    return Transaction(
+def _begun_before(entry: ProducerStateEntry, first_offset: int) -> ObservedTransaction:
+    """Make a transaction whose first records are no longer in the log."""
+    return ObservedTransaction(
         entry.producer_id,
         entry.producer_epoch,
         first_offset,
@@ -335,7 +339,7 @@ class _Step(NamedTuple):
 
 
 def _steps(run: HeaderChunk) -> Iterator[_Step]:
-    """What is transactional in a run of batches, in the order in which it changes transactions."""
+    """Yield what changes transactions in a run of batches, in order."""
     attributes = run.headers["attributes"]
     rows = np.flatnonzero(((attributes & TRANSACTIONAL_FLAG) != 0) & (run.headers["producer_id"] >= 0))
     if not len(rows):
@@ -369,7 +373,7 @@ def _steps(run: HeaderChunk) -> Iterator[_Step]:
 
 
 def abort_command(topic: str, partition: int, first_offset: int, bootstrap_server: str) -> str:
-    """The line for a shell that aborts a hanging transaction (KIP-664), for brokers from version 3.0 on."""
+    """Return the shell command that aborts a hanging transaction (KIP-664), for brokers from version 3.0 on."""
     return shlex.join(
         [
             *("kafka-transactions.sh", "--bootstrap-server", bootstrap_server, "abort"),
@@ -380,7 +384,7 @@ def abort_command(topic: str, partition: int, first_offset: int, bootstrap_serve
     )
 
 
-def _row(transaction: Transaction, task: TransactionsTask) -> tuple[object, ...]:
+def _row(transaction: ObservedTransaction, task: TransactionsTask) -> tuple[object, ...]:
     part, marker = task.part, transaction.marker
     is_open = marker is None
     began_ms = transaction.start_timestamp_ms

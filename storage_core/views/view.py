@@ -97,7 +97,11 @@ class View:
         return pa.schema([(column.name, column.type) for column in self.columns])
 
     def column_of(self, name: str) -> str | None:
-        """Return the column that a name in a condition means; None if the view has none."""
+        """Return the column that a name in a condition means.
+
+        Returns:
+            Its name; None if the view has no such column.
+        """
         names = VIEWS[self.name]
         meant = {"offset": names.offset, "timestamp": names.timestamp}.get(name)
         found = meant or name
@@ -158,7 +162,7 @@ def read_view_task(filesystem: FileSystem, task: ViewTask, schema: pa.Schema) ->
 
 
 def view_schema(options: ReadOptions) -> pa.Schema:
-    """Return the columns of the view that the options name: all, or those that ``columns`` chooses.
+    """Return the columns that ``columns`` chooses of the view that the options name.
 
     Raises:
         OptionError: The view has no such column.
@@ -201,7 +205,7 @@ def _view_table(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
 
 
 def batches_of_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
-    """Make batches of rows that come one by one, each a value for each column.
+    """Make batches of rows, each a value for each column.
 
     Timestamps are in milliseconds, null for -1 and where they do not fit. Bytes of a file name that are not UTF-8
     become escapes.
@@ -230,7 +234,7 @@ def _array(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
 def timestamps(
     timestamps_ms: npt.NDArray[Any], is_null: npt.NDArray[np.bool_] | None = None
 ) -> pa.TimestampArray:
-    """Make the timestamps of a column: null for -1, and where they do not fit."""
+    """Convert milliseconds to timestamps; null for -1, and where they do not fit."""
     native = timestamps_ms.astype(np.int64)
     is_absent = (
         (native == NO_TIMESTAMP_MS) | (native > LARGEST_TIMESTAMP_MS) | (native < -LARGEST_TIMESTAMP_MS)
@@ -247,7 +251,7 @@ def resolved_ranges(
     with_internal_topics: bool = False,
     refused: Callable[[PartitionDirectory, LogDirectoryError], None] | None = None,
 ) -> tuple[PartitionRange, ...]:
-    """Find the partitions that the options ask for, and the offsets of each. Look-ups skip damage.
+    """Resolve the partitions that the options ask for, and the offsets of each. Look-ups skip damage.
 
     A partition that is deleted meanwhile is left out.
 
@@ -287,7 +291,7 @@ def present_ranges(
     options: ReadOptions,
     refused: Callable[[PartitionDirectory, LogDirectoryError], None] | None = None,
 ) -> tuple[PartitionRange, ...]:
-    """Find the offsets of partitions, as `resolved_ranges` does; leave out those that are deleted meanwhile."""
+    """Resolve the offsets of partitions, as `resolved_ranges` does. Those that are deleted meanwhile are left out."""
     ranges = []
     for directory in directories:
         try:
@@ -303,11 +307,7 @@ def present_ranges(
 
 
 def _without_null_offsets(condition: Predicate | None) -> Predicate | None:
-    """Leave out the parts of a condition that ask whether the offset is null: that of a record never is.
-
-    Returns:
-        What remains; None if nothing does.
-    """
+    """Drop the parts of a condition that ask whether the offset is null: that of a record never is."""
     match condition:
         case And(children):
             return conjunction(*map(_without_null_offsets, children))
@@ -326,7 +326,7 @@ def _asks_for_null_offsets(condition: Predicate | None) -> bool:
 
 
 def tolerating_damage(options: ReadOptions) -> ReadOptions:
-    """Return the same options for a look at directories that may be damaged."""
+    """Change options for a look at directories that may be damaged."""
     return dataclasses.replace(options, mode="DROPMALFORMED")
 
 
@@ -357,7 +357,7 @@ def _names_in(condition: Predicate | None) -> frozenset[str]:
 
 
 def _matching(view: View, condition: Predicate, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Select the rows for which a condition is true."""
+    """Keep the rows for which a condition is true."""
     named = {name: batch.column(view.column_of(name)) for name in _names_in(condition)}
     if not named:
         # As `TRUE` or `NULL`.

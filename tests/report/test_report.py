@@ -155,7 +155,9 @@ class TestFindings:
         stray = tmp_path / "data" / f"t-0.{'0' * 32}-stray"
         (tmp_path / "data" / "t-0").rename(stray)
         found = [each for each in report_of(tmp_path / "data").findings if each.where == str(stray)]
-        assert [each.action for each in found] == ["A broker that starts would set the directory aside as -stray."]
+        assert [each.action for each in found] == [
+            "A broker that starts would set the directory aside as -stray."
+        ]
 
     def test_only_topics_that_are_asked_for(self, example_data):
         report = make_report(FileSystem(), options_of([example_data], {"subscribe": "clicks"}))
