@@ -28,7 +28,7 @@ from storage_core.record.batch_header import (
 )
 from storage_core.report.quantities import duration_text
 from storage_core.segment.file_names import log_file_name
-from storage_core.views.finding import SEVERITIES
+from storage_core.views.finding import SEVERITIES, Finding
 from storage_core.views.group_offsets import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from storage_core.check.verify import Plan, VerifyReport
     from storage_core.filesystem import FileSystem
     from storage_core.options import ReadOptions
-    from storage_core.views.finding import Finding, Severity
+    from storage_core.views.finding import Severity
     from storage_core.views.inventory import Inventory
     from storage_core.views.partitions import PartitionSummary
     from storage_core.views.span_headers import HeaderChunk
@@ -73,22 +73,6 @@ _MAX_BUCKETS: Final = 120
 # Seconds; each divides the next.
 _WIDTHS_S: Final = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800, 2_419_200, 31_449_600)
 _MS: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class ReportFinding:
-    """Something that needs attention, or is worth knowing.
-
-    Attributes:
-        where: A path, perhaps with bytes and offsets; empty if it is in several places.
-        action: What a broker would do about it when it starts, or what a person may do; empty if nothing.
-    """
-
-    severity: Severity
-    kind: str
-    message: str
-    where: str = ""
-    action: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +249,7 @@ class Report:
     made_at_ms: int
     is_quick: bool
     inventory: Inventory
-    findings: tuple[ReportFinding, ...]
+    findings: tuple[Finding, ...]
     histories: tuple[TopicHistory, ...] = ()
     maps: tuple[LogMap, ...] = ()
     transactions: TransactionsSummary | None = None
@@ -319,7 +303,7 @@ def make_report(
         transactions = snapshot.find_transactions(transactional)
     groups = snapshot.find_groups(partitions)
     snapshot.findings += (
-        ReportFinding(each.severity, each.kind, each.reason, each.file)
+        each
         for each in found.findings
         # The checks have found these, too.
         if maps is None or (each.severity, each.kind) != ("damage", "partition")
@@ -342,7 +326,7 @@ class _Snapshot:
 
     def __init__(self, filesystem: FileSystem, options: ReadOptions, now_ms: int) -> None:
         self.now_ms = now_ms
-        self.findings: list[ReportFinding] = []
+        self.findings: list[Finding] = []
         self._filesystem = filesystem
         self._options = options
 
@@ -358,11 +342,11 @@ class _Snapshot:
         except SegmentLogError as error:
             self._add_failure("checks", error)
             return None
-        self.findings += map(_of_check, checked.findings)
+        self.findings += checked.findings
         return tuple(_log_maps(self._filesystem, plan, checked))
 
     def _add_failure(self, kind: str, error: SegmentLogError) -> None:
-        self.findings.append(ReportFinding("unreadable", kind, str(error.args[0]), error.path or ""))
+        self.findings.append(Finding("unreadable", kind, error.path or "", str(error.args[0])))
 
     def walk_headers(
         self, partitions: Iterable[PartitionSummary], advance: Callable[[int], object]
@@ -468,48 +452,19 @@ _begun_ms = attrgetter("transaction.start_timestamp_ms")
 _duration_ms = attrgetter("duration_ms")
 
 
-def _of_check(finding: Finding) -> ReportFinding:
-    where = finding.file
-    if finding.start_byte is not None:
-        where += f", bytes {finding.start_byte:,} to {(finding.end_byte or finding.start_byte + 1) - 1:,}"
-    if finding.start_offset is not None and (finding.end_offset or 0) > finding.start_offset:
-        where += f", offsets {finding.start_offset} to {(finding.end_offset or 0) - 1}"
-    action = (
-        ""
-        if finding.action in ("unnoticed", "not known")
-        else f"A broker that starts would {_ACTIONS[finding.action]}"
-    )
-    if action and finding.action_offset is not None:
-        action += f" to offset {finding.action_offset}"
-    return ReportFinding(
-        finding.severity, finding.kind, finding.reason, where, f"{action}." if action else ""
-    )
-
-
-_ACTIONS: Final = {
-    "rebuild index": "rebuild the index",
-    "truncate": "truncate the log",
-    "remove": "remove it",
-    "reset": "reset it",
-    "complete": "complete it",
-    "set aside": "set the directory aside as -stray",
-    "refuse": "refuse the log directory",
-}
-
-
-def _of_hanging(found: FoundTransaction, age_ms: int) -> ReportFinding:
+def _of_hanging(found: FoundTransaction, age_ms: int) -> Finding:
     transaction = found.transaction
-    return ReportFinding(
+    return Finding(
         "warning",
         "open transaction",
+        f"{found.topic}-{found.partition}",
         f"Producer {transaction.producer_id} (epoch {transaction.producer_epoch}) has a transaction open for "
         f"{duration_text(age_ms)}: consumers with isolation.level=read_committed wait at offset "
         f"{transaction.first_offset}.",
-        f"{found.topic}-{found.partition}",
     )
 
 
-def _of_position(position: GroupPosition) -> Iterator[ReportFinding]:
+def _of_position(position: GroupPosition) -> Iterator[Finding]:
     committed, start, end = position.committed, position.log_start_offset, position.log_end_offset
     if committed.offset is None or start is None or end is None or start <= committed.offset <= end:
         return
@@ -519,7 +474,7 @@ def _of_position(position: GroupPosition) -> Iterator[ReportFinding]:
         else f"the log ends at {end}: the log was truncated or created anew, and its consumers will reset their position."
     )
     message = f"Group {committed.group} is at offset {committed.offset}, and {reason}"
-    yield ReportFinding("warning", "group", message, position.place)
+    yield Finding("warning", "group", position.place, message)
 
 
 def _log_maps(filesystem: FileSystem, plan: Plan, checked: VerifyReport) -> Iterator[LogMap]:

@@ -24,7 +24,8 @@ from storage_core.report.quantities import duration_text, size_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from storage_core.report.report import Group, GroupPosition, Report, ReportFinding
+    from storage_core.report.report import Group, GroupPosition, Report
+    from storage_core.views.finding import Finding
 
 
 _Lagging = TypeVar("_Lagging", "Group", "GroupPosition")
@@ -105,11 +106,13 @@ def _verdict(report: Report) -> str:
     return "warning" if found & {"suspect", "warning"} else "good"
 
 
-def _same_findings(findings: Iterable[ReportFinding]) -> list[list[ReportFinding]]:
+def _same_findings(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Group findings that differ only in their place, in the order of the first ones."""
-    same: dict[tuple[str, ...], list[ReportFinding]] = {}
+    same: dict[tuple[object, ...], list[Finding]] = {}
     for each in findings:
-        same.setdefault((each.severity, each.kind, each.message, each.action), []).append(each)
+        same.setdefault((each.severity, each.kind, each.reason, each.action, each.action_offset), []).append(
+            each
+        )
     return list(same.values())
 
 

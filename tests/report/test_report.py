@@ -79,16 +79,17 @@ class TestFindings:
         assert report.is_complete
 
     def test_damage_with_its_place(self, hostile):
-        report, _ = hostile
+        report, page = hostile
         damage = next(each for each in report.findings if each.kind == "batch")
-        assert "CRC" in damage.message
-        assert damage.where.endswith("orders-0/00000000000000000010.log, bytes 400 to 499, offsets 14 to 14")
+        assert "CRC" in damage.reason
+        assert damage.file.endswith("orders-0/00000000000000000010.log")
+        assert "orders-0/00000000000000000010.log, bytes 400 to 499, offsets 14 to 14" in Page(page).text
 
     def test_an_open_transaction(self, hostile):
         report, _ = hostile
         (hanging,) = [each for each in report.findings if each.kind == "open transaction"]
-        assert hanging.where == "orders-0"
-        assert "wait at offset 35" in hanging.message
+        assert hanging.file == "orders-0"
+        assert "wait at offset 35" in hanging.reason
         (found,) = report.transactions.open
         assert found.abort_command.endswith("--topic orders --partition 0 --start-offset 35")
 
@@ -154,10 +155,8 @@ class TestFindings:
             append(logs.create("t"), 1)
         stray = tmp_path / "data" / f"t-0.{'0' * 32}-stray"
         (tmp_path / "data" / "t-0").rename(stray)
-        found = [each for each in report_of(tmp_path / "data").findings if each.where == str(stray)]
-        assert [each.action for each in found] == [
-            "A broker that starts would set the directory aside as -stray."
-        ]
+        page = Page(page_of(report_of(tmp_path / "data")))
+        assert f"{stray} A broker that starts would set the directory aside as -stray." in page.text
 
     def test_only_topics_that_are_asked_for(self, example_data):
         report = make_report(FileSystem(), options_of([example_data], {"subscribe": "clicks"}))
