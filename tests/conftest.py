@@ -47,7 +47,9 @@ hypothesis.settings.register_profile("soak", derandomize=False, max_examples=100
 _HAS_COMMANDS = find_spec("click") is not None
 for _package in (storage_core, spark_segmentlog):
     for _module in pkgutil.walk_packages(_package.__path__, f"{_package.__name__}."):
-        if _HAS_COMMANDS or not _module.name.startswith("storage_core.cli"):
+        if _HAS_COMMANDS or not _module.name.startswith(
+            ("storage_core.cli", "storage_core.report.report_page")
+        ):
             importlib.import_module(_module.name)
 
 # At the end of the path: only the package `conformance` is meant to be found there.
