@@ -20,6 +20,7 @@ from storage_core.directory import PartitionDirectory, PartitionLog, find_partit
 from storage_core.directory.discovery import directories_that_match, is_glob
 from storage_core.directory.joined_log import join_copies
 from storage_core.errors import (
+    CorruptRecordError,
     LogDirectoryError,
     OffsetOutOfRangeError,
     OptionError,
@@ -83,23 +84,48 @@ class ReadLimit:
             LogDirectoryError: The high watermark is asked for and not known.
             SegmentLogError: The log cannot be read.
         """
+        return last_stable_offset(self._log, self._end_offset) if self._is_committed else self._end_offset
+
+    @cached_property
+    def _end_offset(self) -> int:
         log = self._log
-        end_offset = log.log_end_offset
-        if self._ending_at == "highWatermark":
-            high_watermark = log.high_watermark
-            if high_watermark is None:
-                raise LogDirectoryError(
-                    f"endingAt=highWatermark needs the high watermark of {log.topic}-{log.partition}, and no "
-                    "replication-offset-checkpoint beside the partition names it. Use endingAt=logEnd.",
-                    path=log.path,
-                )
-            end_offset = high_watermark
-        if self._is_committed:
-            stable_offset = last_stable_offset(log, end_offset)
-            if stable_offset < end_offset:
-                _warn_of_undecided(log, stable_offset)
-            end_offset = stable_offset
-        return end_offset
+        if self._ending_at != "highWatermark":
+            return log.log_end_offset
+        high_watermark = log.high_watermark
+        if high_watermark is None:
+            raise LogDirectoryError(
+                f"endingAt=highWatermark needs the high watermark of {log.topic}-{log.partition}, and no "
+                "replication-offset-checkpoint beside the partition names it. Use endingAt=logEnd.",
+                path=log.path,
+            )
+        return high_watermark
+
+    def end_read(self) -> int:
+        """Return the same offset for a read that ends there, and report it if records that are lost may be why.
+
+        If a transaction is open where the end of the log is lost, its marker may have been there.
+
+        Raises:
+            CorruptRecordError: They may be, and damage is not skipped.
+            SegmentLogError: As for `offset`.
+        """
+        log, stable_offset = self._log, self.offset
+        if stable_offset == self._end_offset:
+            return stable_offset
+        lost_from = log.valid_end_offset
+        if stable_offset <= lost_from < log.log_end_offset:
+            error = CorruptRecordError(
+                f"Expected the marker of the transaction that is open at offset {stable_offset}, found the end of the log "
+                "damaged or missing, where it may have been: committed records from there on are not read. Read them with "
+                "isolationLevel=read_uncommitted.",
+                path=log.path,
+                offset=lost_from,
+                last_offset=log.log_end_offset - 1,
+            )
+            if not log.skip_damage:
+                raise error
+            _log.warning("%s", error)
+        return stable_offset
 
     @property
     def name(self) -> str:
@@ -116,18 +142,6 @@ class ReadLimit:
         if is_plain and segments and offset <= segments.base_offsets[-1]:
             return True
         return offset <= self.offset
-
-
-def _warn_of_undecided(log: PartitionLog, stable_offset: int) -> None:
-    """Warn of a transaction that is open where the end of the log is lost: its marker may have been there."""
-    lost_from = log.valid_end_offset
-    if stable_offset <= lost_from < log.log_end_offset:
-        _log.warning(
-            "%s-%d: the end of the log is damaged or missing from offset %d on, and the marker of the transaction that is open "
-            "at offset %d may have been there: committed records from there on are not read. Read them with "
-            "isolationLevel=read_uncommitted.",
-            *(log.topic, log.partition, lost_from, stable_offset),
-        )
 
 
 def resolve_range(
@@ -169,8 +183,9 @@ def resolve_range(
         report_loss(start_offset, log_start_offset, f"the log starts at offset {log_start_offset}")
         start_offset = log_start_offset
     if not limit.reaches(end_offset):
-        report_loss(limit.offset, end_offset, f"the {limit.name} is {limit.offset}")
-        end_offset = limit.offset
+        limit_offset = limit.end_read()
+        report_loss(limit_offset, end_offset, f"the {limit.name} is {limit_offset}")
+        end_offset = limit_offset
     if start_offset > end_offset:
         is_lost = end_offset < log_start_offset or not limit.reaches(start_offset)
         if fail_on_data_loss or not is_lost:
@@ -210,10 +225,12 @@ def resolve_start(log: PartitionLog, options: ReadOptions, limit: ReadLimit) -> 
 
 def _resolve_end(log: PartitionLog, options: ReadOptions, limit: ReadLimit) -> int:
     requested = requested_bound(options.ending, log)
+    if requested == LATEST_OFFSET:
+        return limit.end_read()
     if not isinstance(requested, TimestampBound):
         return _named_offset(requested, log, limit)
     found = log.offset_for_timestamp(requested.timestamp_ms, limit.offset)
-    return limit.offset if found is None else found.offset
+    return limit.end_read() if found is None else found.offset
 
 
 def _named_offset(requested: int, log: PartitionLog, limit: ReadLimit) -> int:

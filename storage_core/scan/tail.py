@@ -480,7 +480,7 @@ class PartitionMonitor:
                 # A broker's checkpoint names a new partition some seconds later.
                 end_offset = log.log_start_offset
             else:
-                end_offset = self.limit_of(log).offset
+                end_offset = self.limit_of(log).end_read()
             log.topic_id  # noqa: B018  (read here, where an error counts as a failed look)
         except SegmentLogError as error:
             self._note_failure(tailed, error)

@@ -259,11 +259,33 @@ class TestTransactions:
         mark_brokers(log_root)
         return log_root.path
 
-    def test_a_read_of_committed_rows_ends_before_it_and_warns(self, path, tail, caplog):
+    def test_a_read_of_committed_rows_fails(self, path):
+        for options in ({}, {"ending_timestamp": 2**40}, {"ending_offsets": {"events": {"0": 5}}}):
+            with pytest.raises(CorruptRecordError) as raised:
+                read_table(str(path), isolation_level="read_committed", **options)
+            assert (raised.value.offset, raised.value.last_offset) == (5, 5)
+
+    def test_a_read_that_ends_before_the_transaction_does_not(self, path, tail):
         # The bytes of a marker that are there are read.
         mode = "DROPMALFORMED" if tail == "wrong CRC" else "FAILFAST"
+        bounds = {"ending_offsets": {"events": {"0": 3}}, "mode": mode}
+        assert read_table(str(path), isolation_level="read_committed", **bounds).num_rows == 3
+
+    @pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
+    def test_a_read_that_goes_on_warns(self, path, mode, caplog):
         assert read_table(str(path), isolation_level="read_committed", mode=mode).num_rows == 3
-        assert "the marker of the transaction that is open at offset 3 may have been there" in caplog.text
+        assert "Expected the marker of the transaction that is open at offset 3" in caplog.text
+
+    def test_a_stream_of_committed_rows_fails(self, path, tail, monkeypatch):
+        monkeypatch.setattr("storage_core.scan.tail._FAILING_S", 0)
+        query = Query(path, isolation_level="read_committed")
+        if tail == "wrong CRC":
+            with pytest.raises(CorruptRecordError):
+                query.run()
+        else:
+            # What is missing may still be copied.
+            query.run()
+            assert len(query.rows) == 3
 
 
 class TestBesideABroker:
