@@ -198,7 +198,7 @@ def _go_on(state: CrashState, logs: LogDirectory, found: list[tuple[int, bytes]]
     start_offset, end_offset = session.log.log_start_offset, session.log.log_end_offset
     session.model.adopt(found, start_offset, end_offset, state.after_power_cut, is_on_disk=state.is_on_disk)
     # Sizes that other batches have, so that the new batch may end exactly where truncated bytes ended.
-    session.append(*rng.choice([(60, 5), (20, 10), (90, 10), (600,)]), flush=rng.random() < 0.5)
+    session.append(*rng.choice([(60, 5), (20, 10), (90, 10), (600,)]), acks=-1 if rng.random() < 0.5 else 1)
     after = filesystem.crash(rng)
     opened = open_or_none(after, "tail", config=config) or open_directory(after, "kafka", config=config)
     problems = session.model.after_power_cut().problems(*contents_of(opened))
