@@ -24,6 +24,7 @@ from storage_core.options.option import (
     by_key,
     default_values,
     given_values,
+    named_once,
     nearest_hint,
     option_key,
 )
@@ -74,14 +75,18 @@ def _either(usual: str, other: str) -> Kind:
     )
 
 
-def _parse_path(_option: str, path: str) -> str:
-    if not path:
+def _parse_path(_option: str, paths: tuple[str, ...]) -> str:
+    if len(paths) > 1:
+        raise OptionError(
+            f"A write goes to one log directory, but path names {len(paths)}: {', '.join(paths)}."
+        )
+    if not paths:
         raise OptionError(
             'No path is given. Name a log directory: .save("/path") or .option("path", "/path"); in SQL '
             "INSERT INTO t WITH (path = '/path') ..., or INSERT INTO a temporary view that was made with "
             "OPTIONS (path '/path') (Spark does not pass the options of CREATE TABLE to writes)."
         )
-    return path_of(path)
+    return path_of(paths[0])
 
 
 def _parse_topic(_option: str, value: str) -> str:
@@ -269,7 +274,7 @@ def _parse(options: Mapping[str, str]) -> WriteOptions:
         if name.lower() in _REJECTED_BY_WRITES:
             raise OptionError(_REJECTED_BY_WRITES[name.lower()])
     given, config = _split_catalog_options(options)
-    values = _DEFAULTS | given_values(WRITE_OPTIONS, {"path": "", **given})
+    values = _DEFAULTS | given_values(WRITE_OPTIONS, {"path": (), **given})
     if values["offsets_from"] is not None and not values["preserve_offsets"]:
         raise OptionError("offsetsFrom goes with preserveOffsets=true. Set both, or neither.")
     for name, other in (("txnAppId", "txnVersion"), ("txnVersion", "txnAppId")):
@@ -347,36 +352,22 @@ def _split_catalog_options(options: Mapping[str, str]) -> tuple[dict[str, str], 
     Returns:
         This source's own options, and Kafka's keys for topics, each by documented name.
     """
-    given: dict[str, str] = {}
-    config: dict[str, str] = {}
+    own: list[tuple[str, str, object]] = []
+    config: list[tuple[str, str, object]] = []
     for name, value in options.items():
         if _is_ignored_by_writes(name):
             continue
         key = option_key(name)
         if key in _BY_KEY:
-            known, target = _BY_KEY[key].name, given
+            known = _BY_KEY[key].name
+            own.append((name, known, parse_paths(name.lower(), value) if known == "path" else value))
         elif key in _CONFIG_BY_KEY:
-            known, target = _CONFIG_BY_KEY[key], config
+            config.append((name, _CONFIG_BY_KEY[key], value))
         else:
             raise OptionError(f"Unknown option '{name}'.{nearest_hint(name, _known_names())}")
-        text = _only_path(name, value) if known == "path" else value
-        if target.setdefault(known, text).strip() != text.strip():
-            raise OptionError(
-                f"'{name}' and '{known}' are the same option, but they are given as {target[known]!r} and {text!r}. "
-                "Give it once."
-            )
-    return given, config
+    return named_once(own), named_once(config)
 
 
 def _known_names() -> list[str]:
     own = [option.name for option in WRITE_OPTIONS]
     return [*own, *(key.name for key in CONFIG_KEYS if key.name not in own)]
-
-
-def _only_path(name: str, value: str) -> str:
-    paths = parse_paths(name.lower(), value)
-    if len(paths) > 1:
-        raise OptionError(
-            f"A write goes to one log directory, but {name} names {len(paths)}: {', '.join(paths)}."
-        )
-    return paths[0] if paths else ""

@@ -300,76 +300,6 @@ FIELDS = {
     "storage_core.scan.ScanTask": ["spans", "settings"],
 }
 
-# Names and defaults.
-OPTIONS = {
-    "storage_core.options.READ_OPTIONS": {
-        "asOf": "",
-        "assign": "",
-        "columnNameOfCorruptRecord": "_corrupt_record",
-        "columns": "",
-        "endingAt": "logEnd",
-        "endingOffsets": "latest",
-        "endingOffsetsByTimestamp": "",
-        "endingTimestamp": "",
-        "exact": "false",
-        "failOnDataLoss": "true",
-        "filterPushdown": "false",
-        "followSymlinks": "false",
-        "ignoreCheckpoints": "false",
-        "includeHeaders": "false",
-        "includeMetadata": "false",
-        "isolationLevel": "read_uncommitted",
-        "maxBytesPerPartition": "",
-        "maxBytesPerTrigger": "",
-        "maxDecompressedBatchBytes": "64m",
-        "maxOffsetsPerTrigger": "",
-        "maxRecordsPerPartition": "",
-        "maxTimestampDisorder": "",
-        "maxTriggerDelay": "15m",
-        "minOffsetsPerTrigger": "",
-        "minPartitions": "",
-        "mode": "FAILFAST",
-        "path": "",
-        "startingOffsets": "earliest",
-        "startingOffsetsByTimestamp": "",
-        "startingOffsetsByTimestampStrategy": "error",
-        "startingTimestamp": "",
-        "subscribe": "",
-        "subscribePattern": "",
-        "timeZone": "UTC",
-        "useIndexes": "true",
-        "view": "records",
-        "where": "",
-    },
-    "spark_segmentlog.write_options.WRITE_OPTIONS": {
-        "batch.size": "131072",
-        "brokerDirectory": "false",
-        "compression.level": "",
-        "compression.type": "none",
-        "flush": "commit",
-        "maxDecompressedBatchBytes": "64m",
-        "offsetsFrom": "",
-        "partitioner": "default",
-        "partitions": "1",
-        "path": "",
-        "preserveOffsets": "false",
-        "repeatedBatch": "compare",
-        "topic": "",
-        "topicIds": "",
-        "txnAppId": "",
-        "txnRetention": "30 days",
-        "txnVersion": "",
-    },
-}
-
-ALIASES = {
-    "storage_core.options.READ_OPTIONS": {"kafka.isolation.level": "isolationLevel", "paths": "path"},
-    "spark_segmentlog.write_options.WRITE_OPTIONS": {
-        "kafka.compression.type": "compression.type",
-        "paths": "path",
-    },
-}
-
 # The classes that each error can be caught as.
 PARENTS = {
     "AppendError": ["SegmentLogError"],
@@ -436,13 +366,6 @@ def test_the_parameters(name):
 @pytest.mark.parametrize("name", FIELDS)
 def test_the_fields(name):
     assert list(member(name).__dataclass_fields__) == FIELDS[name]
-
-
-@pytest.mark.parametrize("table", OPTIONS)
-def test_the_options(table):
-    options = member(table)
-    assert {option.name: option.default for option in options} == OPTIONS[table]
-    assert {alias: option.name for option in options for alias in option.aliases} == ALIASES[table]
 
 
 @pytest.mark.parametrize("error", PARENTS)

@@ -17,6 +17,7 @@ import click
 from storage_core.cli.output import OUTPUT_FORMATS, Output, OutputFormat
 from storage_core.options import READ_OPTIONS
 from storage_core.options.option import Option
+from storage_core.options.read_options import TOPIC_OPTIONS
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -30,7 +31,7 @@ _FORMULAS: Final = "segmentlog.csv_formulas"
 _NAMES: Final = re.compile(r"(?<![\w.-])([a-z]+(?:[A-Z][a-z]+)*)\b(=| is ')?")
 _WORDS: Final = re.compile(r"`([^`]+)`")
 
-TOPIC_FLAGS: Final = ("subscribe", "subscribePattern", "assign")
+TOPIC_FLAGS: Final = TOPIC_OPTIONS
 BOUND_FLAGS: Final = (
     "startingOffsets",
     "endingOffsets",

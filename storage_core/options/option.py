@@ -11,6 +11,8 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from storage_core.errors import OptionError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -91,6 +93,32 @@ def given_values(
 def option_key(name: str) -> str:
     """Return the form in which names are compared: in lower case, without underscores and dots."""
     return name.lower().replace("_", "").replace(".", "")
+
+
+def named_once(given: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
+    """Return values by documented name.
+
+    Args:
+        given: The name that is given, the documented name, and the value, of each option.
+
+    Raises:
+        OptionError: An option is given under two names, and with two values.
+    """
+    values: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for name, known, value in given:
+        other = values.setdefault(known, value)
+        if _comparable(other) != _comparable(value):
+            raise OptionError(
+                f"'{names[known]}' and '{name}' are the same option, but they are given as {other!r} and {value!r}. "
+                "Give it once."
+            )
+        names.setdefault(known, name)
+    return values
+
+
+def _comparable(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
 
 
 def by_key(options: Iterable[Option]) -> dict[str, Option]:

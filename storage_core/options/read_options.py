@@ -29,6 +29,7 @@ from storage_core.options.option import (
     by_key,
     default_values,
     given_values,
+    named_once,
     nearest_hint,
     option_key,
 )
@@ -56,7 +57,7 @@ from storage_core.options.where import Condition, parse_where
 if TYPE_CHECKING:
     import datetime as dt
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 RECORDS: Final = "records"
@@ -261,7 +262,8 @@ _OTHERS: Final = tuple(option for option in READ_OPTIONS if option.only != "stre
 _FIRST_DEFAULTS: Final = default_values(_FIRST)
 _DEFAULTS: Final = default_values(_OTHERS)
 _TRIGGER_DEFAULTS: Final = default_values(_TRIGGERS)
-_TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+"""Options of which only one may be given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,11 +388,7 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
     Raises:
         OptionError: A name is unknown, a value is wrong, options contradict each other, or one is for streams.
     """
-    given = _by_documented_name(raw)
-    for name in given:
-        if find_option(name).only == "stream":
-            raise OptionError(f"Option '{name}' is for streams, and this is a batch read. Leave it out.")
-    options, _ = _parse(given, now_ms)
+    options, _ = _parse(named_once(_named(raw)), now_ms, is_stream=False)
     check_bounds(options.starting, options.ending)
     return options
 
@@ -401,9 +399,8 @@ def parse_stream_options(raw: Mapping[str, object], *, now_ms: int | None = None
     Raises:
         OptionError: As there; or an option makes sense only for a batch.
     """
-    given = _by_documented_name(raw)
-    _refuse_options_of_batches(given)
-    read, condition = _parse({"startingOffsets": "latest", **given}, now_ms)
+    given = named_once(_named(raw))
+    read, condition = _parse({"startingOffsets": "latest", **given}, now_ms, is_stream=True)
     if condition is not None and condition.is_relative:
         raise OptionError(
             f"where is {given['where']!r}, which names a relative time: a batch that is repeated after a failure would "
@@ -432,17 +429,23 @@ def options_of(paths: Sequence[str | os.PathLike[str]], options: Mapping[str, ob
     return parse_read_options(raw)
 
 
-def _parse(given: Mapping[str, object], now_ms: int | None) -> tuple[ReadOptions, Condition | None]:
-    """Parse the options of batches and streams; return the condition too, with what it says of times."""
-    chosen = [name for name in _TOPIC_OPTIONS if name in given]
+def _parse(
+    given: Mapping[str, object], now_ms: int | None, *, is_stream: bool
+) -> tuple[ReadOptions, Condition | None]:
+    """Parse the options of batches and streams.
+
+    Returns:
+        The options; and the condition again, with what it says of times, if there is one.
+    """
+    chosen = [name for name in TOPIC_OPTIONS if name in given]
     if len(chosen) > 1:
         raise OptionError(
             "Only one of the following options can be specified for Kafka source: "
-            f"{', '.join(_TOPIC_OPTIONS)}, but {' and '.join(chosen)} are given."
+            f"{', '.join(TOPIC_OPTIONS)}, but {' and '.join(chosen)} are given."
         )
     first = _FIRST_DEFAULTS | given_values(_FIRST, given)
     view = first["view"]
-    _refuse_options_of_other_views(given, view)
+    _refuse_misplaced(given, view, is_stream=is_stream)
     context = _Context(first["zone"], int(time.time() * 1000) if now_ms is None else now_ms, view)
     values = _DEFAULTS | given_values(_OTHERS, given, context)
     condition: Condition | None = values.pop("where")
@@ -489,46 +492,30 @@ def _check_columns(options: ReadOptions, columns: Sequence[str]) -> None:
             raise OptionError(f"columns names an unknown column '{column}'.{hint}")
 
 
-def _refuse_options_of_batches(given: Mapping[str, object]) -> None:
+def _refuse_misplaced(given: Mapping[str, object], view: str, *, is_stream: bool) -> None:
+    """Refuse options that this kind of read, or this view, does not have."""
     for name, value in given.items():
         option = find_option(name)
-        if option.field == "ending":
+        if option.only == "stream" and not is_stream:
+            raise OptionError(f"Option '{name}' is for streams, and this is a batch read. Leave it out.")
+        if option.field == "ending" and is_stream:
             what = "offset" if name == "endingOffsets" else "timestamp"
             raise OptionError(f"ending {what} not valid in streaming queries. Leave {name} out.")
-        if option.only == "batch" and not option.is_default(value):
-            raise OptionError(f"Option '{name}' is for batch reads, and this is a stream. Leave it out.")
-
-
-def _refuse_options_of_other_views(given: Mapping[str, object], view: str) -> None:
-    for name, value in given.items():
-        option = find_option(name)
-        if not option.views or view in option.views or option.is_default(value):
+        if option.is_default(value):
             continue
-        if option.views == (RECORDS,):
+        if option.only == "batch" and is_stream:
+            raise OptionError(f"Option '{name}' is for batch reads, and this is a stream. Leave it out.")
+        if option.views == (RECORDS,) and view != RECORDS:
             raise OptionError(f"{name} is for records, and view={view} has none. Leave it out.")
-        raise OptionError(f"{name} is for view={' or '.join(option.views)}, found view={view}. Leave it out.")
+        if option.views and view not in option.views:
+            raise OptionError(
+                f"{name} is for view={' or '.join(option.views)}, found view={view}. Leave it out."
+            )
 
 
-def _by_documented_name(raw: Mapping[str, object]) -> dict[str, object]:
-    given: dict[str, object] = {}
-    given_as: dict[str, str] = {}
+def _named(raw: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
     for name, value in raw.items():
         option = find_option(name).name
-        if value is None:
-            continue
-        # Parsed here, where the name tells whether the list form, `paths`, was used.
-        parsed = parse_paths(name.lower(), value) if option == "path" else value
-        if option in given and not _same_value(given[option], parsed):
-            raise OptionError(
-                f"'{given_as[option]}' and '{name}' are the same option, but they are given as "
-                f"{given[option]!r} and {parsed!r}. Give it once."
-            )
-        given.setdefault(option, parsed)
-        given_as.setdefault(option, name)
-    return given
-
-
-def _same_value(first: object, second: object) -> bool:
-    if isinstance(first, str) and isinstance(second, str):
-        return first.strip().lower() == second.strip().lower()
-    return first == second
+        if value is not None:
+            # Parsed here, where the name tells whether the list form, `paths`, was used.
+            yield name, option, parse_paths(name.lower(), value) if option == "path" else value

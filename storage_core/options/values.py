@@ -215,15 +215,15 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _INTERVAL = re.compile(r"(?:[0-9]{1,15}\s*[a-z]+\s*)+", re.IGNORECASE)
 _RELATIVE = re.compile(rf"-\s*({_INTERVAL.pattern})", re.IGNORECASE)
 _RELATIVE_PART = re.compile(r"([0-9]+)\s*([a-z]+)", re.IGNORECASE)
-_FIXED_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?")
 # The texts that Spark casts to a timestamp, except years of other than four digits and times without a date.
 _SQL_TIMESTAMP = re.compile(
     r"\+?([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})"
     r"(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?)? ?([A-Z+-].*)?)?)?)?)?"
 )
-_SQL_ZONE_OFFSET = re.compile(
+_ZONE_OFFSET = re.compile(
     r"(?:UTC|GMT|UT)?([+-])(?:([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{2}))?)?|([0-9]{2})([0-9]{2})([0-9]{2})?)"
 )
+_UTC = ("Z", "UTC", "UT", "GMT")
 _LARGEST_ZONE_OFFSET = dt.timedelta(hours=18)
 # Spark trims blanks and all ASCII control characters below them.
 _TRIMMED = "".join(map(chr, range(0x21)))
@@ -318,7 +318,7 @@ def parse_sql_time(text: str, zone: dt.tzinfo, now_ms: int) -> ParsedTime | None
     *fields, fraction, zone_text = matched.groups()
     year, month, day, hour, minute, second = (None if each is None else int(each) for each in fields)
     try:
-        own_zone = zone if zone_text is None else _sql_zone(zone_text)
+        own_zone = zone if zone_text is None else _zone(zone_text)
         moment = dt.datetime(
             year or 0,
             1 if month is None else month,
@@ -335,10 +335,10 @@ def parse_sql_time(text: str, zone: dt.tzinfo, now_ms: int) -> ParsedTime | None
         return None
 
 
-def _sql_zone(text: str) -> dt.tzinfo:
-    if text in ("Z", "UTC", "UT", "GMT"):
+def _zone(text: str) -> dt.tzinfo:
+    if text in _UTC:
         return dt.UTC
-    fixed = _SQL_ZONE_OFFSET.fullmatch(text)
+    fixed = _ZONE_OFFSET.fullmatch(text)
     if fixed is None:
         return zoneinfo.ZoneInfo(text)
     sign, *with_colons_and_without = fixed.groups()
@@ -397,15 +397,8 @@ def parse_time_zone(option: str, value: object) -> dt.tzinfo:
     if isinstance(value, dt.tzinfo):
         return value
     text = value.strip() if isinstance(value, str) else ""
-    if text.upper() in ("Z", "UTC", "GMT"):
-        return dt.UTC
-    fixed = _FIXED_OFFSET.fullmatch(text)
     try:
-        if fixed:
-            sign, hours, minutes = fixed.groups()
-            offset = dt.timedelta(hours=int(hours), minutes=int(minutes or 0))
-            return dt.timezone(offset if sign == "+" else -offset)
-        return zoneinfo.ZoneInfo(text)
+        return _zone(text.upper() if text.upper() in _UTC else text)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
         raise OptionError(
             f"{option} is {_shown(value)}, which is no known time zone. "

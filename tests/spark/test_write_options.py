@@ -67,7 +67,7 @@ def test_a_missing_path_is_explained(given):
 
 
 def test_several_paths_are_refused():
-    with pytest.raises(OptionError, match=r"one log directory, but paths names 2: /a, /b"):
+    with pytest.raises(OptionError, match=r"one log directory, but path names 2: /a, /b"):
         write_options(CaseInsensitiveDict({"paths": '["/a","/b"]'}))
 
 
