@@ -11,10 +11,9 @@ Headers and time indexes only say where to look for it.
 Pruning removes records from the result, so only their own timestamps count. The file's modification
 time, by which a broker judges segments without timestamps, does not.
 
-Pruning is optional, because the condition is applied to every row: a look-up must save more than it
-reads. The indexes tell first how much it can save; the log is read only if that exceeds the cost.
-Otherwise whole segments are read. Damage is left to the tasks to report; a segment that vanished since the log was
-listed is a `DataLossError`.
+Pruning is optional, because the condition is applied to every row. So a small segment is read as a whole, and so is one
+in which only a walk over small batches leads to an end. What a walk over headers reads has a budget. Damage is left to
+the tasks to report; a segment that vanished since the log was listed is a `DataLossError`.
 """
 
 from __future__ import annotations
@@ -367,16 +366,14 @@ class _EndSearch:
         if last_entry is None or last_entry.timestamp_ms < self._timestamp_ms:
             return None
         offset = max(segment.time_index.lookup(self._timestamp_ms).offset, self._start_offset)
-        gain_bytes = rest_bytes - _read_anyway_bytes(segment, indexed_position(segment, offset))
-        if gain_bytes < LOOKUP_COST_BYTES:
+        if rest_bytes - indexed_position(segment, offset) < LOOKUP_COST_BYTES:
             return None
         first = batch_reaching(segment, offset)
         if first is None:
             return None
         try:
             for batch in segment.batches(first.position_bytes):
-                gain_bytes = rest_bytes - _read_anyway_bytes(segment, batch.end_position_bytes)
-                if gain_bytes < LOOKUP_COST_BYTES + batch.size_bytes:
+                if rest_bytes - batch.end_position_bytes < LOOKUP_COST_BYTES + batch.size_bytes:
                     return None
                 if self._may_count(batch):
                     found = self._record_of(segment, batch)
@@ -422,12 +419,6 @@ def _timestamps_of(
     )
 
 
-def _read_anyway_bytes(segment: SegmentReader, position_bytes: int) -> int:
-    """Return how many bytes of a segment are read if the read could end at a position: close to the end, all of them."""
-    rest_bytes = segment.size_bytes - position_bytes
-    return segment.size_bytes if rest_bytes < LOOKUP_COST_BYTES else position_bytes
-
-
 def _proven_batch(segment: SegmentReader, entry: TimestampOffset, position_bytes: int) -> BatchHeader | None:
     """Find the batch that a walk may begin with.
 
@@ -452,7 +443,7 @@ _WORTH_A_WARNING_BYTES: Final = 64 << 20
 def prune_range(wanted: PartitionRange, condition: Predicate, options: ReadOptions) -> PartitionRange:
     """Leave out the offsets at both ends of a range that a condition rules out.
 
-    Within a segment an end is moved only where that saves more than it costs.
+    An end within a segment that is read as a whole is that of the segment.
     """
     log = wanted.log
     bounds = prune_partition(condition, log.topic, log.partition)
@@ -484,49 +475,32 @@ def prune_range(wanted: PartitionRange, condition: Predicate, options: ReadOptio
 
 
 def _start_worth_finding(log: PartitionLog, start_offset: int, given_offset: int) -> int:
-    """Return the start, or an earlier one if reading from there is cheaper than locating the start."""
+    """Return the start, or that of its segment if reading the whole segment is cheaper than locating the start."""
     index = log.segment_index_for(start_offset)
-    if index is None or start_offset == given_offset:
+    if index is None or not _is_read_whole(log, index):
         return start_offset
-    earlier_offset = max(log.segments.base_offsets[index], given_offset)
-    gain_bytes = _bytes_between(log, index, earlier_offset, start_offset)
-    return start_offset if gain_bytes >= LOOKUP_COST_BYTES else earlier_offset
+    return min(start_offset, max(log.segments.base_offsets[index], given_offset))
 
 
 def _end_worth_finding(log: PartitionLog, end_offset: int, given_offset: int) -> int:
-    """Return the end, or a later one if reading up to there is cheaper than locating the end."""
+    """Return the end, or that of its segment if reading the whole segment is cheaper than locating the end."""
     index = log.segment_index_for(end_offset - 1)
-    if index is None or end_offset == given_offset:
+    if index is None or not _is_read_whole(log, index):
         return end_offset
     bases = log.segments.base_offsets
-    later_offset = min(bases[index + 1], given_offset) if index + 1 < len(bases) else given_offset
-    gain_bytes = _bytes_between(log, index, end_offset, later_offset)
-    return end_offset if gain_bytes >= LOOKUP_COST_BYTES else later_offset
+    return min(bases[index + 1], given_offset) if index + 1 < len(bases) else given_offset
 
 
-def _bytes_between(log: PartitionLog, index: int, start_offset: int, end_offset: int) -> int:
-    """Estimate the bytes between two offsets of a segment: 0 if only a walk over small batches could tell."""
-    return log.read_segment(
-        index, partial(_bytes_in_segment, start_offset=start_offset, end_offset=end_offset)
-    )
+def _is_read_whole(log: PartitionLog, index: int) -> bool:
+    """Return True if a segment is small, or if only a walk over small batches leads to an offset in it."""
 
+    def is_dear(segment: SegmentReader) -> bool:
+        if segment.size_bytes < LOOKUP_COST_BYTES or len(segment.offset_index):
+            return segment.size_bytes < LOOKUP_COST_BYTES
+        header = first_header(segment)
+        return header is None or header.size_bytes < LARGE_BATCH_BYTES
 
-def _bytes_in_segment(segment: SegmentReader, start_offset: int, end_offset: int) -> int:
-    if segment.size_bytes < LOOKUP_COST_BYTES:
-        return 0
-    if len(segment.offset_index):
-        end_bytes = indexed_position(segment, end_offset)
-        if end_bytes >= indexed_position(segment, MAX_OFFSET):
-            # An index says nothing about offsets after its last entry.
-            end_bytes = segment.size_bytes
-        return end_bytes - indexed_position(segment, start_offset)
-    header = first_header(segment)
-    if header is None or header.size_bytes < LARGE_BATCH_BYTES:
-        return 0
-    start, end = batch_reaching(segment, start_offset), batch_reaching(segment, end_offset)
-    if start is None:
-        return 0
-    return (segment.size_bytes if end is None else end.position_bytes) - start.position_bytes
+    return log.read_segment(index, is_dear)
 
 
 def report_bytes_beyond(ranges: Iterable[PartitionRange], condition: Predicate, options: ReadOptions) -> None:

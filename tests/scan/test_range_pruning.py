@@ -80,11 +80,7 @@ def test_the_ends_that_a_condition_rules_out_are_left_out(pruned, predicate, exp
 @pytest.mark.parametrize(
     ("predicate", "expected"),
     [
-        # 60 KB at the beginning of a segment, and at the end of another.
-        (offset(">=", 23), (20, 100)),
-        (offset("<", 57), (0, 60)),
-        (offset(">=", 3), (0, 100)),
-        (offset("<", 97), (0, 100)),
+        # 60 KB at the beginning of a segment.
         (timestamp(">=", 30), (0, 100)),
         (timestamp(">=", 230), (20, 100)),
     ],
@@ -176,8 +172,7 @@ def test_a_batch_with_create_time_ends_what_append_time_proves(log_root, record_
         (timestamp("<", 500), "0 ms", (0, 50)),
         (timestamp("<", 500), "30 ms", (0, 53)),
         (timestamp("<=", 500), "30 ms", (0, 54)),
-        # To the end of the segment it is not far.
-        (timestamp("<", 500), "90 ms", (0, 60)),
+        (timestamp("<", 500), "90 ms", (0, 59)),
         (timestamp("<", 500), "1 hour", (0, 100)),
         (timestamp("<", -500), "100 ms", NOTHING),
         (And((timestamp(">=", 300), timestamp("<", 500))), "20 ms", (28, 52)),
@@ -196,10 +191,18 @@ def test_offsets_that_the_options_leave_out_stay_out(pruned):
         "ending_offsets": {"events": {"0": 65}},
     }
     assert pruned(And((offset(">=", 5), offset("<", 80))), **bounds) == (10, 65)
-    assert pruned(And((offset(">=", 18), offset("<", 63))), **bounds) == (18, 65)
-    assert pruned(And((offset(">=", 1), offset("<", 64))), use_indexes=False, **bounds) == (10, 65)
+    assert pruned(And((offset(">=", 18), offset("<", 63))), **bounds) == (18, 63)
+    assert pruned(And((offset(">=", 1), offset("<", 64))), use_indexes=False, **bounds) == (10, 64)
     assert pruned(timestamp(">=", 950), max_timestamp_disorder="0 ms", **bounds) == (65, 65)
     assert pruned(offset(">=", 80), **bounds) == (10, 10)
+
+
+def test_a_small_segment_is_read_as_a_whole(log_root):
+    log = log_root.rows("small").values(10).roll().values(10).roll().values(10).write()
+    parsed = parse_read_options({"path": str(log.path)})
+    (wanted,) = resolve(FileSystem(), parsed).partitions
+    left = prune_range(wanted, And((offset(">=", 12), offset("<", 18))), parsed)
+    assert (left.start_offset, left.end_offset) == (10, 20)
 
 
 def test_without_indexes_large_batches_are_found_by_a_walk(pruned):
