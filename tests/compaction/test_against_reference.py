@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from storage_core import LogConfig, LogDirectory
 from storage_core.log import CleanerConfig
-from storage_core.log import log_cleaner as cleaning_pass
 from tests.compaction import reference_cleaner
 from tests.compaction.plain_batches import PlainSegment, encode, read_segments
 from tests.compaction.random_logs import ACTIONS, START_MS, LogWriter
@@ -227,35 +226,6 @@ def test_every_pass_equals_the_reference(record_property):
     run()
     record_property(cases("Passes of the cleaner beside a reference"), outcomes["passes"])
     assert outcomes["passes"] > EXAMPLES / 2
-
-
-# -- This comparison itself --------
-
-
-WRONG_RULES = {
-    "the time": {"now_ms": 0},
-    "how long tombstones stay": {"delete_retention_ms": 77},
-    "the end of the pass": {"upper_bound_offset": -1},
-    "the last batches of producers": {"last_records": {}},
-    "the age of old tombstones": {"legacy_delete_horizon_ms": START_MS * 2},
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG_RULES.values(), ids=WRONG_RULES)
-def test_a_cleaner_that_has_a_rule_wrong_is_found_out(wrong, monkeypatch):
-    right = cleaning_pass.CleanRules
-    monkeypatch.setattr(cleaning_pass, "CleanRules", lambda **rules: right(**{**rules, **wrong}))
-
-    @settings(
-        max_examples=1_000, database=None, phases=[Phase.generate],
-        report_multiple_bugs=False,
-    )  # fmt: skip
-    @given(ROUNDS, CONFIGURATIONS, SLOTS)
-    def run(rounds, configuration, slots):
-        compare(rounds, configuration, slots)
-
-    with pytest.raises(AssertionError):
-        run()
 
 
 @pytest.mark.soak

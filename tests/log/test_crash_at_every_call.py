@@ -11,13 +11,10 @@ from collections import Counter
 
 import pytest
 
-from storage_core import Log
-from storage_core.errors import SegmentLogError
 from tests.faults.counting import cases
 from tests.faults.crash_points import crash_states, recover, recovery_states
-from tests.faults.session import CONFIG, Session
-from tests.faults.simulated_files import SimulatedWritableFile
-from tests.faults.simulated_filesystem import SimulatedFileSystem, TriedStates
+from tests.faults.session import CONFIG
+from tests.faults.simulated_filesystem import TriedStates
 from tests.faults.soak import soak_seeds
 
 RECOVERIES = ("tail", "kafka")
@@ -266,38 +263,3 @@ def test_crash_at_every_call_for_a_long_time(prepare, workload, capsys):
                 outcomes[f"second crash: {recover(second, 'tail')}"] += 1
     with capsys.disabled():
         print(f"\n{prepare.__name__}, {workload.__name__}: {dict(outcomes)}")
-
-
-# -- These tests themselves --------
-
-
-def forget(*arguments, **named):
-    """Say that it was done."""
-
-
-FORGOTTEN = {
-    "flushes of files": (SimulatedWritableFile, "flush"),
-    "flushes of directories": (SimulatedFileSystem, "flush_directory"),
-}
-
-
-@pytest.mark.parametrize(("owner", "method"), FORGOTTEN.values(), ids=FORGOTTEN)
-def test_a_log_that_forgets_something_is_found_out(owner, method, monkeypatch):
-    monkeypatch.setattr(owner, method, forget)
-    with pytest.raises((AssertionError, SegmentLogError)):
-        check(created, append_to_the_disk, seed=1, variants=VARIANTS)
-
-
-def test_a_log_that_acknowledges_too_early_is_found_out(monkeypatch):
-    append = Session.append
-    monkeypatch.setattr(
-        Session, "append", lambda self, *sizes, acks=1: (append(self, *sizes), self.model.flushed())
-    )
-    with pytest.raises(AssertionError):
-        check(created, append_to_the_disk, seed=1, variants=VARIANTS)
-
-
-def test_records_that_come_back_are_found_out(monkeypatch):
-    monkeypatch.setattr(Log, "truncate_to", forget)
-    with pytest.raises(AssertionError):
-        check(filled, truncate_over_segments, seed=1, variants=VARIANTS)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from storage_core.errors import InvalidRecordError
-from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem, open_directory, open_or_none
 from tests.faults.session import TOPIC, table_of
@@ -186,17 +185,3 @@ def test_a_crash_at_every_call_while_epochs_begin(workload, record_property):
     record_property(cases("Leader epochs: power cut or SIGKILL at each call"), outcomes.total())
     assert outcomes["without a record"] > 5
     assert outcomes["with records"] > 5
-
-
-# -- These tests themselves --------
-
-
-def test_an_epoch_that_is_lost_is_found_out(monkeypatch):
-    """As a broker loses it when it loads a log."""
-    truncate = LeaderEpochCache.truncate_from_end
-    monkeypatch.setattr(
-        LeaderEpochCache, "truncate_from_end", lambda cache, offset: truncate(cache, max(offset - 1, 0))
-    )
-    states = states_of(leaders_without_records, seed=1)
-    with pytest.raises(AssertionError):
-        Counter(check(state, "tail") for state in states)

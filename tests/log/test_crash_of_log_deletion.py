@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import pytest
 
 from storage_core import LogDirectory, read_table
-from storage_core.log import log_deletion, log_directory
-from storage_core.log import log_directory as log_table
 from tests.commit.jobs import CONFIG, JOBS, commit, rows_of, staged_job
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem
@@ -285,67 +283,3 @@ def test_a_job_that_was_writing_meanwhile_makes_the_log_anew():
                 assert logs.get(*KEY).log_start_offset == 0, state.name
             else:
                 assert records[:-5] == work.old[2], state.name
-
-
-# -- These tests themselves --------
-
-
-def without_a_flush(patch) -> None:
-    rename = log_deletion._rename
-
-    def renamed(state):
-        state.filesystem.flush_directory = lambda path: None
-        try:
-            return rename(state)
-        finally:
-            del state.filesystem.flush_directory
-
-    patch.setattr(log_deletion, "_rename", renamed)
-
-
-def with_the_checkpoints_first(patch) -> None:
-    delete_log = log_table.delete_log
-
-    def forgotten(state):
-        states = state.checkpoint.__self__.states
-        del states[KEY]
-        state.checkpoint()
-        path = delete_log(state)
-        states[KEY] = state
-        return path
-
-    patch.setattr(log_table, "delete_log", forgotten)
-
-
-@pytest.mark.parametrize(
-    ("forgetful", "what"),
-    [(without_a_flush, "come back"), (with_the_checkpoints_first, "a part of it has come back")],
-)
-def test_a_deletion_in_the_wrong_order_is_found_out(forgetful, what, monkeypatch):
-    work = Work(AT_ONCE)
-    forgetful(monkeypatch)
-    states = crashes(work, delete, variants=8)
-    monkeypatch.undo()
-    with pytest.raises(AssertionError, match=what):
-        check_all(work, states)
-
-
-def test_a_start_that_removes_files_before_it_flushes_their_name_is_found_out(monkeypatch):
-    work = Work(LATER)
-    state = unflushed(crashes(work, delete, variants=1))
-    finish_commit = log_directory.finish_commit
-
-    def remove_first(filesystem, root, config_of):
-        log_deletion.DeletedLogs(filesystem, StillClock()).remove_left_over(root)
-        return finish_commit(filesystem, root, config_of)
-
-    monkeypatch.setattr(log_directory, "finish_commit", remove_first)
-    again = crashes_of_start(state, LATER, variants=8)
-    monkeypatch.undo()
-    with pytest.raises(AssertionError, match="come back"):
-        check_all(work, again)
-
-
-def check_all(work, states) -> None:
-    for state in states:
-        check(work, state, "kafka", is_thorough=False)

@@ -288,36 +288,3 @@ def test_crash_at_every_call_of_a_directory_with_several_logs(record_property):
                 moved += log.log_start_offset > 0
     record_property(cases(TECHNIQUE), len(states))
     assert moved > 50
-
-
-# -- These tests themselves --------
-
-
-def forget(*arguments, **named):
-    """Say that it was done."""
-
-
-def without_a_checkpoint(session, patch):
-    patch.setattr(session.log._state, "checkpoint", forget)
-    retain_some(session)
-
-
-def without_a_flush_of_the_directory(session, patch):
-    patch.setattr("storage_core.log.local_log.flush_directory_if_changed", forget)
-    retain_some(session)
-
-
-@pytest.mark.parametrize("forgetful", [without_a_checkpoint, without_a_flush_of_the_directory])
-def test_retention_that_forgets_something_is_found_out(forgetful, monkeypatch):
-    def workload(session):
-        with monkeypatch.context() as patch:
-            forgetful(session, patch)
-
-    states = list(crash_states(filled, workload, seed=14, variants=4, config=TIMED))
-    with pytest.raises(AssertionError, match="expected a log start"):
-        recover_all(states)
-
-
-def recover_all(states):
-    for state in states:
-        recover(strict(state), "kafka", is_thorough=False)

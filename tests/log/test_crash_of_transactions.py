@@ -17,7 +17,6 @@ import pytest
 
 from storage_core import ProducerSequence
 from storage_core.errors import OutOfOrderSequenceError
-from storage_core.log import transaction as transaction_module
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem, open_directory, open_or_none
 from tests.faults.session import CONFIG, TOPIC
@@ -353,25 +352,3 @@ def test_a_producer_that_repeats_itself_after_a_crash_has_each_record_once(confi
         assert set(outcomes) == {"repeated", "known again"}
     else:
         assert set(outcomes) == {"repeated", "known again", "some of it was there", "all of it was there"}
-
-
-# -- These tests themselves --------
-
-
-def test_a_commit_that_only_says_so_is_found_out(monkeypatch):
-    monkeypatch.setattr(transaction_module, "flush_appended", lambda state: None)
-    with pytest.raises(AssertionError, match="is durable, and 0 of"):
-        run_transactions(two_transactions, seed=1, variants=VARIANTS)
-
-
-def test_records_that_are_seen_too_early_are_found_out(monkeypatch):
-    real = transaction_module.append_records
-
-    def plainly(*arguments, is_transactional, producer, **options):
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(transaction_module, "append_records", plainly)
-    monkeypatch.setattr(transaction_module.Transaction, "_require_open", lambda self: None)
-    monkeypatch.setattr(transaction_module.Transaction, "_end", lambda self, **options: None)
-    with pytest.raises(AssertionError, match="is open or aborted, and"):
-        run_transactions(an_abort, seed=1, variants=VARIANTS)
