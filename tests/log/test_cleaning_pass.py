@@ -22,7 +22,6 @@ from tests.log.cleaning import compacted, latest, meanwhile, put, records, unfin
 from tests.log.logs import MARKER, names, open_directory, table
 
 BEFORE = ["0:a=1", "1:b=1", "2:a=2", "3:c=1", "4:a=3"]
-AFTER = ["1:b=1", "3:c=1", "4:a=3"]
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from storage_core.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     InvalidTxnStateError,
-    LogReadOnlyError,
     OptionError,
     OutOfOrderSequenceError,
     RecordBatchTooLargeError,
@@ -99,19 +98,6 @@ def test_a_wrong_crc_is_refused(log):
     with pytest.raises(CorruptRecordError):
         log.append_as_leader(bytes(batch))
     assert log.append_as_leader(data(0, 1)).first_offset == 0
-
-
-def test_a_read_only_log_takes_none(logs, log, tmp_path):
-    log.append_as_leader(data(0, 1))
-    with open_directory(tmp_path / "data", read_only=True) as opened, pytest.raises(LogReadOnlyError):
-        opened.get("orders").append_as_leader(data(0, 1))
-
-
-def test_they_are_on_disk_when_asked_for(log):
-    log.append_as_leader(data(0, 3))
-    assert log.recovery_point == 0
-    log.append_as_leader(data(0, 3), flush=True)
-    assert log.recovery_point == 6
 
 
 # -- What a producer may not write --------

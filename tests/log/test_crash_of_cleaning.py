@@ -23,7 +23,6 @@ from tests.log.logs import Clock, name, table
 from tests.record.legacy_encoding import Message
 
 ROOT = "/data"
-DAY_MS = 86_400_000
 # Some fourteen batches of `put` fill a segment.
 CONFIG = LogConfig(
     cleanup_policy="compact", internal_segment_bytes=1000, index_interval_bytes=100, segment_index_bytes=240

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import LogConfig
-from storage_core.errors import InvalidRecordError, OffsetsOutOfOrderError, OptionError
+from storage_core.errors import InvalidRecordError, OptionError
 from tests.log.logs import NOW_MS, append, offsets, table, value, values
 from tests.log.producing import data
 from tests.record.encoding import Batch, Record, sized, varint
@@ -118,39 +118,12 @@ def test_batches_of_a_leader_that_came_later_are_left_out(log):
         log.append_batches(data(4), leader_epoch=-1)
 
 
-@pytest.mark.parametrize("batches", [data(0) + data(0), data(3) + data(1), data(0, 3) + data(2)])
-def test_batches_whose_offsets_do_not_ascend_are_refused(log, batches):
-    with pytest.raises(OffsetsOutOfOrderError):
-        log.append_batches(batches)
-    assert log.log_end_offset == 0
-
-
-def test_batches_below_the_log_end_are_refused(log):
-    append(log, 3)
-    with pytest.raises(OffsetsOutOfOrderError, match="from offset 3 on"):
-        log.append_batches(data(2))
-    log.truncate_fully_and_start_at(10)
-    with pytest.raises(OffsetsOutOfOrderError, match="from offset 10 on"):
-        log.append_batches(data(9))
-
-
 def test_damaged_batches_are_refused(log):
     damaged = bytearray(data(0))
     damaged[-1] ^= 1
     with pytest.raises(Exception, match="CRC"):
         log.append_batches(bytes(damaged))
     assert log.log_end_offset == 0
-
-
-def test_epochs_are_those_of_the_batches(log):
-    log.append_batches(data(0, leader_epoch=2) + data(1, leader_epoch=2) + data(2, leader_epoch=5))
-    assert [(each.epoch, each.start_offset) for each in log.leader_epochs] == [(2, 0), (5, 2)]
-    assert log.end_offset_for_epoch(2) == (2, 2)
-    assert log.end_offset_for_epoch(3) == (2, 2)
-    assert log.end_offset_for_epoch(5) == (5, 3)
-    assert log.end_offset_for_epoch(6) == (-1, -1)
-    log.append(table(b"a"), leader_epoch=7)
-    assert [(each.epoch, each.start_offset) for each in log.leader_epochs] == [(2, 0), (5, 2), (7, 3)]
 
 
 def test_batches_too_large_for_what_is_left_of_a_segment_begin_another(log):

@@ -41,10 +41,6 @@ def checkpoint(root, topic="orders"):
     return (root / f"{topic}-0" / CHECKPOINT).read_bytes()
 
 
-def epochs_of_batches(log):
-    return [batch["_metadata"].to_pylist()[0]["leaderEpoch"] for batch in log.read(include_metadata=True)]
-
-
 def test_a_new_log_begins_with_epoch_0(logs, root):
     log = logs.create("payments")
     assert epochs(log) == []
@@ -97,12 +93,6 @@ def test_the_epoch_of_an_offset(log, root, offset, expected):
     assert log.leader_epoch_at(offset) == expected
     with open_directory(root, read_only=True) as reader:
         assert reader.get("orders").leader_epoch_at(offset) == expected
-
-
-def test_before_all_epochs_there_is_none(log):
-    log.delete_records(6)
-    assert log.leader_epoch_at(5) is None
-    assert log.leader_epoch_at(6) == 3
 
 
 def test_a_replica_learns_up_to_where_it_agrees(logs, log):

@@ -8,24 +8,9 @@ from storage_core import LogConfig, LogDirectory
 from storage_core.errors import OptionError
 from storage_core.record.record_batches import RecordBatches
 from tests.log.logs import BATCH_BYTES, append, offsets, table, value
-from tests.log.producing import data, transactional
 
 
-def test_no_fetch_crosses_its_limit(log):
-    append(log, 4)
-    log.append_batches(transactional(4, producer=1) + data(5))
-    log.update_high_watermark(5)
-
-    def end(isolation_level):
-        fetched = log.fetch(0, 1 << 20, isolation_level=isolation_level)
-        return sum(BATCH_BYTES for _ in range(4)) - len(fetched.data)
-
-    assert end(None) == -(len(data(4)) + len(data(5)))
-    assert end("read_uncommitted") == -len(data(4))
-    assert end("read_committed") == 0
-    assert log.last_stable_offset == 4
-    assert log.fetch(4, 100, isolation_level="read_committed").data == b""
-    assert log.fetch(5, 100, isolation_level="read_committed").data == b""
+def test_an_unknown_isolation_level_is_refused(log):
     with pytest.raises(OptionError, match="isolation"):
         log.fetch(0, 1, isolation_level="committed")
 

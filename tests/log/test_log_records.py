@@ -7,43 +7,16 @@ import pytest
 from storage_core import LogConfig, read_table
 from storage_core.errors import (
     BatchTooLargeError,
-    InvalidRecordError,
-    RecordBatchTooLargeError,
     RecordTooLargeError,
 )
 from tests.log.logs import (
-    BATCH_BYTES,
     NOW_MS,
-    append,
     offsets,
     open_directory,
-    small,
     table,
     value,
     values,
 )
-from tests.log.producing import data
-
-
-def test_a_batch_larger_than_max_message_bytes_is_refused(logs):
-    log = logs.create("small", config=LogConfig(max_message_bytes=BATCH_BYTES))
-    append(log)
-    with pytest.raises(RecordTooLargeError, match=r"at most 100 bytes.*found 1 record.* of 101"):
-        log.append(table(value(0) + b"+"))
-    assert log.log_end_offset == 1
-    # A replica takes what the leader took.
-    assert log.append_batches(data(1, 20)).last_offset == 20
-
-
-def test_a_batch_larger_than_a_segment_is_refused(logs):
-    log = logs.create("small", config=small(segment_bytes=BATCH_BYTES))
-    append(log)
-    with pytest.raises(RecordBatchTooLargeError, match=r"segment\.bytes"):
-        log.append(table(value(0) + b"+"))
-    with pytest.raises(RecordBatchTooLargeError, match=r"segment\.bytes"):
-        log.append_batches(data(1) + data(2))
-    assert log.log_end_offset == 1
-
 
 LARGE = b"x" * (65 << 20)
 
@@ -95,20 +68,3 @@ def test_a_large_append_is_written_piece_by_piece(logs, monkeypatch):
     log = logs.create("large", config=LogConfig(segment_bytes=1 << 20))
     log.append(table(*map(value, range(100_000))))
     assert offsets(log) == list(range(100_000))
-
-
-def test_a_compacted_log_takes_no_record_without_a_key(logs):
-    log = logs.create("compacted", config=LogConfig(cleanup_policy="compact"))
-    log.append(table(b"a", keys=[b"k"]))
-    with pytest.raises(InvalidRecordError, match="key"):
-        log.append(table(b"a", b"b", keys=[b"k", None]))
-    assert log.log_end_offset == 1
-
-
-def test_a_leader_epoch_below_the_latest_is_refused(log):
-    log.append(table(b"a"), leader_epoch=4)
-    with pytest.raises(InvalidRecordError, match="at least 4, which the log has seen, found 3"):
-        log.append(table(b"b"), leader_epoch=3)
-    log.append(table(b"b"))
-    (batch,) = log.read(include_metadata=True)
-    assert [each["leaderEpoch"] for each in batch["_metadata"].to_pylist()] == [4, 4]

@@ -408,19 +408,6 @@ def test_a_snapshot_without_producers(tmp_path, manager):
     assert (tmp_path / "00000000000000000005.snapshot").read_bytes().hex() == "000148674bc700000000"
 
 
-@pytest.mark.parametrize("damaged", [b"", b"\0\1\0\0", bytes(10)])
-def test_a_damaged_snapshot_makes_room_for_an_older_one(tmp_path, manager, damaged):
-    update(manager, data(0, producer=1))
-    manager.take_snapshot()
-    update(manager, data(1, producer=2))
-    manager.take_snapshot()
-    (tmp_path / "00000000000000000002.snapshot").write_bytes(damaged)
-    loaded = reopened(tmp_path, 2)
-    assert loaded.map_end_offset == 1
-    assert sorted(loaded.producers) == [1]
-    assert offsets_on_disk(tmp_path) == [1]
-
-
 def test_without_a_usable_snapshot_it_begins_at_the_log_start(tmp_path):
     (tmp_path / "00000000000000000009.snapshot").write_bytes(b"damaged")
     loaded = reopened(tmp_path, 12, log_start_offset=4)
@@ -494,15 +481,6 @@ def test_a_log_that_starts_anew_further_down_gets_snapshots_again(tmp_path, mana
     update(manager, data(7, producer=1))
     assert manager.take_snapshot() == 8
     assert offsets_on_disk(tmp_path) == [8]
-
-
-def test_stray_snapshots(tmp_path, manager):
-    for offset in range(6):
-        update(manager, data(offset, producer=1, sequence=offset))
-        manager.take_snapshot()
-    loaded = open_manager(tmp_path)
-    loaded.snapshots.delete_strays([0, 2, 4])
-    assert offsets_on_disk(tmp_path) == [2, 4, 6]
 
 
 def test_a_hostile_snapshot_does_no_harm(tmp_path):
