@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -12,11 +13,8 @@ from storage_core.cli.flags import ALL_TOPICS, TOPIC_FLAGS, jobs_flag, paths_arg
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, printable, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from storage_core.filesystem import FileSystem
     from storage_core.options import ReadOptions
-    from storage_core.report.report import Report
 
 
 @click.command("report", short_help="Write one HTML page about a directory.", epilog="See docs/cli.md.")
@@ -72,8 +70,12 @@ def command(
     if target == "-":
         sys.stdout.buffer.write(page)
     else:
-        _write(filesystem, target, page, like=split_paths(filesystem, parsed.paths))
-        _summarize(made, target)
+        # As private as the directories. A reader never sees half of it.
+        with filesystem.replacing(target, like=split_paths(filesystem, parsed.paths)) as file:
+            file.write_at([page], 0)
+        counts = Counter(each.severity for each in made.findings)
+        found = ", ".join(f"{count:,} {severity}" for severity, count in counts.items())
+        click.echo(printable(f"{target}: {found or 'nothing to report'}"))
     if not made.is_complete:
         raise SystemExit(INPUT_OUTPUT)
     if made.has_damage:
@@ -113,17 +115,3 @@ def _check_target(filesystem: FileSystem, options: ReadOptions, target: str) -> 
     present = filesystem.status(target, follow_symlinks=True)
     if present is not None and not present.is_regular_file:
         raise OptionError(f"Expected a file to write to, found something else: {target}.")
-
-
-def _write(filesystem: FileSystem, target: str, page: bytes, like: Sequence[str]) -> None:
-    """Write the page, as private as the directories ``like``, under another name first: a reader never sees half of it."""
-    with filesystem.replacing(target, like=like) as file:
-        file.write_at([page], 0)
-
-
-def _summarize(made: Report, target: str) -> None:
-    counts: dict[str, int] = {}
-    for finding in made.findings:
-        counts[finding.severity] = counts.get(finding.severity, 0) + 1
-    found = ", ".join(f"{count:,} {severity}" for severity, count in counts.items()) or "nothing to report"
-    click.echo(printable(f"{target}: {found}"))

@@ -400,8 +400,8 @@ class _Snapshot:
                 except SegmentLogError as error:
                     self._add_failure("transactions", error)
 
-        longest = nlargest(_LONGEST_SHOWN, ended(), key=_duration_ms)
-        oldest = nsmallest(_OPEN_SHOWN, open_ones, key=_begun_ms)
+        longest = nlargest(_LONGEST_SHOWN, ended(), key=attrgetter("duration_ms"))
+        oldest = nsmallest(_OPEN_SHOWN, open_ones, key=attrgetter("transaction.start_timestamp_ms"))
         for each in oldest:
             age_ms = each.age_ms(self.now_ms)
             if age_ms > HANGING_MS:
@@ -446,10 +446,6 @@ class _Snapshot:
             GroupPosition(each, *((None, None) if log is None else (log.start_offset, log.end_offset)))
             for each, log in found
         ]
-
-
-_begun_ms = attrgetter("transaction.start_timestamp_ms")
-_duration_ms = attrgetter("duration_ms")
 
 
 def _of_hanging(found: FoundTransaction, age_ms: int) -> Finding:

@@ -80,7 +80,7 @@ def test_a_count_is_printed_before_the_other_partitions_are_looked_at(segmentlog
         (("--last", "0"), []),
     ],
 )
-def test_which_records(segmentlog, root, flags, expected):
+def test_flags_choose_records(segmentlog, root, flags, expected):
     ended = segmentlog("cat", root, "--subscribe", "orders", "-f", r"%o\n", *flags)
     assert (ended.stdout.split(), ended.status) == (expected, 0)
 
@@ -129,7 +129,7 @@ class TestTerminal:
     def test_control_characters_are_escapes(self, segmentlog_process, hostile):
         assert self.output(segmentlog_process, hostile) == b"\\x1b]0;owned\\x07\n"
 
-    def test_raw(self, segmentlog_process, hostile):
+    def test_raw_keeps_control_characters(self, segmentlog_process, hostile):
         assert self.output(segmentlog_process, hostile, "--raw") == b"\x1b]0;owned\x07\n"
 
     def output(self, segmentlog_process, *arguments):
@@ -148,7 +148,7 @@ def test_bytes_are_raw_in_a_pipe(segmentlog, tmp_path):
 
 
 class TestFollow:
-    def test_what_comes_until_interrupted(self, segmentlog_process, root):
+    def test_follow_prints_new_records_until_interrupted(self, segmentlog_process, root):
         process = segmentlog_process("cat", root, "--follow", "-f", r"%t-%p %o\n", "--poll-interval", "0.01")
         assert [process.stdout.readline() for _ in range(5)][-1] == b"orders-0 2\n"
         with open_directory(root) as logs:
@@ -162,14 +162,14 @@ class TestFollow:
         assert (printed, complaints[-1:], b"Traceback" in complaints) == (b"", b"\n", False)
         assert process.returncode == 130
 
-    def test_ends_when_nobody_reads(self, segmentlog_process, root):
+    def test_follow_ends_when_nobody_reads(self, segmentlog_process, root):
         process = segmentlog_process("cat", root, "--follow", "--poll-interval", "0.01")
         process.stdout.readline()
         process.stdout.close()
         assert process.wait() == 0
         assert process.stderr.read() == b""
 
-    def test_a_count_ends_it(self, segmentlog, root):
+    def test_follow_ends_after_a_count(self, segmentlog, root):
         ended = segmentlog("cat", root, "--follow", "-c", "4", "-f", r"%o\n")
         assert (ended.status, ended.stdout) == (0, "0\n1\n0\n1\n")
 

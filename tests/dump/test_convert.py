@@ -78,7 +78,7 @@ class TestRows:
     @pytest.mark.parametrize(
         "case", ["compact-txn", "magic0", "magic1", "v2-zstd", "many-partitions", "v2-foreign"]
     )
-    def test_those_of_a_read(self, tmp_path, case):
+    def test_all_records_of_a_read_are_written(self, tmp_path, case):
         logs, _ = unpack_case(case, tmp_path / "case")
         options = {"include_headers": True, "isolation_level": "read_committed"}
         done = converted(logs, tmp_path / "out", **options)
@@ -89,7 +89,7 @@ class TestRows:
             path.stat().st_size for path in (tmp_path / "out").rglob("*.parquet")
         )
 
-    def test_in_the_file_of_their_day(self, days, tmp_path):
+    def test_each_day_has_its_file(self, days, tmp_path):
         converted(days, tmp_path / "out")
         assert files_of(tmp_path / "out") == [
             "_SUCCESS",
@@ -106,7 +106,7 @@ class TestRows:
                 for offset in range(number, 20, 3)
             ]
 
-    def test_columns_of_a_read_but_the_topic(self, days, tmp_path):
+    def test_files_have_all_columns_but_the_topic(self, days, tmp_path):
         converted(days, tmp_path / "out")
         file = next((tmp_path / "out").rglob("*.parquet"))
         assert read_file(file).schema == read_table(days).schema.remove(2)
@@ -117,14 +117,14 @@ class TestRows:
         with pytest.raises(OptionError, match="another column"):
             converted(days, tmp_path / "other", columns=["topic"])
 
-    def test_read_by_others_as_a_dataset(self, days, tmp_path):
+    def test_other_readers_see_a_partitioned_dataset(self, days, tmp_path):
         converted(days, tmp_path / "out")
         # In a process of its own, because a dataset keeps its files open for a while.
         command = [sys.executable, "-c", READ_DATASET, str(tmp_path / "out")]
         found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert json.loads(found) == {"2022-01-08": 14, "2022-01-09": 14, "2022-01-10": 12, "None": 2}
 
-    def test_days_that_no_calendar_has(self, tmp_path):
+    def test_dates_beyond_the_calendar_are_null(self, tmp_path):
         far_ms = 9_000_000_000_000_000
         with open_directory(
             tmp_path / "data", config=small(message_timestamp_after_max_ms=2**63 - 1)
@@ -133,14 +133,14 @@ class TestRows:
         done = converted(tmp_path / "data", tmp_path / "out")
         assert sorted(str(file.date) for file in done.files) == ["1970-01-01", "9999-12-31", "None"]
 
-    def test_nothing(self, tmp_path):
+    def test_an_empty_log_gives_only_the_success_file(self, tmp_path):
         with open_directory(tmp_path / "data") as logs:
             logs.create("t")
         done = converted(tmp_path / "data", tmp_path / "out")
         assert (done.rows, done.files) == (0, ())
         assert files_of(tmp_path / "out") == ["_SUCCESS"]
 
-    def test_damage_in_a_permissive_read(self, days, tmp_path):
+    def test_a_permissive_read_writes_its_row_about_damage(self, days, tmp_path):
         flip(days / "orders-0" / name(0), 450)
         converted(days, tmp_path / "out", mode="PERMISSIVE")
         expected = read_table(days, mode="PERMISSIVE")
@@ -171,7 +171,7 @@ class TestLimits:
         ],
         ids=repr,
     )
-    def test_same_rows(self, days, tmp_path, settings):
+    def test_limits_change_no_row(self, days, tmp_path, settings):
         converted(days, tmp_path / "out", settings=settings)
         expected = read_table(days)
         assert rows_of(tmp_path / "out").select(expected.column_names) == expected
@@ -210,7 +210,7 @@ class TestLimits:
 
 
 class TestTarget:
-    def test_not_empty(self, days, tmp_path):
+    def test_a_target_with_foreign_files_is_refused(self, days, tmp_path):
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "mine").write_text("x")
         with pytest.raises(OptionError, match="found 'mine'"):
@@ -228,32 +228,32 @@ class TestTarget:
             converted(days, tmp_path / "out", settings=ConvertSettings(is_overwriting=True))
         assert files_of(tmp_path / "out") == before
 
-    def test_overwritten(self, days, tmp_path):
+    def test_an_earlier_conversion_is_overwritten(self, days, tmp_path):
         converted(days, tmp_path / "out")
         converted(days, tmp_path / "out", where="offset = 0", settings=ConvertSettings(is_overwriting=True))
         assert files_of(tmp_path / "out") == ["_SUCCESS", "topic=orders/date=2022-01-08/part-00000.parquet"]
 
-    def test_an_empty_directory(self, days, tmp_path):
+    def test_an_empty_directory_is_written_to(self, days, tmp_path):
         (tmp_path / "out").mkdir()
         assert converted(days, tmp_path / "out").rows == 42
 
     @pytest.mark.parametrize("below", ["", "out", "orders-0/out"])
-    def test_in_what_is_read(self, days, below):
+    def test_a_target_inside_the_source_is_refused(self, days, below):
         with pytest.raises(OptionError, match="which is read"):
             converted(days, days / below)
 
-    def test_in_what_is_read_behind_a_link(self, days, tmp_path):
+    def test_a_target_behind_a_link_into_the_source_is_refused(self, days, tmp_path):
         (tmp_path / "link").symlink_to(days / "orders-0")
         with pytest.raises(OptionError, match="which is read"):
             converted(days, tmp_path / "link" / "out")
 
-    def test_beside_a_partition_that_is_read(self, days, tmp_path):
+    def test_a_target_beside_a_partition_of_a_log_directory_is_refused(self, days, tmp_path):
         with pytest.raises(OptionError, match="which is read"):
             converted(days / "orders-0", days / "out")
         (days / "orders-0").rename(tmp_path / "orders-0")
         assert converted(tmp_path / "orders-0", tmp_path / "out").rows == 20
 
-    def test_a_file(self, days, tmp_path):
+    def test_a_target_that_is_a_file_is_refused(self, days, tmp_path):
         (tmp_path / "out").write_text("x")
         with pytest.raises(OptionError, match="found a file"):
             converted(days, tmp_path / "out")
@@ -289,7 +289,7 @@ class Failing(FileSystem):
 
 
 class TestFailures:
-    def test_at_each_call_all_files_that_appear_are_whole(self, days, tmp_path):
+    def test_a_failure_at_any_call_leaves_only_whole_files(self, days, tmp_path):
         expected = read_table(days)
         for calls in range(1_000):
             target = tmp_path / f"out-{calls}"
@@ -307,7 +307,7 @@ class TestFailures:
             assert rows_of(target).select(expected.column_names) == expected
 
     @pytest.mark.parametrize("is_new", [True, False])
-    def test_damage_leaves_nothing(self, days, tmp_path, is_new):
+    def test_damage_leaves_no_file(self, days, tmp_path, is_new):
         flip(days / "orders-1" / name(10), 450)
         target = tmp_path / "out"
         if not is_new:
@@ -317,7 +317,7 @@ class TestFailures:
         assert target.exists() is not is_new
         assert is_new or os.listdir(target) == []
 
-    def test_what_was_there_stays_until_all_is_written(self, days, tmp_path):
+    def test_a_failed_conversion_keeps_the_earlier_one(self, days, tmp_path):
         converted(days, tmp_path / "out")
         before = files_of(tmp_path / "out")
         flip(days / "orders-1" / name(10), 450)
@@ -326,7 +326,7 @@ class TestFailures:
         assert files_of(tmp_path / "out") == before
 
 
-def test_a_refused_write_is_that_error(days, tmp_path, monkeypatch):
+def test_a_refused_write_raises_its_error(days, tmp_path, monkeypatch):
     def refuse(*_):
         raise StorageError("no space left")
 

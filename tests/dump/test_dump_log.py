@@ -80,7 +80,7 @@ def test_a_batch_and_its_records_have_a_line_each(tmp_path):
     )
 
 
-def test_without_metadata_a_line_begins_with_what_is_left(tmp_path):
+def test_a_line_without_metadata_begins_with_the_key(tmp_path):
     path = log_of(
         tmp_path, Batch((Record(0, 0, b"k", b"v"), Record(1, 0, None, b"w"), Record(2, 0, b"x", None)))
     )
@@ -120,7 +120,7 @@ def test_header_keys_are_listed(tmp_path):
         (b"\x1b[31m\x00\t", "\x1b[31m\x00\t"),
     ],
 )
-def test_what_is_no_utf8_becomes_what_java_makes_of_it(tmp_path, value, text):
+def test_malformed_utf8_is_decoded_as_in_java(tmp_path, value, text):
     # The value before would swallow a byte of the next if they were decoded together.
     path = log_of(tmp_path, Batch((Record(0, 0, b"\xe2\x82", value), Record(1, 0, b"\xf0", b"end"))))
     first, second = record_lines(path)
@@ -204,7 +204,7 @@ def test_the_text_ends_where_the_tool_fails(tmp_path):
     assert "byte 69]" in found.failure
 
 
-def test_of_a_batch_whose_records_are_cut_off_those_before_are_printed(tmp_path):
+def test_records_before_a_cut_are_printed(tmp_path):
     records = (Record(0).encode(0) + Record(1).encode(0))[:-1]
     path = log_of(tmp_path, Batch((), records_bytes=records, count=2, last_offset_delta=1))
     found = dumped(path)
@@ -282,7 +282,7 @@ def test_entries_that_disagree_with_the_log_are_reported(indexed):
     ]
 
 
-def test_an_index_that_fails_the_check_of_a_start_ends_the_dump(indexed):
+def test_an_index_that_fails_the_sanity_check_ends_the_dump(indexed):
     index, times = indexed.with_suffix(".index"), indexed.with_suffix(".timeindex")
     index.write_bytes(struct.pack(">iib", 1, 0, 3))
     times.write_bytes(struct.pack(">qiqi", 105, 1, 104, 2))
@@ -365,7 +365,7 @@ def _encoded(drawn) -> bytes:
 
 @given(drawn=_BATCHES, has_content=st.booleans(), has_metadata=st.booleans())
 @examples(200)
-def test_records_by_column_are_those_one_by_one(tmp_path_factory, drawn, has_content, has_metadata):
+def test_columns_give_the_lines_of_single_records(tmp_path_factory, drawn, has_content, has_metadata):
     path = log_of(tmp_path_factory.mktemp("log"), _encoded(drawn))
     options = DumpOptions(RecordFormat(has_content, has_metadata))
     by_column = dumped(path, options)

@@ -74,7 +74,7 @@ class TestTokens:
             ("plain", b"plain"),
         ],
     )
-    def test_each(self, template, expected):
+    def test_each_token(self, template, expected):
         headers = [("a", b"1"), ("b", None), ("a", b"")]
         assert text(template, row(key=b"k1", value=b"value", headers=headers)) == expected
 
@@ -88,7 +88,7 @@ class TestTokens:
     def test_null_is_shown_if_asked_for(self):
         assert text("%k=%s;", row(), row(key=b"", value=b""), null=b"NULL") == b"NULL=NULL;=;"
 
-    def test_without_timestamp_it_is_minus_one(self):
+    def test_a_missing_timestamp_is_minus_one(self):
         assert text("%T;", row(timestamp=-1000, timestampType=-1), row(timestamp=None)) == b"-1;-1;"
 
     @pytest.mark.parametrize(
@@ -109,15 +109,15 @@ class TestTokens:
         assert text(literal_text(r"%s\t"), row(value=b"x")) == b"%s\t"
 
     @pytest.mark.parametrize("template", ["%x", "a%", "%%%", "%\n"])
-    def test_what_is_no_token(self, template):
+    def test_unknown_tokens_are_refused(self, template):
         with pytest.raises(OptionError, match="no token"):
             delimited_text(template)
 
-    def test_too_many(self):
+    def test_too_many_tokens_are_refused(self):
         with pytest.raises(OptionError, match="at most 128"):
             delimited_text("%s" * 129)
 
-    def test_only_the_columns_that_it_needs(self):
+    def test_a_format_reads_only_the_columns_it_needs(self):
         assert delimited_text("%s %S %o").columns == ("offset", "value")
         assert delimited_text("x").columns == ("offset",)
 
@@ -135,7 +135,7 @@ class TestJsonLines:
     def render(self, *rows):
         return bytes(JsonLines().render(batch(rows))).decode()
 
-    def test_the_shape_of_kcat(self):
+    def test_objects_have_the_shape_of_kcat(self):
         headers = [("a", b"1"), ("b", None)]
         assert self.render(row(key=b"k", value=b'{"x":1}', headers=headers)) == (
             '{"topic":"orders","partition":3,"offset":42,"tstype":"create","ts":1700000000123,'
@@ -150,7 +150,7 @@ class TestJsonLines:
     def test_append_time(self):
         assert '"tstype":"logappend"' in self.render(row(timestampType=1))
 
-    def test_bytes_that_are_no_text(self):
+    def test_bytes_that_are_not_utf8_become_base64(self):
         assert self.render(row(value=b"\xff\x00")).endswith('"payload":{"base64":"/wA="}}\n')
 
 
@@ -201,6 +201,6 @@ def test_json_lines_give_each_row_back(rows, start, is_for_terminal):
 
 @examples(100)
 @given(ROWS, st.integers(0, 3))
-def test_text_is_that_of_row_after_row(rows, start):
+def test_columns_give_the_text_of_single_rows(rows, start):
     rendered = delimited_text(r"%t %p %k%R%s%T %h\n", null=b"-").render(batch(rows).slice(start))
     assert bytes(rendered) == b"".join(as_text(each) for each in rows[start:])

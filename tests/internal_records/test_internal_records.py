@@ -134,7 +134,7 @@ def test_other_protocols_and_malformed_subscriptions_stay_bytes(protocol, data):
         ),
     ],
 )
-def test_what_cannot_be_read_is_said_as_kafka_says_it(key, value, text):
+def test_errors_have_the_text_of_kafka(key, value, text):
     assert _texts("offsets", key, value) == (text, None)
 
 
@@ -285,7 +285,7 @@ def test_control_records_of_the_metadata_log(type_id, value, text):
     assert control_record_text(type_id, value) == text
 
 
-def test_json_is_jacksons():
+def test_json_is_written_as_by_jackson():
     value = {
         "a": 'é€😀\u2028/"\\\n\x1b\x7f\\u001b',
         "b": [True, None, 1.0, 5e-324, -2.5e-7, float("nan")],
@@ -306,7 +306,7 @@ def test_json_is_jacksons():
         (b"\xc0\x80", "\ufffd\ufffd"),
     ],
 )
-def test_malformed_utf_8_is_what_java_makes_of_it(data, text):
+def test_malformed_utf8_is_decoded_as_in_java(data, text):
     key = b"\0\3" + len(data).to_bytes(2, "big") + data
     assert _texts("offsets", key, None)[0] == f'{{"type":"3","data":{{"groupId":"{text}"}}}}'
 
@@ -358,7 +358,7 @@ def test_a_length_beyond_the_bytes_is_refused_before_anything_is_made(length):
         read_message(message, 0, length + bytes(8))
 
 
-def test_typed_access_tells_later_versions_from_damage():
+def test_later_versions_are_told_from_damage():
     with pytest.raises(UnsupportedFormatError, match="record type 99"):
         read_group_record(b"\0\x63", None)
     with pytest.raises(UnsupportedFormatError, match="record version 9"):

@@ -70,7 +70,7 @@ def hostile(tmp_path_factory):
 
 
 class TestFindings:
-    def test_the_most_severe_first(self, hostile):
+    def test_the_most_severe_finding_comes_first(self, hostile):
         report, _ = hostile
         severities = [each.severity for each in report.findings]
         assert severities[0] == "damage"
@@ -133,7 +133,7 @@ class TestFindings:
             500,
         )
 
-    def test_quick_reads_no_log_as_a_whole(self, tmp_path):
+    def test_a_quick_report_reads_no_log_as_a_whole(self, tmp_path):
         with open_directory(tmp_path / "data") as logs:
             append(logs.create("t"), 200)
         filesystem = FileSystem()
@@ -150,7 +150,7 @@ class TestFindings:
         assert report.has_damage is (case == "torn-tail")
         Page(page_of(report))
 
-    def test_what_a_broker_sets_aside(self, tmp_path):
+    def test_a_stray_partition_is_reported(self, tmp_path):
         with open_directory(tmp_path / "data") as logs:
             append(logs.create("t"), 1)
         stray = tmp_path / "data" / f"t-0.{'0' * 32}-stray"
@@ -176,7 +176,7 @@ def example_data(request):
 
 
 class TestPage:
-    def test_elements_and_attributes_are_those_of_the_page(self, hostile):
+    def test_data_adds_no_element_or_attribute(self, hostile):
         page = Page(hostile[1])
         assert {tag for tag, _ in page.found} <= KNOWN
         names = {name for _, attributes in page.found for name in attributes}
@@ -185,7 +185,7 @@ class TestPage:
         addresses = [attributes["href"] for _, attributes in page.found if "href" in attributes]
         assert all(re.fullmatch(r"#[a-z]+|data:,", address) for address in addresses)
 
-    def test_hostile_names_are_its_text(self, hostile):
+    def test_hostile_names_are_shown_as_text(self, hostile):
         page = Page(hostile[1])
         for script in SCRIPTS[:-1]:
             assert script in page.text
@@ -214,7 +214,7 @@ class TestPage:
         sections = [attributes["id"] for tag, attributes in Page(hostile[1]).found if tag == "section"]
         assert sections == ["findings", "inventory", "rates", "logs", "transactions", "groups"]
 
-    def test_what_is_said_in_words_too(self, hostile):
+    def test_pictures_have_labels(self, hostile):
         page = Page(hostile[1])
         assert "Damage found" in page.text
         pictures = [
@@ -233,7 +233,7 @@ class TestPage:
         headings = [attributes for tag, attributes in page.found if tag == "th"]
         assert all(each["scope"] in {"col", "row"} for each in headings)
 
-    def test_the_same_of_many_places_is_said_once(self, tmp_path):
+    def test_equal_findings_are_grouped(self, tmp_path):
         with open_directory(tmp_path / "data") as logs:
             for number in range(8):
                 append(logs.create("t", number), 25)
@@ -251,7 +251,7 @@ class TestPage:
         ]
         assert "1700000000000000 ms" in Page(page_of(report)).text
 
-    def test_nothing_at_all(self, tmp_path):
+    def test_an_empty_log_needs_no_attention(self, tmp_path):
         with open_directory(tmp_path / "data") as logs:
             logs.create("t")
         page = Page(page_of(report_of(tmp_path / "data")))
@@ -259,7 +259,7 @@ class TestPage:
         assert "No damage found" in page.text
 
     @pytest.mark.thorough
-    def test_of_ten_thousand_segments_it_has_less_than_three_megabytes(self, tmp_path):
+    def test_ten_thousand_segments_fit_three_megabytes(self, tmp_path):
         with open_directory(tmp_path / "data", config=small(segment_bytes=100)) as logs:
             append(logs.create("topic-0"), 50)
         for number in range(1, 200):

@@ -194,7 +194,7 @@ def test_bounds_within_wrappers_choose_them_whole(tmp_path, max_bytes):
 
 
 @pytest.mark.parametrize("value_bytes", [10, 5_000, 40_000])
-def test_columns_of_the_header_take_no_values(tmp_path, value_bytes):
+def test_header_columns_read_no_records(tmp_path, value_bytes):
     count = 300
     batch = Batch((Record(value=os.urandom(value_bytes)),))
     size = len(batch.encode())
@@ -212,7 +212,7 @@ def test_columns_of_the_header_take_no_values(tmp_path, value_bytes):
         assert read[FROM_HEADERS] < count * (size + 100) + 100_000
 
 
-def test_bounds_choose_the_batches_that_hold_an_offset_of_them(tmp_path):
+def test_bounds_choose_the_batches_that_overlap_them(tmp_path):
     write_log(tmp_path, *(Batch((Record(),), base, last_offset_delta=9) for base in range(0, 100, 10)))
 
     def bases(start, end, **options):
@@ -257,7 +257,7 @@ def test_a_damaged_batch_between_others_is_a_row(tmp_path):
     assert [row["baseOffset"] for row in batches_of(tmp_path, FROM_HEADERS)[0]] == [0, 3, 6, 9]
 
 
-def test_bytes_that_are_no_batch_are_stepped_over(tmp_path):
+def test_garbage_between_batches_is_skipped(tmp_path):
     log = DamagedLog().batch().batch().batch().batch().roll().batch()
     torn = log.segments[0].pieces[1]
     torn.lose(b"\xff" * len(torn.data))
@@ -270,7 +270,7 @@ def test_bytes_that_are_no_batch_are_stepped_over(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_batch_that_is_left_is_a_row_whatever_the_damage(tmp_path, seed):
+def test_every_undamaged_batch_is_a_row(tmp_path, seed):
     rng = random.Random(seed)
     log = DamagedLog()
     for _ in range(3):
@@ -331,7 +331,7 @@ CONDITIONS = (
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_conditions_choose_what_they_would_choose_of_all_rows(tmp_path, condition):
+def test_conditions_filter_rows_exactly(tmp_path, condition):
     """Though they leave out segments and parts of them: `offset` is the base offset, `timestamp` the largest one."""
     path = tmp_path / "events-0"
     path.mkdir()

@@ -116,7 +116,7 @@ def test_a_row_says_how_a_transaction_went(tmp_path):
     assert states([aborted]) == [(2, "aborted", 3, 8)]
 
 
-def test_offsets_that_a_transaction_has_sent_need_not_be_named(tmp_path):
+def test_internal_topics_are_included_by_default(tmp_path):
     Log().data(1).write(tmp_path, "__consumer_offsets")
     Log().data(2).write(tmp_path)
     assert [row["topic"] for row in transactions_of(tmp_path)] == ["__consumer_offsets", "events"]
@@ -171,7 +171,7 @@ def test_damage_that_may_have_held_markers_is_a_warning(tmp_path, caplog):
     assert "2 transactions of events-0 were open at damage that may have held their markers" in caplog.text
 
 
-def test_bounds_choose_what_has_an_offset_within_them(tmp_path):
+def test_bounds_choose_the_transactions_that_overlap_them(tmp_path):
     log = Log().data(1).data(2).marker(1, COMMIT).data(-1, attributes=0).data(3).marker(2, ABORT)
     log.marker(3, COMMIT).data(4).marker(4, COMMIT).write(tmp_path)
 
@@ -223,7 +223,7 @@ def test_a_transaction_that_began_before_the_log_is_known_from_the_snapshot(tmp_
     assert left["abortCommand"].endswith("--start-offset 95")
 
 
-def test_what_is_open_is_found_from_the_newest_snapshot_on(tmp_path):
+def test_open_transactions_are_found_from_the_newest_snapshot_on(tmp_path):
     log = Log()
     for _ in range(50):
         log.data(1, value=b"x" * 9_000).marker(1, COMMIT)
@@ -245,7 +245,7 @@ def test_what_is_open_is_found_from_the_newest_snapshot_on(tmp_path):
     assert part.statistics.reads < whole.statistics.reads / 2
 
 
-def test_a_stale_snapshot_does_not_end_what_is_open(tmp_path):
+def test_a_stale_snapshot_does_not_end_open_transactions(tmp_path):
     """It was taken before the marker, which the log has."""
     path = Log().data(1).marker(1, ABORT).roll().data(-1, attributes=0).write(tmp_path)
     snapshot(path, 1, (1, 0, 0, 0, 0, BEGAN_MS, -1, 0))

@@ -115,7 +115,7 @@ def test_conditions_on_offsets_are_exact(data_of, name: str):
         "lastOffset IS NULL AND (topic = 'data' OR FALSE)",
     ],
 )
-def test_the_offset_of_a_row_may_be_null_although_no_record_has_such_a_one(data_of, where: str):
+def test_conditions_may_ask_for_null_offsets(data_of, where: str):
     expected = [
         row["producerId"]
         for row in read_table(data_of("group_offsets"), view="producers").to_pylist()
@@ -161,7 +161,7 @@ def test_a_directory_without_logs_has_empty_views(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["segments", "partitions", "files"])
-def test_bytes_of_paths_that_are_no_text_are_escapes(tmp_path, name: str):
+def test_undecodable_bytes_of_paths_are_escaped(tmp_path, name: str):
     root = os.path.join(os.fsencode(tmp_path), b"disk\xff")
     shutil.copytree(os.fsencode(DATA), root)
     (row, *_) = read_table(os.fsdecode(root), view=name).to_pylist()
