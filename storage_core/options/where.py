@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -129,7 +128,7 @@ class Condition(NamedTuple):
 def parse_where(
     text: str,
     zone: dt.tzinfo,
-    now_ms: int | None = None,
+    now_ms: int,
     other_names: Mapping[str, str] = MappingProxyType({}),
     *,
     has_content: bool = True,
@@ -139,7 +138,7 @@ def parse_where(
     Args:
         text: As in ``offset >= 100 AND key = 'k1'``, of at most `MAX_TEXT_BYTES` in UTF-8.
         zone: The zone of timestamps that name none.
-        now_ms: The time that relative timestamps are relative to; the clock if None.
+        now_ms: What relative timestamps are relative to.
         other_names: Names in lower case that mean one of the columns.
         has_content: Whether errors list the columns ``key`` and ``value``, which only records have.
 
@@ -152,7 +151,6 @@ def parse_where(
             f"Expected a condition of at most {MAX_TEXT_BYTES} bytes in where, found one of {size_bytes} that "
             f"begins with {text[:40]!r} at character 1. Pass a Predicate to read_table, or filter afterwards."
         )
-    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
     source = _Source(text, zone, now_ms, other_names, has_content)
     openings: list[_Part] = []
     groups: list[list[_Part]] = [[]]

@@ -282,7 +282,7 @@ def spark_answers(frame, conditions):
 
 def our_answers(table, condition):
     (batch,) = table.combine_chunks().to_batches()
-    return evaluate(parse_where(condition, dt.UTC).predicate, batch)
+    return evaluate(parse_where(condition, dt.UTC, 0).predicate, batch)
 
 
 @pytest.mark.spark
