@@ -495,8 +495,11 @@ def _is_read_whole(log: PartitionLog, index: int) -> bool:
     """Return True if a segment is small, or if only a walk over small batches leads to an offset in it."""
 
     def is_dear(segment: SegmentReader) -> bool:
-        if segment.size_bytes < LOOKUP_COST_BYTES or len(segment.offset_index):
-            return segment.size_bytes < LOOKUP_COST_BYTES
+        # Half of a segment is saved on average.
+        if segment.size_bytes < 2 * LOOKUP_COST_BYTES:
+            return True
+        if len(segment.offset_index):
+            return False
         header = first_header(segment)
         return header is None or header.size_bytes < LARGE_BATCH_BYTES
 
