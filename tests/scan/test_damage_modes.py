@@ -119,7 +119,7 @@ ANY = examples(150)
 @example(seed=0, damages=0, split={}, window_bytes=4 << 20, is_bounded=False, use_indexes=True)
 # A message that is not compressed, in a wrapper whose head is damaged.
 @example(seed=12374, damages=2, split={}, window_bytes=100, is_bounded=False, use_indexes=False)
-def test_all_that_is_left_is_read_and_all_that_is_lost_is_said_once(
+def test_what_is_left_is_read_and_what_is_lost_is_reported_once(
     tmp_path_factory, use_windows, seed, damages, split, window_bytes, is_bounded, use_indexes
 ):
     rng = random.Random(seed)
@@ -257,7 +257,7 @@ def test_each_mode_says_what_is_damaged(log, tmp_path, caplog):
     assert first == {name: {"topic": "events", "partition": 0}.get(name) for name in table.schema.names[:-1]}
 
 
-def test_rows_in_front_of_damage_come_before_the_error(log, tmp_path, scan):
+def test_rows_before_damage_come_before_the_error(log, tmp_path, scan):
     flip(log, 1, 3)
     planned = scan(log.write(tmp_path), columns=["offset"])
     found = []

@@ -192,7 +192,7 @@ def test_a_promise_closes_the_segments_before_it(root, time):
     assert opened(found) == {"payments-0": (3, 2, 0)}
 
 
-def test_a_promise_closes_the_segments_behind_it(root):
+def test_a_promise_closes_the_segments_after_it(root):
     where = "topic = 'payments' AND timestamp < '2026-01-01 00:05:00'"
     found = explain(root.path, where=where, max_timestamp_disorder="30 seconds")
     assert opened(found) == {"payments-0": (0, 2, 3)}

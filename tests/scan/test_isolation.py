@@ -94,7 +94,7 @@ def test_a_clean_index_is_believed_without_a_look_at_the_log(log_root):
     assert found.producer_id == 9
 
 
-def test_an_index_behind_the_recovery_point_is_not_believed(log_root):
+def test_an_index_after_the_recovery_point_is_not_believed(log_root):
     log = log_root.partition("orders").transactional(7).roll().abort(7).roll().data().write()
     # It names another producer than the log, so its answer is known from the log's.
     (log.path / f"{1:020d}.txnindex").write_bytes(struct.pack(">hqqqq", 0, 8, 0, 1, 2))
@@ -370,7 +370,7 @@ def test_a_log_that_was_recovered_since_the_recovery_point_was_read(log_root):
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_an_index_that_was_listed_and_is_gone_is_no_silence(log_root, is_clean):
+def test_an_index_that_was_listed_and_is_gone_is_not_taken_for_an_empty_one(log_root, is_clean):
     log = three_aborts(log_root)
     log_root.checkpoint("recovery-point-offset-checkpoint", {("orders", 0): 7})
     if is_clean:

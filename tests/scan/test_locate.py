@@ -159,7 +159,7 @@ class TestGaps:
 class TestWhereAWalkStops:
     """A walk ends without an error at a torn batch and at zeros, but the bytes after them must be read."""
 
-    def test_behind_a_batch_that_is_cut_off(self, log):
+    def test_after_a_batch_that_is_cut_off(self, log):
         path = log.log_path()
         path.write_bytes(path.read_bytes()[:-1])
         assert places(located(log, 95, 105)) == [
@@ -168,7 +168,7 @@ class TestWhereAWalkStops:
         ]
         assert places(located(log, 93, 97)) == [(0, 93, 97, position(log, 0, 9), size(log, 0))]
 
-    def test_in_front_of_a_hole_of_zeros(self, log_root):
+    def test_before_a_hole_of_zeros(self, log_root):
         log = log_root.rows()
         for _ in range(10):
             log.values(10, b"x" * 1000)

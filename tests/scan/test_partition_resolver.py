@@ -106,7 +106,7 @@ def test_offsets_that_never_were(three_partitions, caplog, ranges_of):
         {"startingTimestamp": 1005, "endingTimestamp": 1002},
     ],
 )
-def test_starts_behind_their_ends(three_partitions, bounds, ranges_of):
+def test_starts_after_their_ends(three_partitions, bounds, ranges_of):
     expected = (
         r"^\[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET\] The resolved start offset \d+ is greater than the "
         r"resolved end offset \d+ for topic orders partition 0\."

@@ -299,7 +299,7 @@ def test_retention_that_deletes_segments_meanwhile(log):
         plan(log.path, starting_offsets={"events": {"0": 50}})
 
 
-def test_a_directory_that_never_comes_to_rest_is_an_error(log, monkeypatch):
+def test_files_that_are_gone_in_every_listing_are_an_error(log, monkeypatch):
     attempts = []
 
     def never(*arguments):

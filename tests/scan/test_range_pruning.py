@@ -102,7 +102,7 @@ def test_what_saves_less_than_it_costs_is_read(pruned, predicate, expected):
         (And((timestamp(">=", 500), offset("<", 70))), "0 ms", (50, 70)),
     ],
 )
-def test_a_promise_lets_a_read_start_late(pruned, predicate, disorder, expected):
+def test_bounded_disorder_lets_a_read_start_later(pruned, predicate, disorder, expected):
     assert pruned(predicate, max_timestamp_disorder=disorder) == expected
 
 
@@ -181,7 +181,7 @@ def test_a_batch_with_create_time_ends_what_append_time_proves(log_root, record_
         (Or((timestamp("<", 500), offset("=", 99))), "0 ms", (0, 100)),
     ],
 )
-def test_a_promise_lets_a_read_end_early(pruned, predicate, disorder, expected):
+def test_bounded_disorder_lets_a_read_end_earlier(pruned, predicate, disorder, expected):
     assert pruned(predicate, max_timestamp_disorder=disorder) == expected
 
 

@@ -96,7 +96,7 @@ class TestDamage:
         for others in ((0, first_offset), (last_offset + 1, 60)):
             self.check(scan, damaged, *others, **options)
 
-    def test_behind_a_hole_the_index_leads_on(self, damaged, path, place, scan, overwrite):
+    def test_after_a_hole_the_index_leads_on(self, damaged, path, place, scan, overwrite):
         overwrite(path, place[0], bytes(place[1] - place[0]))
         # From the second batch after the hole: the entry before that is in the hole.
         for others in ((36, 60), (37, 38), (39, 41)):
@@ -123,7 +123,7 @@ class TestDamage:
         assert (error.position_bytes, error.end_position_bytes) == (0, second - first)
         assert (error.offset, error.last_offset) == (0, None)
 
-    def test_a_batch_that_stands_twice(self, log_root, scan):
+    def test_a_batch_that_is_repeated(self, log_root, scan):
         log = log_root.rows().values(4).values(4).roll().values(1).write()
         content = log.log_path().read_bytes()
         size = log.places[0][0][1]

@@ -117,7 +117,7 @@ def test_a_log_of_wrappers_is_cut_into_tasks(log_root, scan, use_indexes):
 
 
 @pytest.mark.parametrize("transaction_indexes", [True, False])
-def test_committed_rows_behind_old_messages(log_root, read_rows, transaction_indexes):
+def test_committed_rows_after_old_messages(log_root, read_rows, transaction_indexes):
     log = log_root.rows()
     log.old(*plain(0, 1, magic=0), wrapper(2, 5, magic=0), wrapper(6, 9))
     log.values(2, producer_id=7, transactional=True).values(1).abort(7)

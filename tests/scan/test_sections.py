@@ -62,7 +62,7 @@ def test_codecs_may_be_mixed_and_still_make_one_section(sections):
     assert contents(sections(batches)) == [[b"a" * 9, b"b" * 9, b"c" * 9, b"d" * 9]]
 
 
-def test_sections_say_where_their_batches_stand(sections):
+def test_sections_know_the_positions_of_their_batches(sections):
     (section,) = sections([(b"a" * 9, NONE, {}), (b"b" * 9, GZIP, {})])
     assert section.positions.tolist() == [7000, 7070]
     assert section.headers["base_offset"].tolist() == [0, 1]

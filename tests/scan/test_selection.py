@@ -81,7 +81,7 @@ def test_offsets_must_ascend(select, batches, lowest_offset, out_of_place):
     assert select(batches, lowest_offset=lowest_offset).out_of_place.tolist() == out_of_place
 
 
-def test_offsets_must_lie_in_front_of_the_next_segment(select):
+def test_offsets_must_lie_before_the_next_segment(select):
     batches = [(0, 9, {}), (10, 9, {})]
     assert select(batches, segment_end_offset=None).out_of_place.tolist() == []
     assert select(batches, segment_end_offset=20).out_of_place.tolist() == []
@@ -129,7 +129,7 @@ class TestOlderFormats:
             (23, 24, []),
         ],
     )
-    def test_a_wrapper_may_hold_anything_behind_the_batch_before(self, choose, start, end, chosen):
+    def test_a_wrapper_may_hold_anything_after_the_batch_before(self, choose, start, end, chosen):
         selected = choose(start=start, end=end)
         assert selected.decoded.tolist() == chosen
         assert selected.out_of_place.tolist() == []

@@ -87,7 +87,7 @@ class TestDamage:
         assert ranges(parts) == [(at[number], at[number + 1], 10 * number, 10 * number + 10)]
         assert "CRC" in the_only(parts).reason
 
-    def test_damage_stands_where_its_offsets_are(self, log, read, overwrite, window_bytes):
+    def test_damage_is_reported_in_the_order_of_offsets(self, log, read, overwrite, window_bytes):
         at = positions(log)
         for number in (2, 3, 7):
             overwrite(log.log_path(), at[number] + 100, b"\xee")
@@ -131,7 +131,7 @@ class TestDamage:
         parts = read(window_bytes=window_bytes)
         assert (len(bases(parts)), ranges(parts)) == (10, [])
 
-    def test_zeros_with_something_else_behind_them_are_a_hole(self, log, read, window_bytes):
+    def test_zeros_with_something_else_after_them_are_a_hole(self, log, read, window_bytes):
         size = log.log_path().stat().st_size
         with log.log_path().open("ab") as file:
             file.write(bytes(5000) + b"\x01")
@@ -194,7 +194,7 @@ class TestDamage:
         assert bases(parts) == [base for base in range(0, 100, 10) if base != 10 * number]
         assert ranges(parts) == [(at[number], at[number + 1], 10 * number, 10 * number + 10)]
 
-    def test_an_offset_that_was_lowered_behind_the_span_damages_none_in_it(
+    def test_an_offset_that_was_lowered_after_the_span_damages_none_in_it(
         self, log, read, overwrite, window_bytes
     ):
         at = positions(log)
@@ -227,7 +227,7 @@ def test_a_span_that_ends_within_a_batch_makes_no_row_of_it(log, read):
 # -- Files that change --------
 
 
-def test_a_first_batch_behind_the_planned_offsets(log, read):
+def test_a_first_batch_after_the_planned_offsets(log, read):
     # The file has some of the planned offsets before it, as after a compaction.
     with pytest.raises(FileReplacedError):
         read(position_bytes=positions(log)[1], start_offset=9)

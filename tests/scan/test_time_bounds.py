@@ -149,7 +149,7 @@ PROPERTY = examples(150)
     WRITING,
     st.booleans(),
 )
-def test_every_record_in_front_of_the_start_is_older(
+def test_every_record_before_the_start_is_older(
     new_log_root, record_of, eager, events, after_ms, offsets, price_bytes, is_patient, writing, use_indexes
 ):
     eager(price_bytes, is_patient=is_patient)

@@ -43,7 +43,7 @@ def test_snapshots_save_the_walk(log_root):
     assert replay.transactions.open_or_doubtful() == {7: 0}
 
 
-def test_snapshots_behind_the_offset_do_not_count(log_root):
+def test_snapshots_after_the_offset_do_not_count(log_root):
     log = log_root.partition("orders").transactional(7).roll().abort(7).take_snapshot().write()
     replay = replay_of(log)
     replay.advance_to(1)

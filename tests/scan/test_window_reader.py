@@ -110,7 +110,7 @@ def test_a_buffer_too_small_for_a_header_makes_progress(read):
 
 @pytest.mark.parametrize("window_bytes", [100, 1000, 100_000])
 @pytest.mark.parametrize("number", range(1, 10))
-def test_behind_damage_the_windows_begin_anew(log, span_of, window_bytes, number):
+def test_after_damage_the_windows_begin_anew(log, span_of, window_bytes, number):
     at = positions(log)
     size = log.log_path().stat().st_size
     with FileSystem().open(str(log.log_path())) as opened:
@@ -126,7 +126,7 @@ def test_behind_damage_the_windows_begin_anew(log, span_of, window_bytes, number
     assert found == list(range(10 * number, 100, 10))
 
 
-def test_behind_damage_what_the_buffer_holds_is_not_read_again(log, span_of):
+def test_after_damage_what_the_buffer_holds_is_not_read_again(log, span_of):
     filesystem = FileSystem()
     size = log.log_path().stat().st_size
     with filesystem.open(str(log.log_path())) as opened:
@@ -138,7 +138,7 @@ def test_behind_damage_what_the_buffer_holds_is_not_read_again(log, span_of):
     assert filesystem.statistics.bytes_read == size
 
 
-def test_behind_damage_windows_are_small_at_first(log_root, span_of):
+def test_after_damage_windows_are_small_at_first(log_root, span_of):
     log = log_root.rows()
     for _ in range(1000):
         log.values(1, b"x" * 100)
