@@ -425,14 +425,10 @@ class _Producers:
         firsts = headers["base_sequence"][order].astype(np.int64)
         lasts = (firsts + headers["last_offset_delta"][order]) % SEQUENCES
         base_offsets, last_offsets = base_offsets[order], last_offsets[order]
-        is_same = producer_ids[1:] == producer_ids[:-1]
-        is_broken = is_same & _does_not_follow(epochs[:-1], lasts[:-1], epochs[1:], firsts[1:])
-        for row in np.flatnonzero(is_broken).tolist():
-            self._report(
-                int(producer_ids[row]), int(epochs[row]), int(lasts[row]),
-                int(epochs[row + 1]), int(firsts[row + 1]), int(base_offsets[row + 1]),
-            )  # fmt: skip
-        begins = np.flatnonzero(np.append(True, ~is_same))
+        expected = np.where(epochs[1:] > epochs[:-1], 0, (lasts[:-1] + 1) % SEQUENCES)
+        continues = (producer_ids[1:] == producer_ids[:-1]) & (epochs[1:] >= epochs[:-1])
+        continues &= firsts[1:] == expected
+        begins = np.flatnonzero(np.append(True, ~continues))
         ends = np.append(begins[1:] - 1, len(producer_ids) - 1)
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             self._join(
@@ -458,12 +454,6 @@ class _Producers:
             last_epoch=found.last_epoch, last_sequence=found.last_sequence, last_offset=found.last_offset
         )
 
-    def _report(
-        self, producer_id: int, last_epoch: int, last_sequence: int, epoch: int, sequence: int, offset: int
-    ) -> None:
-        if len(self.breaks) < MOST_REPORTED:
-            self.breaks.append(_break(producer_id, last_epoch, last_sequence, epoch, sequence, offset))
-
 
 def break_between(before: Sequence, after: Sequence) -> SequenceBreak | None:
     """Compare where a producer's batches continue with where they should.
@@ -471,42 +461,13 @@ def break_between(before: Sequence, after: Sequence) -> SequenceBreak | None:
     Returns:
         The difference; None if there is none.
     """
-    is_broken = _does_not_follow(
-        np.array([before.last_epoch]),
-        np.array([before.last_sequence]),
-        np.array([after.first_epoch]),
-        np.array([after.first_sequence]),
-    )
-    if not is_broken[0]:
+    last_epoch, epoch, sequence = before.last_epoch, after.first_epoch, after.first_sequence
+    expected = 0 if epoch > last_epoch else (before.last_sequence + 1) % SEQUENCES
+    if epoch >= last_epoch and sequence == expected:
         return None
-    return _break(
-        before.producer_id,
-        before.last_epoch,
-        before.last_sequence,
-        after.first_epoch,
-        after.first_sequence,
-        after.first_offset,
+    return SequenceBreak(
+        before.producer_id, max(last_epoch, epoch), expected, epoch, sequence, after.first_offset
     )
-
-
-def _does_not_follow(
-    last_epochs: npt.NDArray[np.int64],
-    last_sequences: npt.NDArray[np.int64],
-    epochs: npt.NDArray[np.int64],
-    sequences: npt.NDArray[np.int64],
-) -> npt.NDArray[np.bool_]:
-    is_new = epochs > last_epochs
-    is_wrong: npt.NDArray[np.bool_] = (epochs < last_epochs) | (
-        sequences != np.where(is_new, 0, (last_sequences + 1) % SEQUENCES)
-    )
-    return is_wrong
-
-
-def _break(
-    producer_id: int, last_epoch: int, last_sequence: int, epoch: int, sequence: int, offset: int
-) -> SequenceBreak:
-    expected = 0 if epoch > last_epoch else (last_sequence + 1) % SEQUENCES
-    return SequenceBreak(producer_id, max(last_epoch, epoch), expected, epoch, sequence, offset)
 
 
 def _damage_of(path: str, error: CorruptError) -> DamagedRange:

@@ -19,7 +19,6 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.check.segment_check import gaps_in, has_holes
-from storage_core.checkpoint import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from storage_core.directory.log_directory_files import INTERNAL_TOPICS
 from storage_core.errors import CorruptCheckpointError
 from storage_core.record.batch_header import MAX_OFFSET
@@ -97,10 +96,7 @@ class OffsetAccount:
         epochs: Sequence[EpochEntry],
     ) -> None:
         root, key = directory.root, directory.topic_partition
-        cleaned: dict[tuple[str, int], int] = {}
-        with contextlib.suppress(CorruptCheckpointError):
-            cleaned = read_offset_checkpoint(filesystem, os.path.join(root.path, CLEANER_OFFSET_CHECKPOINT))
-        self._cleaner_offset = cleaned.get(key)
+        self._cleaner_offset = root.cleaner_offsets.get(key)
         self._is_compacted = key[0] in INTERNAL_TOPICS
         self._filesystem, self._path = filesystem, directory.path
         self._root, self._key = root, key

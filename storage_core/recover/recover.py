@@ -733,7 +733,7 @@ class _Copy:
             if path not in self._without:
                 self._copy_file(path, os.path.join(self._work, name))
         TruncationsFile(self._filesystem, self._work).settle()
-        cleaned = cleaner_offsets(self._filesystem, self._scan.root.path, plans)
+        cleaned = cleaner_offsets(plans)
         if cleaned:
             write_offset_checkpoint(
                 self._filesystem, os.path.join(self._work, CLEANER_OFFSET_CHECKPOINT), cleaned

@@ -197,7 +197,7 @@ class _InPlace:
             self._filesystem.delete(self._scan.commits_path)
         for plan in plans:
             self._change_partition(plan)
-        cleaned = cleaner_offsets(self._filesystem, root, plans)
+        cleaned = cleaner_offsets(plans)
         path = os.path.join(root, CLEANER_OFFSET_CHECKPOINT)
         if self._filesystem.status(path) is not None:
             write_offset_checkpoint(self._filesystem, path, cleaned)

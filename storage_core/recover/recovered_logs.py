@@ -7,10 +7,8 @@ import os
 from typing import TYPE_CHECKING
 
 from storage_core.checkpoint import (
-    CLEANER_OFFSET_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
-    read_offset_checkpoint,
     write_leader_epoch_checkpoint,
     write_partition_metadata,
     write_producer_snapshot,
@@ -55,22 +53,16 @@ def write_missing_files(filesystem: FileSystem, path: str, plan: PartitionPlan) 
         write_producer_snapshot(filesystem, snapshot, plan.producers)
 
 
-def cleaner_offsets(
-    filesystem: FileSystem, root: str, plans: Sequence[PartitionPlan]
-) -> dict[tuple[str, int], int]:
+def cleaner_offsets(plans: Sequence[PartitionPlan]) -> dict[tuple[str, int], int]:
     """Find out up to where the recovered logs were compacted.
 
     Returns:
         By topic and partition; empty if the checkpoint is damaged, so that all is compacted again.
     """
-    try:
-        cleaned = read_offset_checkpoint(filesystem, os.path.join(root, CLEANER_OFFSET_CHECKPOINT))
-    except CorruptCheckpointError:
-        return {}
     return {
         key: min(cleaned[key], plan.segments[-1].base_offset if plan.segments else 0)
         for plan in plans
-        if (key := plan.directory.topic_partition) in cleaned
+        if (key := plan.directory.topic_partition) in (cleaned := plan.directory.root.cleaner_offsets)
     }
 
 

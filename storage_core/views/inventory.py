@@ -174,7 +174,7 @@ def inventory(
     """
     options = options or options_of(paths, {})
     roots = find_roots(filesystem, paths, follow_symlinks=options.follow_symlinks)
-    found = _Found(filesystem, has_selection=has_topic_selection(options))
+    found = _Examination(filesystem, has_selection=has_topic_selection(options))
     places = selected_places(filesystem, roots, options)
     for choice in choose_replicas(filesystem, places, found.files):
         summary = summarize_partition(filesystem, choice, found.files.of(choice.place.root), exact=exact)
@@ -186,7 +186,7 @@ def inventory(
     return found.report(exact=exact)
 
 
-class _Found:
+class _Examination:
     """What was found so far."""
 
     def __init__(self, filesystem: FileSystem, *, has_selection: bool) -> None:
@@ -216,7 +216,7 @@ class _Found:
         if root.is_whole and not self._has_selection:
             self._tally_files(root)
         has_own_files = root.is_whole or self._has_root_files(root.path)
-        meta = self._learn(root.path, META_PROPERTIES, read_meta_properties)
+        meta = self._read_or_record_error(root.path, META_PROPERTIES, read_meta_properties)
         is_clean = self.files.of(root.path).clean_shutdown
         if has_own_files:
             self._check_root(root, is_clean=is_clean)
@@ -248,7 +248,9 @@ class _Found:
         except SegmentLogError:
             return None
 
-    def _learn(self, root: str, name: str, read: Callable[[FileSystem, str], _Value]) -> _Value | None:
+    def _read_or_record_error(
+        self, root: str, name: str, read: Callable[[FileSystem, str], _Value]
+    ) -> _Value | None:
         path = os.path.join(root, name)
         try:
             return read(self._filesystem, path)
@@ -294,7 +296,7 @@ class _Found:
             self._findings.append(Finding("warning", "unclean shutdown", root.path, message))
         present = {(place.topic, place.partition) for place in root.places}
         for name in ROOT_CHECKPOINTS:
-            offsets = self._learn(root.path, name, read_offset_checkpoint) or {}
+            offsets = self._read_or_record_error(root.path, name, read_offset_checkpoint) or {}
             missing = sorted(f"{topic}-{partition}" for topic, partition in offsets.keys() - present)
             if root.is_whole and missing:
                 message = f"The checkpoint names partitions that have no directory here: {_some(missing)}."

@@ -361,13 +361,13 @@ class _Listing:
 
 
 @dataclass(slots=True)
-class _Findings:
+class _PartitionFacts:
     """What is learnt of a partition step by step; problems of one step do not stop the others."""
 
     values: dict[str, object] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
 
-    def learn(self, name: str, find: Callable[[], object]) -> None:
+    def compute_or_record_error(self, name: str, find: Callable[[], object]) -> None:
         try:
             self.values[name] = find()
         except CorruptError as error:
@@ -425,13 +425,13 @@ def _summarized(
     with_last_stable_offset: bool,
 ) -> PartitionSummary:
     listing = _Listing(filesystem, place.path)
-    found = _Findings()
+    found = _PartitionFacts()
     found.damage += [
         f"Expected a regular file, found a link or a special file. [{place.path}/{name}]"
         for name in listing.not_regular
     ]
-    found.learn("topic_id", lambda: _topic_id(filesystem, place))
-    found.learn("leader_epoch", lambda: _leader_epoch(filesystem, place))
+    found.compute_or_record_error("topic_id", lambda: _topic_id(filesystem, place))
+    found.compute_or_record_error("leader_epoch", lambda: _leader_epoch(filesystem, place))
     log = _load(filesystem, place, root, listing)
     try:
         _ = log.log_end_offset
@@ -453,12 +453,12 @@ def _summarized(
             # It is the log directory's, which reports it.
             values["high_watermark"] = None
     if with_last_stable_offset:
-        found.learn("last_stable_offset", lambda: last_stable_offset(log))
+        found.compute_or_record_error("last_stable_offset", lambda: last_stable_offset(log))
     values["preallocated_bytes"] = _preallocated_bytes(filesystem, log)
     if exact:
-        _learn_exactly(filesystem, log, found)
+        _add_exact_facts(filesystem, log, found)
     else:
-        found.learn("min_timestamp_ms", lambda: _learn_first_and_last(log, values))
+        found.compute_or_record_error("min_timestamp_ms", lambda: _note_first_and_last(log, values))
     files = listing.files()
     values |= {
         "files": files,
@@ -524,7 +524,7 @@ def _preallocated_bytes(filesystem: FileSystem, log: PartitionLog) -> int:
     return total_bytes
 
 
-def _learn_first_and_last(log: PartitionLog, values: dict[str, object]) -> int | None:
+def _note_first_and_last(log: PartitionLog, values: dict[str, object]) -> int | None:
     """Note what the first and the last batch say.
 
     Returns:
@@ -561,7 +561,7 @@ def _last_batch(segment: SegmentReader, *, is_complete: bool) -> tuple[BatchHead
     return segment.translate_offset(end.next_offset - 1), largest.timestamp_ms
 
 
-def _learn_exactly(filesystem: FileSystem, log: PartitionLog, found: _Findings) -> None:
+def _add_exact_facts(filesystem: FileSystem, log: PartitionLog, found: _PartitionFacts) -> None:
     """Read the header of every batch."""
     statistics = HeaderStatistics()
     examine = partial(summarize_segment, filesystem, exact=True, start_offset=log.log_start_offset)
