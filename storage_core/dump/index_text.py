@@ -236,7 +236,7 @@ def _sibling(path: str, suffix: str) -> str:
 
 def _index_fails(path: str, problem: str) -> CorruptIndexError:
     return CorruptIndexError(
-        f"Expected a sound index, but {problem}: kafka-dump-log.sh ends here, too. `segmentlog index check` says more.",
+        f"Expected a sound index, but {problem}: kafka-dump-log.sh ends here, too. `segmentlog verify --indexes-only` says more.",
         path=path,
     )
 

@@ -109,7 +109,7 @@ def test_a_broker_does_not_notice_a_torn_batch_after_a_clean_stop(root, orders):
     assert (finding.start_offset, finding.end_offset) == (13, 14)
 
 
-def test_after_a_crash_it_truncates_the_log_there_and_removes_the_later_segments(root, orders):
+def test_after_a_crash_a_broker_truncates_at_a_torn_batch_and_removes_later_segments(root, orders):
     flip(orders / name(10), 350)
     unclean(root)
     report = report_of(root)
@@ -119,7 +119,7 @@ def test_after_a_crash_it_truncates_the_log_there_and_removes_the_later_segments
     assert (dict(start.cuts), start.removed, start.log_end_offset) == ({10: 300}, {20, 30}, 13)
 
 
-def test_it_does_not_look_below_the_recovery_point(root, orders):
+def test_a_broker_does_not_look_below_the_recovery_point(root, orders):
     flip(orders / name(10), 350)
     unclean(root, recovery_point=25)
     report = report_of(root)
@@ -199,7 +199,7 @@ def test_a_torn_tail_after_a_crash_is_no_damage(root, orders):
 @pytest.mark.parametrize(
     ("evidence", "offset"), [("recovery-point-offset-checkpoint", 35), ("replication-offset-checkpoint", 35)]
 )
-def test_it_is_if_a_checkpoint_says_that_the_log_was_longer(root, orders, evidence, offset):
+def test_a_torn_tail_is_damage_if_a_checkpoint_says_that_the_log_was_longer(root, orders, evidence, offset):
     unclean(root, recovery_point=30)
     (root / "replication-offset-checkpoint").unlink(missing_ok=True)
     (root / evidence).write_text(f"0\n1\norders 0 {offset}\n")
@@ -210,7 +210,7 @@ def test_it_is_if_a_checkpoint_says_that_the_log_was_longer(root, orders, eviden
     assert Found("damage", "checkpoint", evidence, "reset") in found(report)
 
 
-def test_it_is_after_a_clean_stop(root, orders):
+def test_a_torn_tail_after_a_clean_stop_is_damage(root, orders):
     (orders / name(30)).write_bytes((orders / name(30)).read_bytes()[:-1])
     assert Found("damage", "tail", name(30), "unnoticed") in found(report_of(root))
 
@@ -540,7 +540,7 @@ def test_a_broker_survives_a_checkpoint_with_a_text_in_place_of_a_number(root, c
 
 
 @pytest.mark.parametrize("content", [b"0\n2\norders 0 5\n", b"0\n1\norders 0\n", b"1\n0\n", b"\xff\xfe\n"])
-def test_but_no_other_checkpoint_that_it_cannot_read(root, content):
+def test_a_broker_refuses_a_checkpoint_that_it_cannot_read(root, content):
     (root / "recovery-point-offset-checkpoint").write_bytes(content)
     assert [each.action for each in report_of(root).roots[0].findings] == ["refuse"]
 

@@ -125,18 +125,18 @@ def test_a_broker_does_not_start_with_a_directory_that_is_no_partition(disk, dir
     assert report.roots[0].is_refused
 
 
-def test_nor_with_a_link_to_one(disk, tmp_path):
+def test_a_broker_does_not_start_with_a_link_to_a_foreign_directory(disk, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (disk / "elsewhere").symlink_to(tmp_path / "elsewhere")
     assert found(report_of(disk)) == [("damage", "file", "elsewhere", "refuse")]
 
 
-def test_nor_while_a_job_commits(disk):
+def test_a_broker_does_not_start_while_a_job_commits(disk):
     (disk / "segmentlog.commit-in-progress").mkdir()
     assert found(report_of(disk)) == [("suspect", "file", "segmentlog.commit-in-progress", "refuse")]
 
 
-def test_what_else_may_be_in_a_log_directory(disk):
+def test_caches_files_and_directories_in_deletion_may_be_in_a_log_directory(disk):
     (disk / "remote-log-index-cache").mkdir()
     (disk / "notes.txt").write_text("keep")
     shutil.copytree(disk / "orders-0", disk / f"orders-1.{UNIQUE}-delete")

@@ -134,7 +134,7 @@ def test_policy_tail_refuses_to_lose_a_batch(way, tmp_path, target):
     assert fingerprint(source) == before
 
 
-def test_tail_names_what_would_go(tmp_path, target):
+def test_policy_tail_names_the_batches_that_would_be_lost(tmp_path, target):
     source = damaged_root(tmp_path / "source", "damaged-flipped-in-the-middle")
     with pytest.raises(RecoveryWouldDiscardError, match=r"complete batches that would be lost: .*bytes"):
         run(source, target, "tail")

@@ -129,7 +129,7 @@ def test_a_partition_whose_number_has_zeros_before_it(source, partition, tmp_pat
     assert rows(source if is_in_place else tmp_path / "target").equals(expected)
 
 
-def test_what_an_index_without_a_log_is_evidence_of_is_known_in_place(source, partition, tmp_path):
+def test_an_index_without_a_log_is_evidence_in_place(source, partition, tmp_path):
     (source / "cleaner-offset-checkpoint").write_text(f"0\n1\n{TOPIC} 0 8234\n")
     for path in partition.glob("00000000000000003614.*"):
         if path.suffix != ".index":
@@ -137,7 +137,7 @@ def test_what_an_index_without_a_log_is_evidence_of_is_known_in_place(source, pa
     assert not run_in_place(source, tmp_path / "aside").is_complete
 
 
-def test_what_is_there_is_found_out_under_the_lock(source, partition, tmp_path):
+def test_the_directory_is_examined_under_the_lock(source, partition, tmp_path):
     """Another process may change it before."""
 
     class Racing(FileSystem):
@@ -316,7 +316,7 @@ def modes_of(root):
 
 @pytest.mark.parametrize("is_in_place", [False, True])
 @pytest.mark.parametrize("policy", ["kafka", "salvage"])
-def test_what_is_made_of_private_files_is_as_private(source, partition, tmp_path, is_in_place, policy):
+def test_copies_of_private_files_are_as_private(source, partition, tmp_path, is_in_place, policy):
     flip(partition / SECOND, 5_000)
     shutil.copytree(source / "clicks-0", source / "clicks-1")
     for path in (partition, *partition.iterdir()):
@@ -340,7 +340,7 @@ def test_what_is_made_of_private_files_is_as_private(source, partition, tmp_path
 
 
 @pytest.mark.parametrize("is_in_place", [False, True])
-def test_what_is_made_of_a_private_directory_is_as_private(source, partition, tmp_path, is_in_place):
+def test_copies_of_a_private_directory_are_as_private(source, partition, tmp_path, is_in_place):
     flip(partition / SECOND, 5_000)
     source.chmod(0o700)
     if is_in_place:

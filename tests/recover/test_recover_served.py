@@ -83,7 +83,7 @@ def test_a_topic_id_that_nothing_knows_is_not_invented(source, tmp_path, content
     assert not (root / "clicks-0" / IDS).exists()
 
 
-def test_nor_is_one_without_meta_properties(source, tmp_path):
+def test_a_topic_id_is_not_invented_without_meta_properties(source, tmp_path):
     """Copies of partitions are often without it."""
     (source / "meta.properties").unlink()
     (source / ".kafka_cleanshutdown").unlink()
@@ -172,7 +172,7 @@ def test_a_partition_that_only_checkpoints_know_is_named(source, tmp_path):
     assert unserved(run(source, None, is_dry_run=True, options={"subscribe": "payments"})) == {}
 
 
-def test_one_that_awaits_its_deletion_is_not(source, tmp_path):
+def test_a_partition_that_awaits_its_deletion_is_not_missing(source, tmp_path):
     (source / "orders-1").rename(source / "orders-1.0123456789abcdef0123456789abcdef-delete")
     assert unserved(run(source, tmp_path / "target")) == {}
 

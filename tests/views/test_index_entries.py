@@ -177,7 +177,7 @@ def test_a_wrong_entry_of_a_transaction_index_is_named(payments, field, value, p
     assert (row["agrees"], row["problem"]) == (False, problem)
 
 
-def test_what_only_a_damaged_part_of_the_log_could_tell_is_left_open(segment):
+def test_entries_of_a_damaged_part_of_the_log_are_neither_right_nor_wrong(segment):
     log = segment / LOG
     data = bytearray(log.read_bytes())
     data[len(data) // 4 + 70] ^= 1

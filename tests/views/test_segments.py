@@ -36,7 +36,7 @@ def bases(rows):
     return [(row["topic"], row["partition"], row["baseOffset"]) for row in rows]
 
 
-def test_what_names_sizes_and_both_ends_tell():
+def test_names_sizes_and_both_ends_of_a_segment_fill_a_row():
     rows = segments(DATA, subscribe="inventory")
     names = (
         "baseOffset",
@@ -63,7 +63,7 @@ def test_what_names_sizes_and_both_ends_tell():
     assert {row["isDamaged"] for row in rows} == {False}
 
 
-def test_what_all_headers_tell():
+def test_with_exact_all_headers_fill_a_row():
     rows = segments(DATA, subscribe="inventory,payments", exact=True)
     assert [
         tuple(row[name] for name in ("topic", "partition", "baseOffset", *EXACT_COLUMNS)) for row in rows
