@@ -484,15 +484,44 @@ def _damage_of(path: str, error: CorruptError) -> DamagedRange:
     )
 
 
-class _NoRows:
-    """Makes no rows of decoded records, and compares their timestamps with the headers."""
+class _DeepReader(DamageReporter):
+    """Decodes every record of a segment, makes no rows of them, and compares their timestamps with the headers.
 
-    def __init__(self) -> None:
+    Attributes:
+        wrong_max_timestamps: The batches so far whose header has another max timestamp than their records.
+    """
+
+    def __init__(self, task: SegmentTask) -> None:
+        super().__init__(record_schema(), ReadSettings(DEFAULT_MAX_BATCH_BYTES, mode="PERMISSIVE"))
+        file = task.file
         self.wrong_max_timestamps: WrongMaxTimestamps | None = None
+        self._found: list[DamagedRange] = []
+        self._records = RecordReader(
+            SectionMaker(task.max_batch_bytes, _ALL_FIELDS), _ALL_FIELDS, cast("BatchBuilder", self), self
+        )
+        self._span = LogSpan(
+            file.topic, file.partition, file.directory, file.base_offset, file.file_name, file.base_offset, 0, 0, 0, 0
+        )  # fmt: skip
+
+    def malformed(self, window: BatchWindow) -> list[DamagedRange]:
+        """Find the batches of a window with a right checksum whose records cannot be decoded."""
+        headers = window.headers
+        has_records = (headers["record_count"] != 0) & ((headers["attributes"] & CONTROL_FLAG) == 0)
+        # To the end; there are no rows.
+        list(self._records.batches(window, np.flatnonzero(has_records), self._span))
+        found, self._found = self._found, []
+        return found
+
+    def report(self, damage: DamagedRange, span: LogSpan) -> Iterator[pa.RecordBatch]:
+        """Take a batch that cannot be decoded."""
+        del span
+        self._found.append(damage)
+        return iter(())
 
     def batches(
         self, section: RecordSection, columns: RecordColumns, span: LogSpan
     ) -> Iterator[pa.RecordBatch]:
+        """Take decoded records, as a `BatchBuilder` does."""
         del span
         headers, timestamps_ms = section.headers, columns.timestamps_ms
         # Of old formats, a wrapper's timestamp is not checked by brokers, either.
@@ -501,10 +530,10 @@ class _NoRows:
             largest_ms = np.maximum(np.maximum.reduceat(timestamps_ms, first_rows), NO_TIMESTAMP_MS)
             wrong = np.flatnonzero(headers["max_timestamp_ms"] != largest_ms)
             if len(wrong):
-                self._add(section, wrong, largest_ms)
+                self._add_wrong(section, wrong, largest_ms)
         return iter(())
 
-    def _add(
+    def _add_wrong(
         self, section: RecordSection, wrong: npt.NDArray[np.int64], largest_ms: npt.NDArray[np.int64]
     ) -> None:
         known = self.wrong_max_timestamps
@@ -522,51 +551,6 @@ class _NoRows:
             int(header["max_timestamp_ms"]),
             int(largest_ms[wrong[0]]),
         )
-
-
-class _Collected(DamageReporter):
-    """Keeps the damage that decoding finds."""
-
-    def __init__(self) -> None:
-        super().__init__(record_schema(), ReadSettings(DEFAULT_MAX_BATCH_BYTES, mode="PERMISSIVE"))
-        self.found: list[DamagedRange] = []
-
-    def report(self, damage: DamagedRange, span: LogSpan) -> Iterator[pa.RecordBatch]:
-        del span
-        self.found.append(damage)
-        return iter(())
-
-
-class _DeepReader:
-    """Decodes every record of a segment, and keeps none."""
-
-    def __init__(self, task: SegmentTask) -> None:
-        file = task.file
-        self._damage = _Collected()
-        self._rows = _NoRows()
-        self._records = RecordReader(
-            SectionMaker(task.max_batch_bytes, _ALL_FIELDS),
-            _ALL_FIELDS,
-            cast("BatchBuilder", self._rows),
-            self._damage,
-        )
-        self._span = LogSpan(
-            file.topic, file.partition, file.directory, file.base_offset, file.file_name, file.base_offset, 0, 0, 0, 0
-        )  # fmt: skip
-
-    @property
-    def wrong_max_timestamps(self) -> WrongMaxTimestamps | None:
-        """Return the batches seen so far whose header has another max timestamp than their records."""
-        return self._rows.wrong_max_timestamps
-
-    def malformed(self, window: BatchWindow) -> list[DamagedRange]:
-        """Find the batches of a window with a right checksum whose records cannot be decoded."""
-        headers = window.headers
-        has_records = (headers["record_count"] != 0) & ((headers["attributes"] & CONTROL_FLAG) == 0)
-        # To the end; there are no rows.
-        list(self._records.batches(window, np.flatnonzero(has_records), self._span))
-        found, self._damage.found = self._damage.found, []
-        return found
 
 
 _STALE: Final = (BEYOND_LOG, MISSING)
