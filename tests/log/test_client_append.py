@@ -594,7 +594,7 @@ def test_a_table_of_a_coordinators(log):
     assert values(log, isolation_level="read_committed") == [b"a", b"b", b"c"]
     for producer, origin, message in (
         (offsets_of_group, "client", "Expected a sequence number from 0 to"),
-        (ProducerSequence(7, 3, 0), "coordinator", "Expected sequence number -1"),
+        (ProducerSequence(7, 3, 0), "coordinator", "expected -1, found 0"),
         (offsets_of_group, "replication", "Expected an origin of client or coordinator"),
     ):
         with pytest.raises(OptionError, match=message):
