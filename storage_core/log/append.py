@@ -18,13 +18,11 @@ from storage_core.log.log_validator import (
     AppendOrigin,
     accept_client_batches,
     check_origin,
-    markers_of,
     validate_leader_append,
     validate_records,
 )
 from storage_core.log.producer_append_info import (
     DuplicateAppend,
-    ProducedRecords,
     check_coordinator_epoch,
     check_leader_epoch,
     check_marker,
@@ -33,11 +31,11 @@ from storage_core.log.producer_append_info import (
     check_producer_id,
     check_replicated,
 )
-from storage_core.log.producer_batches import ProducerBatches
+from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
 from storage_core.record.batch_header import MAGIC_V2, MAX_OFFSET, NO_TIMESTAMP_MS, TRANSACTIONAL_FLAG
 from storage_core.record.control_records import ControlType, end_transaction_marker
 from storage_core.record.encode import BatchEncoding, encode_records
-from storage_core.record.record_batches import ProducerSequence, RecordBatches
+from storage_core.record.record_batches import SEQUENCES, ProducerSequence, RecordBatches
 from storage_core.record.record_input import byte_lengths, check_header_keys, chunks_of
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.log_segment import RollParameters
@@ -88,11 +86,15 @@ class AppendInfo:
 
 
 class _Prepared(NamedTuple):
-    """Batches to append, validated except for their producers, and what these produced."""
+    """Batches to append, validated except for their producers, and what these produced.
+
+    ``client_batch_count`` is the number of a client's batches; None if the log has encoded them.
+    """
 
     chunks: Iterable[RecordBatches]
-    produced: Sequence[ProducedRecords]
+    produced: Sequence[ProducerBatch]
     record_count: int
+    client_batch_count: int | None = None
 
 
 def append_records(
@@ -116,13 +118,9 @@ def append_records(
         raise OptionError("Transactional records need a producer. Pass one.")
     now_ms = state.clock.now_ms()
     count = records.num_rows
-    produced: tuple[ProducedRecords, ...] = ()
+    produced: tuple[ProducerBatch, ...] = ()
     if producer is not None and count:
-        produced = (
-            ProducedRecords(
-                producer.producer_id, producer.producer_epoch, producer.base_sequence, count, is_transactional
-            ),
-        )
+        produced = (_whole_append(producer, count, is_transactional=is_transactional),)
 
     def prepare(config: LogConfig) -> _Prepared:
         chunks = _batches_of_records(
@@ -152,11 +150,14 @@ def append_client_batches(
 
     def prepare(config: LogConfig) -> _Prepared:
         accepted = accept_client_batches(batches, config, now_ms, origin=origin, path=state.path)
-        produced = _produced_batches(accepted, origin, state.path)
-        count = sum(records.record_count for records in produced)
-        return _Prepared([accepted] if accepted.count else [], produced, count)
+        produced = ProducerBatches.of_record_batches(accepted, path=state.path).batches
+        if origin == "coordinator":
+            # Its sequence numbers are not looked at.
+            produced = tuple(batch._replace(last_sequence=_NONE) for batch in produced)
+        record_count = int(accepted.headers["last_offset_delta"].sum(dtype=np.int64)) + accepted.count
+        return _Prepared([accepted] if accepted.count else [], produced, record_count, accepted.count)
 
-    return _append_prepared(state, prepare, leader_epoch, now_ms, are_client_batches=True)
+    return _append_prepared(state, prepare, leader_epoch, now_ms)
 
 
 def _append_prepared(
@@ -165,52 +166,36 @@ def _append_prepared(
     leader_epoch: int | None,
     now_ms: int,
     *,
-    are_client_batches: bool = False,
     check: Callable[[], None] | None = None,
 ) -> AppendInfo:
     """Prepare batches without the log's lock, then append them under it, with the same configuration throughout."""
     while True:
         config = state.config
-        chunks, produced, count = prepare(config)
+        prepared = prepare(config)
         with state.writing():
             if state.config is not config:
                 # The configuration was altered meanwhile: prepare the batches again.
                 continue
             if check is not None:
                 check()
-            return _append(
-                state,
-                chunks,
-                produced,
-                count,
-                _epoch(state, leader_epoch),
-                now_ms,
-                are_client_batches=are_client_batches,
-            )
+            return _append(state, prepared, _epoch(state, leader_epoch), now_ms)
 
 
-def _produced_batches(
-    batches: RecordBatches, origin: AppendOrigin, path: str | None
-) -> Sequence[ProducedRecords]:
-    headers = batches.headers
-    produced = [
-        ProducedRecords(producer_id, epoch, sequence, delta + 1, bool(attributes & TRANSACTIONAL_FLAG))
-        for producer_id, epoch, sequence, delta, attributes in zip(
-            headers["producer_id"].tolist(),
-            headers["producer_epoch"].tolist(),
-            headers["base_sequence"].tolist(),
-            headers["last_offset_delta"].tolist(),
-            headers["attributes"].tolist(),
-            strict=True,
-        )
-    ]
-    if origin == "client":
-        return produced
-    markers = markers_of(batches, path=path)
-    return [
-        records._replace(first_sequence=_NONE, marker=markers.get(number))
-        for number, records in enumerate(produced)
-    ]
+def _whole_append(producer: ProducerSequence, count: int, *, is_transactional: bool) -> ProducerBatch:
+    """Describe all batches of an append as one batch, whose offsets are not known yet."""
+    return ProducerBatch(
+        producer.producer_id,
+        producer.producer_epoch,
+        base_offset=_NONE,
+        last_sequence=_NONE
+        if producer.base_sequence < 0
+        else (producer.base_sequence + count - 1) % SEQUENCES,
+        last_offset=_NONE,
+        offset_delta=count - 1,
+        timestamp_ms=NO_TIMESTAMP_MS,
+        is_transactional=is_transactional,
+        marker=None,
+    )
 
 
 def append_marker(
@@ -247,7 +232,7 @@ def append_marker(
     )
     if state.config.has_log_append_time:
         marker = marker.with_log_append_time(now_ms)
-    return _append(state, [marker], (), 1, _epoch(state, None), now_ms)
+    return _append(state, _Prepared([marker], (), 1), _epoch(state, None), now_ms)
 
 
 def assign_epoch_start_offset(state: LogState, leader_epoch: int) -> int:
@@ -257,26 +242,18 @@ def assign_epoch_start_offset(state: LogState, leader_epoch: int) -> int:
     return state.leader_epochs.entries[-1].start_offset
 
 
-def _append(
-    state: LogState,
-    chunks: Iterable[RecordBatches],
-    produced: Sequence[ProducedRecords],
-    count: int,
-    leader_epoch: int,
-    now_ms: int,
-    *,
-    are_client_batches: bool = False,
-) -> AppendInfo:
+def _append(state: LogState, prepared: _Prepared, leader_epoch: int, now_ms: int) -> AppendInfo:
     """Append validated batches of format v2 at the log end, with offsets that the log assigns. The log is locked.
 
-    Their producers are checked here, by what they ``produced``; with ``are_client_batches``, each item is one batch.
+    Their producers are checked here.
     """
-    _require_room(state, count)
+    chunks, produced, record_count, client_batch_count = prepared
+    _require_room(state, record_count)
     log_append_time_ms = now_ms if state.config.has_log_append_time else None
     if produced:
         forget_expired_producers(state)
         duplicate = check_produced(
-            state.producers.producers, produced, is_each_a_batch=are_client_batches, path=state.path
+            state.producers.producers, produced, batch_count=client_batch_count, path=state.path
         )
         if duplicate is not None:
             return _info_of_duplicate(duplicate, is_append_time=log_append_time_ms is not None)

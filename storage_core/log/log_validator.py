@@ -41,7 +41,7 @@ from storage_core.record.batch_header import (
     parse_batch_header,
 )
 from storage_core.record.compression import compressor
-from storage_core.record.control_records import EndTransactionMarker, read_marker
+from storage_core.record.control_records import read_marker
 from storage_core.record.decode import decode_one_by_one, decode_records
 from storage_core.record.record_batches import RecordBatches, put_crcs
 from storage_core.record.section import (
@@ -138,7 +138,7 @@ def validate_follower_append(
         )
     _require_ascending(batches, path)
     _require_epochs(batches, path)
-    markers_of(batches, path=path)
+    require_markers(batches, path)
     require_fits_segment(batches.size_bytes, config, path)
 
 
@@ -191,18 +191,17 @@ def _header_problem(header: tuple[int, ...], *, is_from_client: bool) -> str | N
     return next((expected for is_wrong, expected in problems if is_wrong), None)
 
 
-def markers_of(batches: RecordBatches, *, path: str | None = None) -> dict[int, EndTransactionMarker]:
-    """Read the markers among batches, by the number of the batch. Those that compaction has emptied are left out.
+def require_markers(batches: RecordBatches, path: str | None) -> None:
+    """Check that every control batch of a producer ends a transaction, unless compaction has emptied it.
 
     Raises:
         InvalidRecordError: A control batch of a producer does not end a transaction, or is malformed.
     """
     if not batches.count_with(CONTROL_FLAG):
-        return {}
+        return
     headers = batches.headers
     is_marker = (headers["attributes"] & CONTROL_FLAG) != 0
     is_marker &= (headers["producer_id"] >= 0) & (headers["record_count"] > 0)
-    markers = {}
     for number in is_marker.nonzero()[0].tolist():
         batch = b"".join(batches.pieces[2 * number : 2 * number + 2])
         header = parse_batch_header(batch, 0, 0, path="")
@@ -217,8 +216,6 @@ def markers_of(batches: RecordBatches, *, path: str | None = None) -> dict[int, 
                 path=path,
                 offset=header.base_offset,
             )
-        markers[number] = marker
-    return markers
 
 
 def _require_ascending(batches: RecordBatches, path: str | None) -> None:
@@ -519,6 +516,7 @@ def accept_client_batches(
         size_bytes += HEADER_SIZE_BYTES + len(bodies[-1])
         require_fits_segment(size_bytes, config, path)
     limits.errors.raise_if_any(path)
+    require_markers(batches, path)
     headers["batch_length"] = [HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES + len(body) for body in bodies]
     if config.has_log_append_time:
         headers["attributes"] |= LOG_APPEND_TIME_FLAG

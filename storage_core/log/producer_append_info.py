@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import (
@@ -82,27 +82,6 @@ def _require_in_range(what: str, number: object, largest: int) -> None:
         raise OptionError(f"Expected {what} from 0 to {largest}, found {number!r}.")
 
 
-class ProducedRecords(NamedTuple):
-    """Records with consecutive sequence numbers: one batch, or all batches of an append; or a marker.
-
-    ``producer_id`` is -1 without a producer, ``first_sequence`` is -1 for a coordinator, and ``marker`` is None for data.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    first_sequence: int
-    record_count: int
-    is_transactional: bool
-    marker: EndTransactionMarker | None = None
-
-    @property
-    def last_sequence(self) -> int:
-        """The sequence number of the last record, which wraps from the largest integer to 0; -1 means none."""
-        if self.first_sequence < 0:
-            return _NONE
-        return (self.first_sequence + self.record_count - 1) % SEQUENCES
-
-
 @dataclass(frozen=True, slots=True)
 class DuplicateAppend:
     """The offsets of existing records that a producer appends again, and the largest timestamp of their batches.
@@ -139,14 +118,19 @@ class _Progress:
 
 def check_produced(
     producers: Mapping[int, ProducerState],
-    appended: Sequence[ProducedRecords],
+    appended: Sequence[ProducerBatch],
     *,
-    is_each_a_batch: bool,
+    batch_count: int | None = None,
     path: str | None = None,
 ) -> DuplicateAppend | None:
     """Check the records that producers append in one call, in order.
 
-    With ``is_each_a_batch``, each item is one batch of a client; otherwise it may be several consecutive batches.
+    Args:
+        producers: The known producers.
+        appended: The batches of producers.
+        batch_count: The number of all batches, also those without a producer. If None, ``appended`` is one append of any
+            number of consecutive batches.
+        path: The partition's directory.
 
     Returns:
         The position of the same records if the log already has all of them, so that they must not be appended again;
@@ -162,12 +146,10 @@ def check_produced(
     duplicates: list[DuplicateAppend] = []
     for records in appended:
         producer_id = records.producer_id
-        if producer_id < 0:
-            continue
         known = producers.get(producer_id)
         duplicate = None
-        if known is not None and records.first_sequence != _NONE:
-            duplicate = _find_duplicate(known, records, is_batch=is_each_a_batch)
+        if known is not None and records.last_sequence != _NONE:
+            duplicate = _find_duplicate(known, records, is_batch=batch_count is not None)
         if duplicate is not None:
             duplicates.append(duplicate)
             continue
@@ -180,9 +162,7 @@ def check_produced(
             _end_transaction(now, records, records.marker, path)
     if not duplicates:
         return None
-    if len(duplicates) == 1 == len(appended):
-        return duplicates[0]
-    return _joined(duplicates, appended, path)
+    return _joined(duplicates, batch_count or 1, path)
 
 
 def check_replicated(
@@ -263,7 +243,7 @@ def _check_marker(
 
 
 def _find_duplicate(
-    known: ProducerState, records: ProducedRecords, *, is_batch: bool
+    known: ProducerState, records: ProducerBatch, *, is_batch: bool
 ) -> DuplicateAppend | None:
     """Find the same records, which begin and end like remembered batches.
 
@@ -283,7 +263,7 @@ def _find_duplicate(
 
 
 def _duplicate_from(
-    batches: list[BatchMetadata], start: int, records: ProducedRecords, *, is_batch: bool
+    batches: list[BatchMetadata], start: int, records: ProducerBatch, *, is_batch: bool
 ) -> DuplicateAppend | None:
     latest = last = batches[start]
     for number in range(start, start + 1 if is_batch else len(batches)):
@@ -301,7 +281,7 @@ def _duplicate_from(
     return None
 
 
-def _advance(now: _Progress, records: ProducedRecords, path: str | None) -> None:
+def _advance(now: _Progress, records: ProducerBatch, path: str | None) -> None:
     producer_id, epoch = records.producer_id, records.producer_epoch
     if epoch < now.producer_epoch:
         raise InvalidProducerEpochError(
@@ -310,7 +290,7 @@ def _advance(now: _Progress, records: ProducedRecords, path: str | None) -> None
             producer_id=producer_id,
             path=path,
         )
-    has_sequence = records.first_sequence != _NONE
+    has_sequence = records.last_sequence != _NONE
     if has_sequence and now.producer_epoch != _NONE:
         expected = next_sequence(now.last_sequence) if epoch == now.producer_epoch else 0
         if records.first_sequence != expected:
@@ -334,7 +314,7 @@ def _advance(now: _Progress, records: ProducedRecords, path: str | None) -> None
 
 
 def _end_transaction(
-    now: _Progress, records: ProducedRecords, marker: EndTransactionMarker, path: str | None
+    now: _Progress, records: ProducerBatch, marker: EndTransactionMarker, path: str | None
 ) -> None:
     epoch, coordinator_epoch = records.producer_epoch, marker.coordinator_epoch
     _check_marker(
@@ -345,14 +325,12 @@ def _end_transaction(
     now.coordinator_epoch, now.in_transaction = coordinator_epoch, False
 
 
-def _joined(
-    duplicates: list[DuplicateAppend], appended: Sequence[ProducedRecords], path: str | None
-) -> DuplicateAppend:
+def _joined(duplicates: list[DuplicateAppend], batch_count: int, path: str | None) -> DuplicateAppend:
     """Join duplicates, if all of the append are duplicates and their offsets are consecutive."""
     are_in_a_row = all(left.last_offset + 1 == right.first_offset for left, right in pairwise(duplicates))
-    if len(duplicates) < len(appended) or not are_in_a_row:
+    if len(duplicates) < batch_count or not are_in_a_row:
         raise OutOfOrderSequenceError(
-            f"Expected {len(appended)} batches that are all new, or all consecutive duplicates, found {len(duplicates)} "
+            f"Expected {batch_count} batches that are all new, or all consecutive duplicates, found {len(duplicates)} "
             f"duplicate(s), up to offset {duplicates[-1].last_offset}. Append them one by one.",
             path=path,
         )

@@ -143,9 +143,9 @@ class ProducerState:
 
 
 class ProducerBatch(NamedTuple):
-    """One batch of a producer. A tuple for speed: a replay makes one for each batch.
+    """One batch of a producer, or all batches of an append. A tuple for speed: a replay makes one for each batch.
 
-    ``marker`` is None for data.
+    ``marker`` is None for data, and ``last_sequence`` is -1 for a marker and for a coordinator's records.
     """
 
     producer_id: int
@@ -157,6 +157,11 @@ class ProducerBatch(NamedTuple):
     timestamp_ms: int
     is_transactional: bool
     marker: EndTransactionMarker | None
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence number of the first record, or -1; numbers wrap from the largest integer to 0."""
+        return _NONE if self.last_sequence < 0 else (self.last_sequence - self.offset_delta) % SEQUENCES
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,10 @@ from storage_core.errors import (
 )
 from storage_core.log.producer_append_info import (
     DuplicateAppend,
-    ProducedRecords,
     check_marker,
     check_produced,
 )
-from storage_core.log.producer_batches import BatchMetadata, ProducerState
+from storage_core.log.producer_batches import BatchMetadata, ProducerBatch, ProducerState
 
 LARGEST = 2147483647
 
@@ -31,11 +30,13 @@ def known(*batches, epoch=0, coordinator_epoch=-1, first_offset=None):
 
 
 def records(first_sequence, count=1, *, epoch=0, producer=7, is_transactional=False):
-    return ProducedRecords(producer, epoch, first_sequence, count, is_transactional)
+    last_sequence = -1 if first_sequence < 0 else (first_sequence + count - 1) % (LARGEST + 1)
+    return ProducerBatch(producer, epoch, -1, last_sequence, -1, count - 1, -1, is_transactional, None)
 
 
 def check(producers, *appended, is_each_a_batch=True):
-    return check_produced(producers, appended, is_each_a_batch=is_each_a_batch)
+    of_producers = [each for each in appended if each.producer_id >= 0]
+    return check_produced(producers, of_producers, batch_count=len(appended) if is_each_a_batch else None)
 
 
 # -- The sequence --------
