@@ -135,7 +135,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         status = _INTERRUPTED
     except BrokenPipeError:
-        # The reader has what it wants: `| head`.
+        # The reader has read enough, as in `| head`.
         status = 0
     except OptionError as error:
         status = _fail(_with_flags(error, arguments), USAGE)
@@ -171,7 +171,7 @@ def _check_streams() -> None:
         )
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # What the encoding of a locale cannot express becomes an escape.
+            # Characters that the locale's encoding lacks become escapes.
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from storage_core.views.group_offsets import GroupOffsetsTask
 
 
-# What fits a terminal; the other formats have all columns.
+# These columns fit a terminal. The other formats have all.
 _SHOWN: Final = ("group", "groupType", "topic", "partition", "offset", "lag", "note", "commitTime")
 _IN_A_PLAN: Final = (
     "group",
@@ -122,7 +122,7 @@ class _Snapshot:
             self._filesystem, parsed, fails_on_records="mode" in options and parsed.mode == "FAILFAST"
         )
         self._is_quiet = is_quiet
-        # Groups that were met, each with its partition of __consumer_offsets, if it is in one.
+        # The groups found, each with its partition of __consumer_offsets; None for share groups.
         self._owners: dict[str, int | None] = {}
 
     def rows(self) -> pa.Table:
@@ -171,7 +171,11 @@ class _Snapshot:
             yield f"{found}: {OFFSETS_TOPIC}-{owner} (of {count} partitions) {reason}."
 
     def _partition_count(self, present: set[int]) -> int | None:
-        """Return how many partitions put each group that was met where it is; None if that cannot be told."""
+        """Work out how many partitions ``__consumer_offsets`` has, from the partitions of the groups found.
+
+        Returns:
+            The number; None if the groups do not tell.
+        """
         from storage_core.views.group_offsets import (  # noqa: PLC0415
             DEFAULT_PARTITION_COUNT,
             offsets_partition,

@@ -34,9 +34,9 @@ INPUT_OUTPUT: Final = 3
 
 OutputFormat: TypeAlias = Literal["table", "json", "jsonl", "csv", "arrow"]
 OUTPUT_FORMATS: Final[tuple[OutputFormat, ...]] = get_args(OutputFormat)
-# What Python makes of bytes of file names that are no UTF-8.
+# Python's surrogates for bytes of file names that are not UTF-8.
 _BYTES_IN_NAMES: Final = range(0xDC80, 0xDD00)
-# What begins a formula in a spreadsheet.
+# A formula of a spreadsheet begins with one of these.
 _FORMULA_STARTS: Final = ("=", "+", "-", "@")
 _PADDING: Final = re.compile(" +\n")
 _ROWS_IN_A_TABLE: Final = 1_000

@@ -70,7 +70,7 @@ def command(
     if target == "-":
         sys.stdout.buffer.write(page)
     else:
-        # As private as the directories. A reader never sees half of it.
+        # The page is as private as the directories, and nobody sees half of it.
         with filesystem.replacing(target, like=split_paths(filesystem, parsed.paths)) as file:
             file.write_at([page], 0)
         counts = Counter(each.severity for each in made.findings)

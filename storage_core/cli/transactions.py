@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from storage_core.views.transactions import TransactionsTask
 
 _OPEN: Final = "open"
-# As in storage_core.views.transactions, which imports pyarrow: the help shows it.
+# As in storage_core.views.transactions, which imports pyarrow; the help shows it.
 _BOOTSTRAP_SERVER: Final = "localhost:9092"
 _MOST_COMMANDS: Final = 100
 _FLAG_TEXTS: Final = {
@@ -249,7 +249,7 @@ def _print(output: Output, query: _Query, zone: dt.tzinfo) -> None:
         click.echo(f"and {len(commands) - _MOST_COMMANDS:,} more: see abortCommand of --output jsonl.")
 
 
-# The columns for people.
+# The columns of the table.
 _SHOWN: Final = ("partition", "producer", "state", "offsets", "started", "lasted", "records")
 
 

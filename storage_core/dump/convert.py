@@ -52,12 +52,12 @@ _TOPIC_PREFIX: Final = "topic="
 _DATE_PREFIX: Final = "date="
 _PARQUET_SUFFIX: Final = ".parquet"
 _DAY_US: Final = 86_400_000_000
-# Years that a date may have in SQL; others would not be read back as dates.
+# SQL dates have these years; others could not be read back as dates.
 _FIRST_DAY, _LAST_DAY = (int(np.datetime64(day).astype(int)) for day in ("0001-01-01", "9999-12-31"))
 _NO_DAY: Final = _FIRST_DAY - 1
-# A record batch takes this much besides its rows.
+# The memory of a record batch beside its rows.
 _BATCH_OVERHEAD_BYTES: Final = 4096
-# A slice smaller than this part of its batch is copied, so that it does not keep all of it.
+# A slice below this fraction of its batch is copied, so that it does not keep the whole batch in memory.
 _SMALL_PART: Final = 4
 
 
@@ -171,7 +171,7 @@ def _log_directories(filesystem: FileSystem, plan: ScanPlan, options: ReadOption
     roots = {each.root.path for each in (*directories, *resolution.not_asked_for, *resolution.ruled_out)}
     return [
         *split_paths(filesystem, options.paths),
-        # The parent of a copied partition is none.
+        # The parent of a copied partition is no log directory.
         *(root for root in sorted(roots) if is_log_directory(filesystem.walk_directory(root))),
     ]
 
@@ -276,7 +276,7 @@ class _Target:
 
     def abandon(self) -> None:
         """Delete what was staged; what is in place stays."""
-        # What ended the conversion matters more than what cannot be deleted.
+        # The error that ended the conversion matters more than one of the clean-up.
         with contextlib.suppress(SegmentLogError):
             self._delete_tree(self.staging)
             if self._is_new:
@@ -297,7 +297,7 @@ class _Target:
 
 @dataclass(slots=True, eq=False)
 class _Day:
-    """The rows of a topic and a day that wait, and the file that they go to."""
+    """Rows of a topic and day that wait to be written, and the files of that day."""
 
     topic: str
     day: int
@@ -316,7 +316,7 @@ class _Day:
 
 
 class _OpenParquetFile:
-    """A file that row groups are appended to."""
+    """A Parquet file to which row groups are appended."""
 
     def __init__(
         self, filesystem: FileSystem, folder: str, relative_path: str, schema: pa.Schema, compression: str

@@ -38,7 +38,7 @@ SUFFIXES: Final = (".log", ".checkpoint", ".index", ".timeindex", ".snapshot", "
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """What of a record is printed.
+    """The parts of a record that are printed.
 
     Attributes:
         has_content: Whether keys and values are.
@@ -53,7 +53,7 @@ class RecordFormat:
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """What to print; the names are the tool's flags.
+    """What to print, named as the tool's flags.
 
     Attributes:
         record_format: How records are printed; None to print batches alone.

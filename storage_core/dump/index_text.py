@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 # `AbstractIndex.warmEntries`: look-ups try the last 8 KiB first.
 _WARM_BYTES: Final = 8192
-# Entries whose batches are decoded together.
+# So many entries have their batches decoded together.
 _ENTRIES_AT_ONCE: Final = 256
 _WANTED: Final = WantedFields(headers=True)
 
@@ -143,7 +143,7 @@ class IndexText:
                 for entry in here:
                     named.append(self._named_batch(path, entry, offset_entries, log_file))  # noqa: PERF401  (it fails)
             except CorruptError as error:
-                # The tool prints the entries before.
+                # The tool prints the entries before it fails.
                 failure = error
             timestamps.decode([found for found in named if found is not None])
             for entry, found in zip(here, named, strict=False):
@@ -274,7 +274,7 @@ def _up_to_zeros(entries: list[_Entry], base_offset: int) -> list[_Entry]:
 
 
 class _LargestTimestamps:
-    """The largest timestamp of the records of batches: of many usual ones by column, of others one by one."""
+    """Largest timestamps of batches: ordinary batches are decoded together by column, others one by one."""
 
     def __init__(self, log_file: OpenFile) -> None:
         self._file = log_file
@@ -301,7 +301,7 @@ class _LargestTimestamps:
         rows = np.flatnonzero((headers["magic"] == MAGIC_V2) & (headers["record_count"] > 0))
         rows = np.setdiff1d(rows, window.crc_mismatches(rows))
         done = 0
-        # What is not decoded here is iterated when it is asked for.
+        # A batch that cannot be decoded here is read record by record in `of`.
         with contextlib.suppress(SegmentLogError, UnevenRecordsError, MalformedVarintError, IndexError):
             for section in self._maker.sections(window, rows):
                 # Kafka looks at all fields of a record.

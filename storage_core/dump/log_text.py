@@ -67,7 +67,7 @@ MAX_INT32: Final = (1 << 31) - 1
 """As ``--max-bytes``: no limit."""
 MAX_BATCH_BYTES: Final = 256 << 20
 """The heap that `kafka-dump-log.sh` has by default: it fails on larger batches, too."""
-# Small enough for a processor's cache; with records, large enough for their decoder to work on many batches at once.
+# Fits a processor's cache. With records, it is large enough to decode many batches at once.
 _WINDOW_BYTES: Final = 1 << 20
 _RECORDS_WINDOW_BYTES: Final = 4 << 20
 # The decoders read up to this many bytes beyond the last record.
@@ -386,7 +386,7 @@ class LogText:
         last_start = size_bytes - HEADER_SIZE_BYTES
         crc32c = _crc32c
         known, middle, time, codec = self._shared, self._middle, self._time, self._codec
-        # One loop without calls: files have ten thousands of batches, and each call costs as much as a CRC.
+        # One loop without calls: files have tens of thousands of batches, and a call costs as much as a CRC.
         while start <= last_start:
             (
                 base_offset,
@@ -433,7 +433,7 @@ class LogText:
         attributes, base_sequence = shared[0], shared[-1]
         self._middle = _middle_text(shared, delta, base_ms)
         self._time, self._codec = _time_text(attributes), _codec_text(MAGIC_V2, attributes)
-        # Last sequence and delete horizon are the batch's own.
+        # Batches do not share their last sequence and delete horizon.
         is_shared = base_sequence == _NO_SEQUENCE and not attributes & DELETE_HORIZON_FLAG
         self._shared = shared if is_shared else None
 
@@ -470,7 +470,7 @@ class LogText:
         middle = _middle_text((attributes, epoch, producer[0], producer[1], producer[2]), delta, base_ms)
         beginning = f"baseOffset: {base_offset} lastOffset: {java_long(base_offset + delta)} count: {count}"
         if attributes & CODEC_MASK >= len(CODEC_NAMES):
-            # The tool has printed so much before it looks at the codec.
+            # The tool has printed this much before it looks at the codec.
             beginning += middle.removesuffix(_POSITION)
             self._stop(batches, beginning, f"Found codec number {attributes & CODEC_MASK}")
         is_valid = len(batch) >= HEADER_SIZE_BYTES and _crc32c(batch[CRC_START:]) == crc

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _MAX_MAGIC: Final = 0x7F
 _CRC: Final = CRC_LAYOUTS[0]
 _CRC_BYTES: Final = _CRC.start - _CRC.position
-# As many as readers take by default; memory is short long before the tool's heap is.
+# As many as readers accept by default. Python needs more memory for them than the tool's heap has.
 _MOST_HEADERS: Final = DEFAULT_MAX_BATCH_BYTES // RECORD_HEADER_COST_BYTES
 _MOST_MESSAGES: Final = DEFAULT_MAX_BATCH_BYTES // (4 * RECORD_COST_BYTES)
 

@@ -168,7 +168,7 @@ def read_objects(
     batch: pa.RecordBatch, bytes_format: BytesFormat, decoder: Decoder | None
 ) -> Iterator[dict[str, object]]:
     """Convert the rows of a read to objects."""
-    # Python's objects take many times the bytes of the columns.
+    # Python objects take many times the memory of the columns.
     row_count = max(1, batch.num_rows * _CONVERTED_BYTES // max(batch.nbytes, 1))
     rows = (
         row
@@ -178,7 +178,7 @@ def read_objects(
     for row in rows:
         metadata: dict[str, Any] = row["_metadata"]
         headers: list[dict[str, Any]] = row["headers"] or []
-        # In place: a record may have a great many.
+        # In place, as a record may have very many headers.
         for header in headers:
             header["value"] = _bytes_value(header["value"], bytes_format)
         yield {

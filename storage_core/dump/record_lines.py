@@ -48,7 +48,7 @@ _TIMESTAMP_TYPES: Final = (b" CreateTime: ", b" LogAppendTime: ")
 
 
 class OffsetGaps:
-    """Offsets that do not follow the one before, as the tool collects them for its end.
+    """Gaps between offsets, which the tool lists at its end.
 
     Attributes:
         pairs: Offsets, and those that come after them instead of the next.
@@ -125,12 +125,12 @@ class RecordLines:
         """Yield the batches that are printed by column: their numbers, and the offsets and lines of their records."""
         numbers, window = self._usual(batches)
         done = 0
-        # What cannot be decompressed is met again when Kafka's iterator comes to it.
+        # A batch that cannot be decompressed is left to the iterator, which fails as Kafka's does.
         with contextlib.suppress(SegmentLogError):
             for section in self._maker.sections(window, np.arange(len(numbers))):
                 here = numbers[done : done + len(section.starts)]
                 done += len(here)
-                # Records that contradict their batch are left to Kafka's iterator, too.
+                # So are records that contradict their batch.
                 with contextlib.suppress(UnevenRecordsError, MalformedVarintError, IndexError):
                     yield from self._by_batch(section, decode_by_column(section, self._wanted), here)
 
@@ -212,7 +212,7 @@ class RecordLines:
         if version < 0:
             raise tool_fails("Found a malformed control record", self._path, header.position_bytes)
         if type_id not in tuple(ControlType):
-            # The tool does not look at its value.
+            # The tool ignores its value.
             return f" controlType: {ControlType.UNKNOWN.name}({type_id})"
         if record.value is None:
             raise tool_fails("Found a control record without a value", self._path, header.position_bytes)
@@ -261,7 +261,7 @@ class _SectionText:
         self._format = record_format
         self._section = section
         self._columns = columns
-        # Rows of the section from the first one on, their text, and where the line of each begins.
+        # The first row that is formatted, the text from there on, and where each line begins in it.
         self._first = 0
         self._text = memoryview(b"")
         self._borders = np.zeros(1, np.int32)
@@ -285,7 +285,7 @@ class _SectionText:
         _, borders, data = text.buffers()
         self._borders = np.frombuffer(borders, np.int32)[text.offset : text.offset + len(text) + 1]
         self._text = memoryview(b"" if data is None else data)
-        # A wrong byte in one value does not change how those of another are read: text is between them.
+        # ASCII text separates values, so a malformed value does not change how the next one is decoded.
         self._is_text = _is_utf8(text)
 
     def _joined(self, rows: slice) -> pa.BinaryArray:
@@ -336,7 +336,7 @@ class _SectionText:
             return np.full(len(self._columns.offsets), -1)
         first = np.repeat(base, counts)
         sequences = first + self._columns.offsets - np.repeat(headers["base_offset"].astype(np.int64), counts)
-        # After the largest comes 0.
+        # The largest is followed by 0.
         sequences[sequences > MAX_INT32] -= MAX_INT32 + 1
         sequences[first < 0] = -1
         return sequences

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 _BYTES: Final = pa.large_binary()
 _NULL: Final = b"NULL"
 _US_PER_MS: Final = 1000
-# As kcat's KC_FMT_MAX_SIZE. A format is joined in one call, of which each part takes memory.
+# As kcat's KC_FMT_MAX_SIZE. All parts are joined in one call, and each takes memory.
 _MAX_PARTS: Final = 128
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{1,2})|(0[0-7]{0,3}|[1-9][0-9]{0,2})|(.))", re.DOTALL)
 _NAMED_ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "e": b"\x1b"}
-# What JSON escapes and texts contain often, the backslash first; other controls are escaped row by row.
+# Characters that JSON escapes and texts often contain, backslash first. Others are escaped row by row.
 _COMMON_ESCAPES: Final = (
     (b"\\", b"\\\\"),
     (b'"', b'\\"'),
@@ -241,7 +241,7 @@ def _json_column(column: pa.Array, *, is_for_terminal: bool) -> pa.Array:
 def _with_common_escapes(column: pa.Array, offsets: npt.NDArray[np.int64], data: bytes) -> pa.Array:
     for letter, escape in _COMMON_ESCAPES:
         if letter in data:
-            # Of all rows at once: Arrow's function, which goes row by row, takes several times as long.
+            # All rows at once: Arrow's own function goes row by row and takes several times as long.
             positions = np.flatnonzero(np.frombuffer(data, np.uint8) == letter[0])
             offsets = offsets + np.searchsorted(positions, offsets)
             data = data.replace(letter, escape)
@@ -276,7 +276,7 @@ def _content(column: pa.Array) -> tuple[npt.NDArray[np.int64], bytes]:
 def _validity(column: pa.Array) -> pa.Buffer | None:
     if not column.null_count:
         return None
-    # Without an offset in its bits.
+    # A copy, so that its bits begin at 0.
     return pa.concat_arrays([pa.array([], pa.bool_()), column.is_valid()]).buffers()[1]
 
 
@@ -371,7 +371,7 @@ def _timestamps_ms(column: pa.Array) -> pa.Array:
     return pc.divide(column.cast(pa.int64()), _US_PER_MS).fill_null(-1)
 
 
-# By token: the column that it needs, and what becomes of it.
+# For each token the column that it needs, and how it is written.
 _TOKENS: Final[dict[str, tuple[str, Callable[[Any], pa.Array]]]] = {
     "s": ("value", _bytes),
     "S": ("value", lambda column: _number(_lengths(column))),
@@ -384,5 +384,5 @@ _TOKENS: Final[dict[str, tuple[str, Callable[[Any], pa.Array]]]] = {
     "p": ("partition", _number),
     "o": ("offset", _number),
 }
-# What producers wrote, which may be anything; %R is binary because it is asked for.
+# These come from producers and may hold anything. %R is binary on purpose.
 _RECORD_BYTES: Final = frozenset("skh")

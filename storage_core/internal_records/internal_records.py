@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 Decoder: TypeAlias = Callable[[bytes | None, bytes | None, int], tuple[str | None, str | None]]
-"""Makes the texts for a record's key and value of its key, its value and its offset; None where nothing is printed."""
+"""Makes the texts of a record's key and value from its key, value and offset. A text is None if nothing is printed."""
 
 _TOMBSTONE: Final = "<DELETE>"
 _FRAME_VERSION: Final = 1
 _KNOWN_KEYS: Final = 4096
 _MAX_KNOWN_KEY_BYTES: Final = 512
 _MAX_INT16: Final = (1 << 15) - 1
-# Kafka's `ControlRecordType`: what the tool calls those whose values it prints, and their messages.
+# Of Kafka's `ControlRecordType`, those whose values the tool prints: its name for them, and their messages.
 _CONTROL_RECORDS: Final = {
     2: ("LeaderChange:", "LeaderChangeMessage"),
     3: ("SnapshotHeader", "SnapshotHeaderRecord"),
@@ -185,11 +185,11 @@ def _read_after_version(message: Message, version: int, data: bytes, what: str) 
 
 
 class _CoordinatorTexts:
-    """As ``DumpLogSegments.CoordinatorRecordMessageParser``."""
+    """Makes texts as ``DumpLogSegments.CoordinatorRecordMessageParser`` does."""
 
     def __init__(self, types: _RecordTypes) -> None:
         self._types = types
-        # The log of a coordinator has the same keys over and over.
+        # A coordinator writes the same keys again and again.
         self._known_key = functools.lru_cache(_KNOWN_KEYS)(self._key)
 
     def __call__(self, key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:

@@ -35,7 +35,7 @@ _MAX_INT32: Final = (1 << 31) - 1
 _MORE_BYTES: Final = 0x80
 # Java's `Double.toString` writes others with an exponent.
 _PLAIN_DOUBLES: Final = (1e-3, 1e7)
-# Java makes one replacement character of a surrogate that UTF-8 must not hold, Python one of each byte.
+# Java replaces a surrogate, which UTF-8 must not hold, by one character, Python each of its bytes.
 _SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 _CONTROL: Final = re.compile(r"\\\\|\\u[0-9a-f]{4}")
@@ -230,7 +230,7 @@ def _field_reader(field: Field, message: Message, version: int) -> _Read:
     read = _value_reader(field, field.name, message, version)
     if not field.fields or not field.is_nullable:
         return read
-    # A structure that may be null has a byte before it, a tagged one an unsigned varint.
+    # A nullable structure follows a byte, a tagged one an unsigned varint.
     is_tagged = field.tag is not None
 
     def read_nullable(cursor: _Cursor) -> Any:
@@ -250,7 +250,7 @@ def _array_reader(field: Field, message: Message, version: int) -> _Read:
             _check_nullable(field.name, field.is_nullable)
             return None
         remaining = len(cursor.data) - cursor.position
-        # Each element takes a byte at least, so that this bounds what is read.
+        # Each element takes at least a byte, which bounds the number of elements.
         if length > remaining:
             raise CorruptRecordError(
                 f"Tried to allocate a collection of size {length}, but there are only {remaining} bytes remaining."
@@ -391,7 +391,7 @@ def _java_double(value: float) -> str:
         text = format(Decimal(repr(value)), "f")
         return text if "." in text else f"{text}.0"
     shortest = Decimal(repr(value)).normalize()
-    # Java chooses among numbers of two digits at least: 4.9E-324, not 5E-324.
+    # Java writes at least two digits: 4.9E-324, not 5E-324.
     has_one_digit = len(shortest.as_tuple().digits) == 1
     sign, digits, exponent = (Decimal(f"{value:.1e}").normalize() if has_one_digit else shortest).as_tuple()
     rest = "".join(map(str, digits[1:])) or "0"

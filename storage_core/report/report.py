@@ -77,7 +77,7 @@ _MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TopicHistory:
-    """What the headers of a topic's batches say, by time.
+    """Sizes and record counts of a topic over time, as the headers of its batches tell.
 
     Attributes:
         width_ms: How much time a bucket covers.
@@ -98,7 +98,7 @@ class TopicHistory:
 
     @property
     def total_bytes(self) -> int:
-        """Of all buckets."""
+        """The bytes of all buckets."""
         return sum(self.bytes_by_bucket)
 
 
@@ -128,7 +128,7 @@ class DamagedBytes:
 
 @dataclass(frozen=True, slots=True)
 class LogMap:
-    """A log as its segments, and the bytes in them that are damaged."""
+    """A log's segments, and their damaged bytes."""
 
     topic: str
     partition: int
@@ -139,7 +139,7 @@ class LogMap:
 
     @property
     def name(self) -> str:
-        """Of the partition."""
+        """The partition's name."""
         return f"{self.topic}-{self.partition}"
 
     @property
@@ -149,7 +149,7 @@ class LogMap:
 
     @property
     def size_bytes(self) -> int:
-        """Of all segments."""
+        """The size of all segments."""
         return sum(each.size_bytes for each in self.segments)
 
 
@@ -200,7 +200,7 @@ class TransactionsSummary:
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """An offset of a group, and the ends of the log that it is in; None if that is in none of the directories."""
+    """A committed offset, and the ends of its log; None if that log is in none of the directories."""
 
     committed: GroupOffset
     log_start_offset: int | None
@@ -235,7 +235,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is known of log directories at a time.
+    """The state of log directories at some time.
 
     Attributes:
         made_at_ms: When the look began.
@@ -540,7 +540,7 @@ class _Buckets:
     def add(self, run: HeaderChunk) -> None:
         """Account for the batches of a run."""
         headers = run.headers
-        # Markers have the coordinator's time, not that of a producer.
+        # A marker has the coordinator's time, not a producer's.
         headers = headers[(headers["attributes"] & CONTROL_FLAG) == 0]
         timestamps_ms = headers["max_timestamp_ms"].astype(np.int64)
         sizes_bytes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD_BYTES

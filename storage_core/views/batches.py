@@ -106,7 +106,7 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
 def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[ScanTask]:
-    # Pieces of so many offsets would cut batches in two.
+    # Pieces of that many offsets would cut batches in two.
     whole = dataclasses.replace(
         tolerating_damage(options), min_partitions=None, max_records_per_partition=None
     )

@@ -60,7 +60,7 @@ def _rows(texts: list[str]) -> pa.RecordBatch:
     rows = [json.loads(text) for text in texts]
     for row in rows:
         row["segment"] = row["file"].rpartition("/")[2]
-        # The offset after the largest one is none.
+        # No offset follows the largest one.
         row["endOffset"] = min(row["endOffset"], MAX_OFFSET)
     schema = pa.schema([(column.name, column.type) for column in _COLUMNS])
     return pa.RecordBatch.from_pylist(rows, schema=schema)

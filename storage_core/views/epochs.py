@@ -127,7 +127,7 @@ def _rows(task: _EpochsTask, in_log: dict[int, _EpochInLog]) -> Iterator[tuple[o
     starts |= {entry.epoch: entry.start_offset for entry in entries}
     known = {entry.epoch for entry in entries}
     epochs = sorted(starts)
-    # There are none in a log that is empty or of an older format.
+    # An empty log, or one of an older format, has no epochs.
     ends = [*(starts[epoch] for epoch in epochs[1:]), task.log_end_offset][: len(epochs)]
     for epoch, end_offset in zip(epochs, ends, strict=True):
         found = in_log.get(epoch)

@@ -76,11 +76,11 @@ DEFAULT_PARTITION_COUNT: Final = 50
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
 
 _log = logging.getLogger(__name__)
-# Types of records of a group coordinator, as the first bytes of keys: of offsets, and of groups by their kind.
+# The first bytes of keys tell the type of a group coordinator's record: an offset, or a group of some kind.
 _OFFSET_TYPES: Final = frozenset({b"\0\0", b"\0\1"})
 _GROUP_TYPES: Final = {b"\0\2": CLASSIC, b"\0\3": CONSUMER, b"\0\x0b": SHARE, b"\0\x11": STREAMS}
 _SHARE_PARTITIONS: Final = b"\0\x0f"
-# And of a share coordinator.
+# Likewise for a share coordinator.
 _SHARE_SNAPSHOT, _SHARE_UPDATE = b"\0\0", b"\0\1"
 _TYPE_BYTES: Final = 2
 _STRING_LENGTH_BYTES: Final = 2
@@ -89,7 +89,7 @@ _LAG_COLUMNS: Final = frozenset({"logStartOffset", "logEndOffset", "lag", "note"
 NO_LOG, BEYOND_END, BELOW_START, ONLY_MARKERS = (
     *("log not found", "beyond log end", "below log start", "only markers"),
 )
-# A lag of more offsets is not looked at: a log has few markers between records.
+# A longer lag is not examined: a log has few markers between records.
 _MOST_MARKERS: Final = 1_000
 _COLUMNS: Final = (
     Column("group", pa.string(), "The group's id."),
@@ -201,7 +201,7 @@ class GroupOffsetsTask:
 
     @property
     def as_of_ms(self) -> int | None:
-        """Records and markers that are newer do not count."""
+        """The time in milliseconds after which records and markers do not count; None for no limit."""
         return self.options.as_of_ms
 
 
@@ -331,7 +331,11 @@ class _Record(NamedTuple):
     def read(
         self, read: Callable[[bytes, bytes | None], CoordinatorRecord], refused: _Refused
     ) -> CoordinatorRecord | None:
-        """Parse the record; return None if that is impossible and the read goes on without it."""
+        """Parse the record.
+
+        Returns:
+            The record; None if it cannot be read and is left out.
+        """
         try:
             return read(self.type_bytes + self.key, self.value)
         except UnknownRecordTypeError:
@@ -433,7 +437,7 @@ def _markers(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[_Marker
 
 @dataclass(slots=True)
 class _CommittedOffsets:
-    """The offsets of a group coordinator's partition, as the replay moves on, by key without type.
+    """Committed offsets of a partition of ``__consumer_offsets`` during a replay, by key without type.
 
     Attributes:
         pending: Those that are part of a transaction without a marker so far, by producer.
@@ -464,7 +468,7 @@ class _CommittedOffsets:
 
     def type_of_group(self, record: _Record) -> str:
         """Return the type of the group that committed an offset."""
-        # A key begins with the group's id, which alone is the key of the group: a length, and its bytes.
+        # A key begins with the length and the bytes of the group's id, which alone are the key of the group.
         size_bytes = _STRING_LENGTH_BYTES + int.from_bytes(record.key[:_STRING_LENGTH_BYTES], "big")
         type_bytes = self.group_types.get(record.key[:size_bytes])
         return CLASSIC if type_bytes is None else _GROUP_TYPES[type_bytes]
@@ -476,7 +480,7 @@ class _CommittedOffsets:
             return
         for key, record in offsets.items():
             known = self.committed.get(key)
-            # Compaction goes by the offsets of records, so the coordinator does, too.
+            # The coordinator goes by the offsets of records, as compaction does.
             if known is None or record.offset > known.offset:
                 self.committed[key] = record
 
@@ -521,7 +525,7 @@ def _known(value: int) -> int | None:
 
 @dataclass(slots=True)
 class _ShareState:
-    """What a share group has of a partition: a snapshot, and what the updates since it have changed.
+    """A share group's state of a partition: a snapshot, and the changes of the updates since then.
 
     Attributes:
         snapshot: None if the log has only updates.
@@ -555,7 +559,11 @@ class _ShareState:
             self.leader_epoch = parsed.value["leaderEpoch"]
 
     def offset(self, refused: _Refused) -> GroupOffset | None:
-        """Return the group's offset, without the topic's name; None if no record can be parsed."""
+        """Return the group's offset, without the topic's name.
+
+        Returns:
+            The offset; None if no record can be parsed.
+        """
         snapshot = None if self.snapshot is None else self.snapshot.read(read_share_record, refused)
         if self.refused is not None:
             self.refused.read(read_share_record, refused)
@@ -583,7 +591,7 @@ class _ShareState:
 def _share_offsets(
     filesystem: FileSystem, task: GroupOffsetsTask, refused: _Refused
 ) -> Iterator[GroupOffset]:
-    # By key without type.
+    # States by key without type.
     states: dict[bytes, _ShareState] = {}
     for record in _records(filesystem, task, frozenset({_SHARE_SNAPSHOT, _SHARE_UPDATE}), refused):
         if record.type_bytes == _SHARE_UPDATE:
@@ -619,7 +627,7 @@ def _noted_names(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[tup
     """Yield the ids and names of topics that coordinators have noted (``ShareGroupStatePartitionMetadata``)."""
     for wanted in _ranges_of(filesystem, task.options, lambda each: each.topic == OFFSETS_TOPIC):
         part = _plan_partition(wanted, task.options, task.now_ms, fails_on_records=task.fails_on_records)
-        # The task of this partition says what cannot be read.
+        # The partition's own task reports what cannot be read.
         refused = _Refused(part)
         for record in _records(filesystem, part, frozenset({_SHARE_PARTITIONS}), refused):
             parsed = record.read(read_group_record, refused)
@@ -703,7 +711,11 @@ def _read(filesystem: FileSystem, task: GroupOffsetsTask, wanted: frozenset[str]
 def _note(
     filesystem: FileSystem, offset: int | None, log: PartitionRange | None, options: ReadOptions
 ) -> str | None:
-    """Return what is odd about a committed offset; None if nothing is."""
+    """Find out what is odd about a committed offset.
+
+    Returns:
+        A note; None if nothing is odd.
+    """
     if log is None:
         return NO_LOG
     if offset is None:

@@ -58,7 +58,11 @@ def _field_value(name: str, value: Any) -> Any:
 
 
 def timestamp_text(timestamp_ms: int | None, zone: dt.tzinfo = dt.UTC) -> str | None:
-    """Return a time as ISO-8601 with its zone; a number where no calendar has it, None for None."""
+    """Write a time as ISO-8601 with its zone.
+
+    Returns:
+        The text; the milliseconds as text where no calendar has the time; None for None.
+    """
     if timestamp_ms is None:
         return None
     try:

@@ -96,7 +96,7 @@ _COLUMNS: Final = (
 
 @dataclass(slots=True)
 class ObservedTransaction:
-    """What is known of a transaction up to a point of the log. -1 means not known."""
+    """A transaction as far as the log up to some point tells. -1 stands for unknown numbers."""
 
     producer_id: int
     producer_epoch: int
@@ -121,7 +121,7 @@ class ObservedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TransactionsTask:
-    """One partition.
+    """One partition to find transactions in.
 
     Attributes:
         part: From the oldest transaction of the range to the log end.
@@ -212,7 +212,7 @@ def read_transactions(filesystem: FileSystem, task: TransactionsTask) -> Iterato
 
 @dataclass(slots=True)
 class _OpenTransactions:
-    """The transactions that are open, as the walk moves on."""
+    """Transactions that are open at some point of a walk."""
 
     task: TransactionsTask
     open: dict[int, ObservedTransaction] = field(default_factory=dict)
@@ -223,7 +223,7 @@ class _OpenTransactions:
         for each in self.task.known:
             first_offset = each.current_transaction_first_offset
             assert first_offset is not None  # noqa: S101  (only such entries are known)
-            # The walk meets the others itself.
+            # The walk finds the others itself.
             if first_offset < walk_start:
                 self.open[each.producer_id] = _begun_before(each, first_offset)
 
@@ -271,7 +271,7 @@ class _OpenTransactions:
             transaction.marker_offset if transaction.first_offset is None else transaction.first_offset
         )
         is_early = first_offset is not None and first_offset < self.task.end_offset
-        # One that is open reaches to the end.
+        # An open transaction reaches to the end.
         is_late = transaction.marker is None or last_offset is None or last_offset >= self.task.start_offset
         return is_early and is_late
 
@@ -346,7 +346,7 @@ def _steps(run: HeaderChunk) -> Iterator[_Step]:
         return
     producer_ids = run.headers["producer_id"][rows].astype(np.int64)
     is_control = (attributes[rows] & CONTROL_FLAG) != 0
-    # Data before the first control batch is stretch 0, that batch stretch 1, data after it stretch 2.
+    # Data before the first control batch is stretch 0, that batch is stretch 1, data after it is stretch 2.
     stretches = 2 * np.cumsum(is_control) - is_control
     order = np.lexsort((producer_ids, stretches))
     is_border = (np.diff(stretches[order]) != 0) | (np.diff(producer_ids[order]) != 0)
@@ -363,7 +363,7 @@ def _steps(run: HeaderChunk) -> Iterator[_Step]:
         first["producer_epoch"],
         first["base_offset"],
         last["base_offset"].astype(np.int64) + last["last_offset_delta"],
-        # As far as a header tells.
+        # The header tells no more than this.
         np.where(has_horizon, first["max_timestamp_ms"], first["base_timestamp_ms"]),
         last["max_timestamp_ms"],
         np.add.reduceat(headers["record_count"].astype(np.int64), firsts),
