@@ -85,31 +85,6 @@ def test_flags_choose_records(segmentlog, root, flags, expected):
     assert (ended.stdout.split(), ended.status) == (expected, 0)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("-f", "%x"), "no token"),
-        (("-f", "%o", "-J"), "not for JSON lines"),
-        (("-K", ":", "-o", "jsonl"), "not for JSON lines"),
-        (("-f", "%o", "-K", ":"), "write it into --format"),
-        (("--subscribe", "order"), "does not exist"),
-        (("--follow", "--ending-timestamp", "5"), "has no end"),
-        (("--max-count", "-1"), "range"),
-    ],
-)
-def test_wrong_use(segmentlog, root, flags, message):
-    ended = segmentlog("cat", root, *flags)
-    assert (ended.status, ended.stdout) == (2, "")
-    assert message in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
-
-
-def test_no_directory(segmentlog, tmp_path):
-    ended = segmentlog("cat", tmp_path / "missing")
-    assert (ended.status, ended.stdout) == (3, "")
-    assert len(ended.stderr.splitlines()) == 1
-
-
 def test_damage_is_status_1_after_the_records_before_it(segmentlog, root):
     flip(root / "orders-0" / name(0), 150)
     ended = segmentlog("cat", root, "--subscribe", "orders", "-f", r"%o\n")
@@ -172,11 +147,3 @@ class TestFollow:
     def test_follow_ends_after_a_count(self, segmentlog, root):
         ended = segmentlog("cat", root, "--follow", "-c", "4", "-f", r"%o\n")
         assert (ended.status, ended.stdout) == (0, "0\n1\n0\n1\n")
-
-
-def test_a_closed_pipe_is_no_error(segmentlog_process, example_data):
-    process = segmentlog_process("cat", example_data)
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.wait() == 0
-    assert process.stderr.read() == b""

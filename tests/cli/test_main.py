@@ -50,6 +50,9 @@ def test_the_help_imports_neither_numpy_nor_arrow_nor_rich():
     )
 
 
+DATA = "{data}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
@@ -61,10 +64,30 @@ def test_the_help_imports_neither_numpy_nor_arrow_nor_rich():
         (["cat", "--where", "ofset > 5", "x"], "Did you mean 'offset'?"),
         (["verify", "--output", "xml", "x"], "'xml' is not one of"),
         (["dump"], "Expected files or directories"),
+        (["cat", DATA, "-f", "%x"], "no token"),
+        (["cat", DATA, "-f", "%o", "-J"], "not for JSON lines"),
+        (["cat", DATA, "-K", ":", "-o", "jsonl"], "not for JSON lines"),
+        (["cat", DATA, "-f", "%o", "-K", ":"], "write it into --format"),
+        (["cat", DATA, "--subscribe", "order"], "does not exist"),
+        (["cat", DATA, "--follow", "--ending-timestamp", "5"], "has no end"),
+        (["cat", DATA, "--max-count", "-1"], "range"),
+        (["offsets", DATA, "--as-of", "never"], "--as-of takes"),
+        (["offsets", DATA, "--reset-plan", "--output", "json"], "--reset-plan prints CSV of its own"),
+        (["offsets", DATA, "--where", "key = 'k'"], "group_offsets has no such column"),
+        (["plan", DATA, "--where", "offset >"], "where"),
+        (["plan", DATA, "--output", "csv"], "'csv' is not one of"),
+        (["plan", DATA, "--starting-offsets", '{"orders":{"0":5}}'], "KAFKA_START_OFFSET_DOES_NOT_MATCH"),
+        (["report", DATA], "Missing option '--output'"),
+        (["report", DATA, "-o", "-", "--subscribe", "x"], "does not exist"),
+        (["transactions", DATA, "--older-than", "5 apples"], "'apples' is not a unit"),
+        (["transactions", DATA, "--max-age", "soon"], "--max-age is soon"),
+        (["transactions", DATA, "--now", "yesterday"], "--now"),
+        (["transactions", DATA, "--longest", "0"], "--longest"),
+        (["transactions", DATA, "--where", "key = 'x'"], "view=transactions has no such column"),
     ],
 )
-def test_wrong_usage_is_one_line_with_status_2(segmentlog, arguments: list[str], found: str):
-    ended = segmentlog(*arguments)
+def test_wrong_usage_is_one_line_with_status_2(segmentlog, example_data, arguments: list[str], found: str):
+    ended = segmentlog(*(example_data if each == DATA else each for each in arguments))
     assert ended.status == 2
     assert found in ended.stderr
     assert ended.stderr.startswith("segmentlog: ")

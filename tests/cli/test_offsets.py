@@ -185,25 +185,9 @@ def test_a_plan_says_which_offsets_its_log_does_not_have(segmentlog, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("flags", "status", "said"),
-    [
-        (("--as-of", "never"), 2, "as-of"),
-        (("--reset-plan", "--output", "json"), 2, "--reset-plan prints CSV of its own"),
-        (("--where", "key = 'k'"), 2, "group_offsets has no such column"),
-    ],
-)
-def test_wrong_flags_are_one_line(segmentlog, root, flags, status, said):
-    ended = segmentlog("offsets", root, *flags)
-    assert (ended.status, ended.stdout) == (status, "")
-    assert said.lower() in ended.stderr.lower().replace("asof", "as-of")
-    assert ended.stderr.count("\n") == 1
-
-
-def test_directories_without_groups_are_one_line(segmentlog, example_data, tmp_path):
-    for path in (example_data, tmp_path / "nowhere"):
-        ended = segmentlog("offsets", path)
-        assert (ended.status, ended.stdout, ended.stderr.count("\n")) == (3, "", 1)
+def test_directories_without_groups_are_one_line(segmentlog, example_data):
+    ended = segmentlog("offsets", example_data)
+    assert (ended.status, ended.stdout, ended.stderr.count("\n")) == (3, "", 1)
 
 
 def test_a_damaged_log_ends_with_the_status_for_damage(segmentlog, root):

@@ -84,18 +84,3 @@ def test_offsets_that_damage_hides(segmentlog, tmp_path):
     logs, _ = unpack_case("corrupt-middle", tmp_path / "case")
     ended = segmentlog("plan", logs, "--mode", "DROPMALFORMED")
     assert ended.status == 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--where", "offset >"), "where"),
-        (("--output", "csv"), "'csv' is not one of"),
-        (("--starting-offsets", '{"orders":{"0":5}}'), "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"),
-    ],
-)
-def test_wrong_use(segmentlog, example_data, flags, message):
-    ended = segmentlog("plan", example_data, *flags)
-    assert (ended.status, ended.stdout) == (2, "")
-    assert message in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1

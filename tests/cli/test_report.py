@@ -67,18 +67,3 @@ def test_where_no_page_is_written(segmentlog, tmp_path, target, message):
     assert message in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [
-        (("{tmp}", "-o", "-"), 3),
-        (("{tmp}/none", "-o", "-"), 3),
-        (("{data}",), 2),
-        (("{data}", "-o", "-", "--subscribe", "x"), 2),
-    ],
-)
-def test_wrong_use(segmentlog, tmp_path, example_data, arguments, status):
-    ended = segmentlog("report", *(each.format(tmp=tmp_path, data=example_data) for each in arguments))
-    assert (ended.status, ended.stdout) == (status, "")
-    assert len(ended.stderr.splitlines()) == 1

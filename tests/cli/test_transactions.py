@@ -122,29 +122,6 @@ def test_one_that_is_open_too_long_is_a_status(segmentlog, ongoing):
     assert segmentlog(*only_aborted, "--max-age", "29m").status == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--older-than", "5 apples"), "'apples' is not a unit"),
-        (("--max-age", "soon"), "--max-age is soon"),
-        (("--now", "yesterday"), "--now"),
-        (("--longest", "0"), "--longest"),
-        (("--where", "key = 'x'"), "names key, and view=transactions has no such column"),
-    ],
-)
-def test_wrong_arguments_are_one_line(segmentlog, ongoing, arguments, message):
-    ended = segmentlog("transactions", ongoing, *arguments)
-    assert (ended.status, ended.stdout) == (2, "")
-    assert ended.stderr.count("\n") == 1
-    assert message in ended.stderr
-
-
-def test_a_directory_that_is_not_there_is_one_line(segmentlog, tmp_path):
-    ended = segmentlog("transactions", tmp_path / "nowhere")
-    assert (ended.status, ended.stdout) == (3, "")
-    assert ended.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("output", ["table", "jsonl"])
 def test_a_producer_may_take_microseconds_for_milliseconds(segmentlog, tmp_path, output):
     batch = Batch((Record(0, 1_700_000_000_000_000, None, b"v"),), 0, attributes=TRANSACTIONAL, producer_id=1)
