@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -47,6 +48,23 @@ def segmentlog(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
         return Ended(int(ended.value.code or 0), printed.out, printed.err)
 
     return run_here
+
+
+@pytest.fixture
+def segmentlog_on_terminal(
+    segmentlog_process: Callable[..., subprocess.Popen[bytes]],
+) -> Callable[..., bytes]:
+    """Runs `segmentlog` with a terminal as its standard output."""
+
+    def run_there(*arguments: object) -> bytes:
+        ours, theirs = pty.openpty()
+        process = segmentlog_process(*arguments, stdout=theirs)
+        os.close(theirs)
+        process.wait()
+        with open(ours, "rb", buffering=0) as terminal:
+            return terminal.read(10_000).replace(b"\r\n", b"\n")
+
+    return run_there
 
 
 @pytest.fixture

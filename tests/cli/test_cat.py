@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import signal
 
 import pytest
@@ -101,19 +99,11 @@ class TestTerminal:
             logs.create("t").append(table(b"\x1b]0;owned\x07"))
         return tmp_path / "hostile"
 
-    def test_control_characters_are_escapes(self, segmentlog_process, hostile):
-        assert self.output(segmentlog_process, hostile) == b"\\x1b]0;owned\\x07\n"
+    def test_control_characters_are_escapes(self, segmentlog_on_terminal, hostile):
+        assert segmentlog_on_terminal("cat", hostile) == b"\\x1b]0;owned\\x07\n"
 
-    def test_raw_keeps_control_characters(self, segmentlog_process, hostile):
-        assert self.output(segmentlog_process, hostile, "--raw") == b"\x1b]0;owned\x07\n"
-
-    def output(self, segmentlog_process, *arguments):
-        ours, theirs = pty.openpty()
-        process = segmentlog_process("cat", *arguments, stdout=theirs)
-        os.close(theirs)
-        process.wait()
-        with open(ours, "rb", buffering=0) as terminal:
-            return terminal.read(1000).replace(b"\r\n", b"\n")
+    def test_raw_keeps_control_characters(self, segmentlog_on_terminal, hostile):
+        assert segmentlog_on_terminal("cat", hostile, "--raw") == b"\x1b]0;owned\x07\n"
 
 
 def test_bytes_are_raw_in_a_pipe(segmentlog, tmp_path):

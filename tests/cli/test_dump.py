@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import pty
 import shutil
 import struct
 import subprocess
@@ -291,41 +290,20 @@ def test_internal_records_are_decoded_in_objects(segmentlog, tmp_path):
     assert record["value"] == "<DELETE>"
 
 
-def test_a_terminal_sees_no_control_characters(orders):
-    shown = on_terminal("dump", str(orders / LOG), "--print-data-log")
-    assert b"payload: v\\e[2J\r\n" in shown
+def test_a_terminal_sees_no_control_characters(segmentlog_on_terminal, orders):
+    shown = segmentlog_on_terminal("dump", str(orders / LOG), "--print-data-log")
+    assert b"payload: v\\e[2J\n" in shown
     assert b"\x1b" not in shown
-    assert b"payload: v\x1b[2J\r\n" in on_terminal("dump", str(orders / LOG), "--print-data-log", "--raw")
+    assert b"payload: v\x1b[2J\n" in segmentlog_on_terminal(
+        "dump", str(orders / LOG), "--print-data-log", "--raw"
+    )
 
 
-def test_a_terminal_sees_no_invisible_characters(tmp_path):
+def test_a_terminal_sees_no_invisible_characters(segmentlog_on_terminal, tmp_path):
     value = "\u061c\u200b\ufff9\U000e0041".encode()
     (tmp_path / LOG).write_bytes(Batch((Record(0, 0, None, value),)).encode())
-    shown = on_terminal("dump", str(tmp_path / LOG), "--print-data-log")
-    assert b"payload: \\u061c\\u200b\\ufff9\\U000e0041\r\n" in shown
-
-
-def on_terminal(*arguments: str) -> bytes:
-    main, secondary = pty.openpty()
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "storage_core.cli", *arguments],
-            stdout=secondary,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        os.close(secondary)
-        shown = b""
-        try:
-            while piece := os.read(main, 1 << 16):
-                shown += piece
-        except OSError:
-            # The terminal is closed.
-            pass
-        process.wait()
-    finally:
-        os.close(main)
-    return shown
+    shown = segmentlog_on_terminal("dump", str(tmp_path / LOG), "--print-data-log")
+    assert b"payload: \\u061c\\u200b\\ufff9\\U000e0041\n" in shown
 
 
 def test_a_closed_pipe_ends_the_dump_silently(segmentlog_process, tmp_path):

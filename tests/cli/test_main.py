@@ -96,7 +96,7 @@ def test_wrong_usage_is_one_line_with_status_2(segmentlog, example_data, argumen
 
 
 COMMANDS_OF_DIRECTORIES = [
-    ["inventory"], ["verify"], ["cat"], ["offsets"], ["transactions"], ["plan"],
+    ["inventory"], ["verify"], ["cat"], ["offsets"], ["transactions"], ["plan"], ["report", "-o", "-"],
 ]  # fmt: skip
 
 
