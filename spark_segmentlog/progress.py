@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a query has not read yet.
+    """Records that a query has not read yet.
 
     Attributes:
         records_by_partition: By topic and partition, the offsets that are not read; a compacted log, and one with

@@ -256,7 +256,7 @@ class PushdownReader(SegmentLogReader):
     """A reader that takes filters, as the method tells Spark."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Keep the filters that can be translated; return all of them to Spark."""
+        """Keep the filters that can be translated, and return all of them to Spark."""
         predicates = [predicate for predicate in map(to_predicate, filters) if predicate is not None]
         if predicates:
             self._predicate = And(tuple(predicates))

@@ -44,7 +44,7 @@ except ImportError:
     HAS_ADMISSION_CONTROL = False
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """What Spark before 4.2 does not have."""
+        """Stand-in for a class that Spark before 4.2 does not have."""
 
 
 _logger = logging.getLogger(__name__)

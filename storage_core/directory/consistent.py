@@ -27,7 +27,7 @@ _Found = TypeVar("_Found")
 
 
 def list_again_if_gone(read: Callable[[], _Found], before_next: Callable[[], None] = lambda: None) -> _Found:
-    """Run a read that lists files; run it anew if one of them is gone.
+    """Run a read that lists files, and run it anew if one of them is gone.
 
     Args:
         read: Lists the files, and reads them.

@@ -42,7 +42,7 @@ _ATTEMPTS: Final = 3
 
 @dataclass(slots=True)
 class _Position:
-    """How far a partition was read.
+    """Position up to which a partition was read.
 
     Attributes:
         first_offset: The offset that the read of the partition begins with.
@@ -82,7 +82,7 @@ class LogFollower:
         self._positions: dict[TopicPartition, _Position] | None = None
 
     def read_new(self) -> Iterator[pa.RecordBatch]:
-        """Read what there is, on the first call, and on the others what is new; by topic, partition and offset.
+        """Read what there is on the first call, and what is new on the others, by topic, partition and offset.
 
         Raises:
             SegmentLogError: A log cannot be read, in several calls one after the other.

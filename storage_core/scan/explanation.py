@@ -60,7 +60,7 @@ class SpanExplanation:
 
 @dataclass(frozen=True, slots=True)
 class PartitionExplanation:
-    """The part of a partition that is read. If its log was not opened, the fields of the log are None.
+    """Part of a partition that is read. If its log was not opened, the fields of the log are None.
 
     Attributes:
         skipped: Why the partition is not read; None if it is.
@@ -102,13 +102,13 @@ class PartitionExplanation:
 
     @property
     def segments_skipped(self) -> int | None:
-        """Number of segments that are not read; None if the log was not opened."""
+        """Number of segments that are not read. None if the log was not opened."""
         return None if self.segments is None else self.segments - self.segments_opened
 
 
 @dataclass(frozen=True, slots=True)
 class TaskExplanation:
-    """The work of one task."""
+    """Work of one task."""
 
     spans: int
     size_bytes: int
@@ -136,7 +136,7 @@ class ScanTotals:
 
 @dataclass(frozen=True, slots=True)
 class ScanExplanation:
-    """What a read opens, reads and skips, partition by partition.
+    """Files and bytes that a read opens, reads and skips, partition by partition.
 
     Attributes:
         partitions: Every partition that was found, by topic and number.

@@ -48,7 +48,7 @@ _UNKNOWN_ABORTS = "Which transactions were aborted cannot be told; read with iso
 
 
 class TransactionTracker:
-    """The transactions open at an offset, told by the batches and markers before it.
+    """Transactions that are open at an offset, told by the batches and markers before it.
 
     Attributes:
         open: First offset by producer id, the oldest transaction first.
@@ -111,7 +111,7 @@ class TransactionTracker:
 
 
 class TransactionReplay:
-    """The transactions open at an offset, which moves forward through the log.
+    """Transactions that are open at an offset, which moves forward through the log.
 
     Every move raises `CorruptRecordError` if a header or a control batch on the way is damaged.
 
@@ -149,7 +149,7 @@ class TransactionReplay:
     def aborted_transactions(
         self, end_offset: int, upper_bound_offset: int | None = None
     ) -> list[AbortedTransaction]:
-        """Advance to ``end_offset``; return the transactions that abort on the way, in order of their markers.
+        """Advance to ``end_offset``, and return the transactions that abort on the way, in order of their markers.
 
         Args:
             end_offset: Where to stop.
@@ -191,7 +191,7 @@ class TransactionReplay:
     def _walk_or_blame(
         self, segment: SegmentReader, end_offset: int, upper_bound_offset: int | None, *, is_last: bool
     ) -> list[AbortedTransaction]:
-        """Walk a segment; an error names the damaged range from the wrong length on, not from where it led."""
+        """Walk a segment. An error names the damaged range from the wrong length on, not from where it led."""
         try:
             return self._walk(segment, end_offset, upper_bound_offset, is_last=is_last)
         except CorruptError as error:
@@ -347,7 +347,7 @@ def open_transactions(log: PartitionLog, end_offset: int | None = None) -> tuple
 
 
 def last_stable_offset(log: PartitionLog, end_offset: int | None = None) -> int:
-    """Return the first offset of the oldest transaction that is open at ``end_offset``; without one, ``end_offset``.
+    """Return the first offset of the oldest transaction that is open at ``end_offset``, or ``end_offset`` if none is.
 
     With the high watermark as end this is a broker's answer; with the log end, its answer once everything is
     replicated. Never below the log start offset.
@@ -477,7 +477,7 @@ def _segment_end_offset(log: PartitionLog, index: int) -> int:
 
 
 class _IndexTrust:
-    """Whether a segment's transaction index, or its absence, can be trusted.
+    """Judgement of which transaction indexes, and which missing ones, can be trusted.
 
     The log end must be known.
     """

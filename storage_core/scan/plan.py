@@ -98,7 +98,7 @@ _MOST_REPETITIONS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """What a read will touch.
+    """Tasks of a read, and the ranges of offsets that they cover.
 
     Attributes:
         tasks: To be read independently of each other.

@@ -39,7 +39,7 @@ NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
 
 @dataclass(frozen=True, slots=True)
 class KnownFields:
-    """The fields that are known of some records before they are read. Their offsets are below the end, if it is known."""
+    """Fields that are known of some records before they are read. Their offsets are below the end, if it is known."""
 
     topic: str
     partition: int
@@ -160,7 +160,7 @@ _NEGATED: Final[dict[Operator, Operator]] = {
 
 
 class Bounds(NamedTuple):
-    """Bounds of the records that can match a predicate, the ends exclusive; None means that there is no bound."""
+    """Bounds of the records that can match a predicate, the ends exclusive. None is no bound."""
 
     offset_start: int | None = None
     offset_end: int | None = None

@@ -156,7 +156,7 @@ _ATTEMPTS: Final = 5
 
 
 class _SegmentOrder:
-    """What a task has seen of the segments that it reads, to notice those that do not belong to one log.
+    """Order of the segments that a task reads, to notice those that do not belong to one log.
 
     A batch that reaches into the next segment is damage, which a `SpanReader` finds. What is noticed here has no wrong
     byte: offsets that are missing up to the next segment, and leader epochs that go back.
@@ -209,7 +209,7 @@ class _SegmentOrder:
 
 
 def _has_holes(window: BatchWindow) -> bool:
-    """Return True if offsets are missing within or between the batches of a window; of older formats that is not known."""
+    """Return True if offsets are missing within or between the batches of a window, or may be, as in older formats."""
     headers = window.headers
     base_offsets = headers["base_offset"].astype(np.int64)
     next_offsets = base_offsets + headers["last_offset_delta"] + 1
@@ -218,7 +218,7 @@ def _has_holes(window: BatchWindow) -> bool:
 
 
 def read_task(filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Read a task's rows; see `read_tasks`."""
+    """Read a task's rows as `read_tasks` does."""
     return read_tasks(filesystem, (task,), schema)
 
 
@@ -282,7 +282,7 @@ class _TaskReader:
         self._next_offset = 0
 
     def read(self, span: LogSpan) -> Iterator[pa.RecordBatch]:
-        """Read a span as the log was at planning; a truncation since then ends it."""
+        """Read a span as the log was at planning. A truncation since then ends it."""
         try:
             for batch in self._read(span):
                 # Its bytes were read before this check, so they were not written after a truncation.
@@ -506,11 +506,11 @@ class _TaskReader:
 
 
 class _StaleListingError(FileReplacedError):
-    """The file is another segment than the one that was listed."""
+    """File that is another segment than the one that was listed."""
 
 
 class _TruncatedError(Exception):
-    """The log was truncated within a span since planning."""
+    """Truncation of the log within a span since planning."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(offset)

@@ -61,7 +61,7 @@ _Result = TypeVar("_Result")
 
 
 class ReadLimit:
-    """The end of what may be read of a log: what ``latest`` means.
+    """End of what may be read of a log, which ``latest`` means.
 
     Args:
         log: The log.
@@ -377,7 +377,7 @@ def _public_topics(directories: Iterable[PartitionDirectory]) -> list[str]:
 def find_directories(
     filesystem: FileSystem, options: ReadOptions, watch: CommitWatch | None = None
 ) -> list[PartitionDirectory]:
-    """Find all partitions, whether they are asked for or not; raises as `resolve` does."""
+    """Find all partitions, whether they are asked for or not. Raises as `resolve` does."""
     return find_partitions(
         filesystem,
         split_paths(filesystem, options.paths),
@@ -438,7 +438,7 @@ def resolved_each(resolve: Callable[[_Item], _Result], partitions: Collection[_I
 def resolve_partition(
     filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions
 ) -> PartitionRange:
-    """Find where a partition starts and stops, as `resolve` does; raises as it does."""
+    """Find where a partition starts and stops. Raises as `resolve` does."""
     log = load_log(filesystem, directory, options)
     for notice in log.notices:
         _log.warning("%s", notice)
@@ -456,7 +456,7 @@ def _without(
 
 
 def split_paths(filesystem: FileSystem, texts: Iterable[str]) -> list[str]:
-    """Split path texts at commas, resolve ``file:`` URIs, and expand globs; a text that exists as a whole stays as it is.
+    """Split path texts at commas, resolve ``file:`` URIs, and expand globs. A text that exists as a whole stays as it is.
 
     Raises:
         OptionError: A path is a URI of another scheme, a glob that matches no directory, or begins with ``~``.

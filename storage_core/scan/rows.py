@@ -67,7 +67,7 @@ _COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.BooleanArray]]] = {
 
 
 def damage_json(damage: DamagedRange, span: LogSpan) -> str:
-    """Describe a damaged range as JSON. Ends are exclusive; offsets bound what may be lost."""
+    """Describe a damaged range as JSON. Its ends are exclusive, and its offsets bound what may be lost."""
     return json.dumps(
         {
             "file": damage.path,

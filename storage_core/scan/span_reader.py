@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class BatchSelection:
-    """The batches of a window within a span's offsets.
+    """Batches of a window within a span's offsets.
 
     Attributes:
         decoded: Indexes of the batches with records that consumers may see.
@@ -75,7 +75,7 @@ def select_batches(
 
 
 class AbortedRanges:
-    """The aborted transactions of a span, by producer."""
+    """Aborted transactions of a span, by producer."""
 
     def __init__(self, transactions: tuple[AbortedTransaction, ...]) -> None:
         by_producer: dict[int, list[tuple[int, int]]] = {}

@@ -91,7 +91,7 @@ def project(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """The options that a task needs.
+    """Options that a task needs.
 
     Attributes:
         max_batch_bytes: The largest batch that is read, compressed or not.

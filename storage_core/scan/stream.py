@@ -96,7 +96,7 @@ def json_of_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 class MicroBatchPlanner:
-    """The micro-batches of one query, on its driver.
+    """Planner of the micro-batches of one query, on its driver.
 
     Args:
         filesystem: Where to read.
@@ -305,7 +305,7 @@ class MicroBatchPlanner:
             )
 
     def _empty_places(self) -> str:
-        """Return a sentence about directories that volumes may have to be mounted on; nothing if there are none."""
+        """Write a sentence about directories that volumes may have to be mounted on, or nothing if there are none."""
         places = self._monitor.empty_places()
         shown = ", ".join(places[:_SHOWN_PLACES]) + (" and others" if len(places) > _SHOWN_PLACES else "")
         return f" Nothing is in {shown}: is a volume not mounted?" if places else ""

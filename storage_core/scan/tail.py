@@ -141,7 +141,7 @@ class _Root:
 
 
 class PartitionMonitor:
-    """The partitions that a read goes on with, and where they end.
+    """Partitions that a read goes on with, and where they end.
 
     Args:
         filesystem: Where to look.
@@ -221,7 +221,7 @@ class PartitionMonitor:
         return root
 
     def reported_of(self, path: str) -> set[tuple[str, int]]:
-        """Return which logs of a log directory were warned of because they end too early; a set to add to."""
+        """Return the logs of a log directory that were warned of because they end too early, as a set to add to."""
         return self._reported.setdefault(path, set())
 
     def _changed_roots(self) -> set[str]:

@@ -71,7 +71,7 @@ DAMAGE: Final = (CorruptError, UnsupportedFormatError)
 
 
 class SegmentRange:
-    """The segments that hold a range of offsets. The last one of a log counts up to the log end."""
+    """Segments that hold a range of offsets. The last one of a log counts up to the log end."""
 
     def __init__(self, log: PartitionLog, start_offset: int, end_offset: int) -> None:
         self._log = log
@@ -103,7 +103,7 @@ class SegmentRange:
 
 
 class WalkBudget:
-    """How much a walk over batch headers may read: a small fraction of the range, and half of what it saves."""
+    """Budget of a walk over batch headers: a small fraction of the range, and half of what the walk saves."""
 
     def __init__(self, size_bytes: int) -> None:
         self._free_bytes = size_bytes // _LOSS_SHARE
@@ -229,7 +229,7 @@ def end_offset_by_time(
 
 
 class _StartSearch:
-    """The search for the first batch that reaches a timestamp; of those ``only_proven``, none whose header may be wrong is passed."""
+    """Search for the first batch that reaches a timestamp. With ``only_proven``, it passes no batch whose header may be wrong."""
 
     def __init__(self, timestamp_ms: int, size_bytes: int, *, only_proven: bool = False) -> None:
         self._timestamp_ms = timestamp_ms
@@ -239,7 +239,7 @@ class _StartSearch:
         self._passed: deque[tuple[int, BatchHeader]] = deque(maxlen=_PROOFS)
 
     def run(self, log: PartitionLog, segments: SegmentRange, start_offset: int, end_offset: int) -> int:
-        """Search the segments of a range; return its end if no batch reaches the timestamp."""
+        """Search the segments of a range. Return its end if no batch reaches the timestamp."""
         for index in segments.indexes:
             first_offset = max(start_offset, log.segments.base_offsets[index])
             found = log.read_segment(
@@ -253,7 +253,7 @@ class _StartSearch:
         return end_offset
 
     def offset_after_proof(self, log: PartitionLog, *, is_committed: bool) -> int:
-        """Find the offset after the last record that was passed and is earlier; 0 if none of the last batches has one."""
+        """Find the offset after the last record that was passed and is earlier. Return 0 if none of the last batches has one."""
         for base_offset, batch in reversed(self._passed):
             index = log.segment_index_for(base_offset)
             if (
@@ -345,7 +345,7 @@ class _StartSearch:
 
 
 class _EndSearch:
-    """The search for the first record that reaches a timestamp."""
+    """Search for the first record that reaches a timestamp."""
 
     def __init__(self, timestamp_ms: int, start_offset: int, aborted: AbortedTransactions) -> None:
         self._timestamp_ms = timestamp_ms
