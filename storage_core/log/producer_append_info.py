@@ -252,10 +252,10 @@ def _find_duplicate(
     """
     if known.producer_epoch != records.producer_epoch:
         return None
-    batches = list(known.batches)
+    batches, first_sequence = list(known.batches), records.first_sequence
     # After a coordinator's records, which have no numbers, a client starts at 0 again, so several batches may match.
     for start, batch in enumerate(batches):
-        if batch.first_sequence == records.first_sequence:
+        if batch.first_sequence == first_sequence:
             duplicate = _duplicate_from(batches, start, records, is_batch=is_batch)
             if duplicate is not None:
                 return duplicate
