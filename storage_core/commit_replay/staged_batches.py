@@ -101,7 +101,7 @@ class BatchHeads:
         return int(self.headers["last_offset_delta"].sum(dtype=np.int64)) + len(self.headers)
 
     def placed(self, base_offset: int | None, leader_epoch: int) -> BatchHeads:
-        """Return the batches with a leader epoch and consecutive offsets; None keeps the offsets that they have."""
+        """Return the batches with a leader epoch and consecutive offsets. None keeps the offsets that they have."""
         headers = self.headers.copy()
         headers["leader_epoch"] = leader_epoch
         if base_offset is not None:

@@ -60,7 +60,7 @@ class LeaderEpochCache:
 
     @property
     def latest_epoch(self) -> int | None:
-        """The latest epoch; it may have no batch yet."""
+        """The latest epoch, which may have no batch yet, or None."""
         entries = self._entries
         return entries[-1].epoch if entries else None
 

@@ -149,7 +149,8 @@ def is_flush_due(state: LogState, now_ms: int) -> bool:
 def roll(state: LogState, expected_next_offset: int = 0) -> LogSegment:
     """Close the active segment, and begin a new one at the log end or a higher expected offset (``UnifiedLog.roll``).
 
-    The previously active segment, and all before it, are on disk when this returns the new one.
+    Returns:
+        The new segment. The previously active one, and all before it, are on disk then.
     """
     active = state.segments.active
     new_base_offset = max(expected_next_offset, state.offsets.log_end_offset)
@@ -348,7 +349,11 @@ def truncate_fully_and_start_at(state: LogState, offset: int) -> None:
 
 
 def delete_records(state: LogState, before_offset: int) -> int:
-    """Delete the records below an offset, and the segments entirely below it; return the new log start offset."""
+    """Delete the records below an offset, and the segments entirely below it.
+
+    Returns:
+        The new log start offset.
+    """
     offsets = state.offsets
     if before_offset == -1:
         before_offset = offsets.high_watermark

@@ -108,7 +108,7 @@ class Log:
 
     @property
     def topic_id(self) -> str | None:
-        """The topic's id; None without a ``partition.metadata`` file."""
+        """The topic's id, or None without a ``partition.metadata`` file."""
         return self._queries.ask_disk(lambda log: log.topic_id)
 
     @property
@@ -144,7 +144,7 @@ class Log:
 
     @property
     def segment_base_offsets(self) -> tuple[int, ...]:
-        """The base offset of each segment; the last segment is active."""
+        """The base offset of each segment. The last segment is active."""
         return self._queries.ask_either(
             lambda state: tuple(segment.base_offset for segment in state.view.segments),
             lambda log: tuple(log.segments.base_offsets),

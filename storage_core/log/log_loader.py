@@ -393,8 +393,11 @@ def complete_interrupted_swaps(
         <file>.swap       complete output                               → replaces the originals, unless part of
                                                                           the output of a split is still .cleaned
 
-    No other process changes the directory; ``file_names`` are the regular files in it, if already listed. Indexes without
-    a log file are deleted, too, unless they are kept as evidence of it. Returns the remaining files, sorted.
+    No other process changes the directory. ``file_names`` are the regular files in it, if already listed. Indexes without
+    a log file are deleted, too, unless they are kept as evidence of it.
+
+    Returns:
+        The names of the remaining files, sorted.
     """
     if file_names is None:
         file_names = list_regular_files(filesystem, path)

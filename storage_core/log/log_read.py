@@ -114,7 +114,7 @@ class LogQueries:
     def ask(
         self, query: Callable[[PartitionLog, LogOffsets | None], _Answer], *, with_file_names: bool = False
     ) -> _Answer:
-        """Query the files of the log; retry if segments that the answer needs were removed meanwhile.
+        """Query the files of the log, again if segments that the answer needs were removed meanwhile.
 
         The query receives the log, and its offsets if this process has it open. Queries about transactions need file
         names, for which the directory is listed.

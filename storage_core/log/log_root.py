@@ -243,7 +243,8 @@ def check_recovery(
 ) -> dict[str, tuple[str, ...]]:
     """Check that a recovery by Kafka's rules would discard no complete batch. Nothing is changed.
 
-    Returns the regular files in each partition's directory.
+    Returns:
+        The regular files in each partition's directory.
 
     Raises:
         RecoveryWouldDiscardError: It would discard some.

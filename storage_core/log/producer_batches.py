@@ -43,7 +43,7 @@ class BatchMetadata(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """The sequence number of the first record; numbers wrap from the largest integer to 0."""
+        """The sequence number of the first record. Numbers wrap from the largest integer to 0."""
         return (self.last_sequence - self.offset_delta) % SEQUENCES
 
     @property
@@ -160,7 +160,7 @@ class ProducerBatch(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """The sequence number of the first record, or -1; numbers wrap from the largest integer to 0."""
+        """The sequence number of the first record, or -1. Numbers wrap from the largest integer to 0."""
         return _NONE if self.last_sequence < 0 else (self.last_sequence - self.offset_delta) % SEQUENCES
 
 

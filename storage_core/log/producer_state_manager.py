@@ -193,7 +193,8 @@ class ProducerSnapshots:
     def mark_deleted(self, offsets: Iterable[int]) -> list[str]:
         """Rename the snapshots of deleted segments to ``.deleted``, if they exist.
 
-        Returns the new paths of those that do, for deletion later.
+        Returns:
+            The new paths of those that do, for deletion later.
         """
         marked = frozenset(self._offsets).intersection(offsets)
         self._offsets = [offset for offset in self._offsets if offset not in marked]
@@ -262,7 +263,8 @@ class ProducerStateManager:
     def update(self, batches: ProducerBatches) -> list[AbortedTransaction]:
         """Update the state with batches that were appended.
 
-        Returns the transactions that they abort, in the order of their markers, for the segment's transaction index.
+        Returns:
+            The transactions that they abort, in the order of their markers, for the segment's transaction index.
         """
         aborted: list[AbortedTransaction] = []
         if batches.batches:

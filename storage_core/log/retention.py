@@ -28,7 +28,10 @@ _log = logging.getLogger(__name__)
 def apply_retention(state: LogState, now_ms: int | None = None) -> tuple[int, ...]:
     """Delete segments below the log start offset, and those that exceed ``retention.bytes`` or ``retention.ms``.
 
-    Returns the base offsets of the removed segments. The log is not locked.
+    The log is not locked.
+
+    Returns:
+        The base offsets of the removed segments.
     """
     with state.writing():
         removed = _raise_log_start(state, state.clock.now_ms() if now_ms is None else now_ms)

@@ -158,7 +158,7 @@ class Transaction:
         return self._end(is_abort=False, flush=flush)
 
     def abort(self, *, flush: bool | None = None) -> AppendInfo | None:
-        """Abort the transaction. Arguments and errors are those of `commit`."""
+        """Abort the transaction. Arguments, result and errors are those of `commit`."""
         return self._end(is_abort=True, flush=flush)
 
     def __enter__(self) -> Self:
