@@ -1,4 +1,4 @@
-"""Sizes and durations as texts for people."""
+"""Sizes, durations and counts as texts for people."""
 
 from __future__ import annotations
 
@@ -27,3 +27,8 @@ def duration_text(duration_ms: int) -> str:
             text = f"{number:,.0f}" if number >= _WHOLE_FROM or number == int(number) else f"{number:.1f}"
             return name if text == "1" else f"{text} {name}s"
     return f"{duration_ms} ms"
+
+
+def count_text(number: int, what: str) -> str:
+    """Write a number of things: ``1 segment``, ``1,200 segments``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -26,7 +26,7 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
     wrapper_rows,
 )
-from storage_core.report.quantities import duration_text
+from storage_core.report.quantities import count_text, duration_text
 from storage_core.segment.file_names import log_file_name
 from storage_core.views.finding import SEVERITIES, Finding
 from storage_core.views.group_offsets import (
@@ -141,11 +141,6 @@ class LogMap:
     def name(self) -> str:
         """The partition's name."""
         return f"{self.topic}-{self.partition}"
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether any of the bytes are surely damaged."""
-        return any(each.severity == "damage" for each in self.damage)
 
     @property
     def size_bytes(self) -> int:
@@ -517,12 +512,12 @@ def _start_outcome(report: PartitionReport) -> str:
         return "what a broker does is not known"
     if start.stray is not None:
         return "a broker sets it aside as -stray"
-    counts = (
-        ("removes", len(start.removed), "segment", "segments"),
-        ("cuts", len(start.cuts), "segment", "segments"),
-        ("rebuilds the indexes of", len(start.recovered), "segment", "segments"),
-    )
-    done = [f"{what} {count:,} {one if count == 1 else many}" for what, count, one, many in counts if count]
+    counts = {
+        "removes": len(start.removed),
+        "cuts": len(start.cuts),
+        "rebuilds the indexes of": len(start.recovered),
+    }
+    done = [f"{what} {count_text(count, 'segment')}" for what, count in counts.items() if count]
     return f"a broker {', '.join(done)}" if done else "a broker keeps it as it is"
 
 

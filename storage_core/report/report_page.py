@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from storage_core.errors import visible
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
-from storage_core.report.quantities import duration_text, size_text
+from storage_core.report.quantities import count_text, duration_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -64,7 +64,7 @@ def _template() -> Template:
     environment.filters |= {
         "by_lag": _by_lag,
         "commas": _unless_none("{:,}".format),
-        "count": _count,
+        "count": count_text,
         "duration": _unless_none(duration_text),
         "duration_to": _duration_ms,
         "minute": _unless_none(_minute),
@@ -125,10 +125,6 @@ def _unless_none(text_of: Callable[..., str]) -> Callable[[object], str]:
 
 def _by_lag(items: Iterable[_Lagging]) -> list[_Lagging]:
     return sorted(items, key=lambda each: -(each.lag or 0))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _duration_ms(start_ms: int, end_ms: int) -> int | None:
