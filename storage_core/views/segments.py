@@ -161,7 +161,7 @@ class SegmentFile:
         skip_damage: bool = False,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     ) -> SegmentReader:
-        """Reads it."""
+        """Return a reader of the segment, which opens nothing yet."""
         return SegmentReader(
             filesystem,
             self.directory,
