@@ -39,7 +39,7 @@ from storage_core.log.log_cleaner import CleanerConfig, CleanerStatistics, LogCl
 from storage_core.log.log_cleaner_manager import find_first_dirty_offset
 from storage_core.log.log_deletion import DeletedLogs, delete_log
 from storage_core.log.log_root import (
-    LogRoot,
+    LogDir,
     RootCheckpoints,
     check_recovery,
     choose_topic_id,
@@ -89,7 +89,7 @@ class LogDirectory:
     ) -> None:
         self.path = path
         self.read_only = lock is None
-        self._root = LogRoot(filesystem, path, clock, self._config_of)
+        self._root = LogDir(filesystem, path, clock, self._config_of)
         self._config = config
         self._altered: dict[str, LogConfig] = {}
         self._logs: dict[tuple[str, int], Log] = {}

@@ -73,8 +73,8 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class LogRoot:
-    """A log directory that is open for writing; ``config_of`` returns the configuration of a topic's logs."""
+class LogDir:
+    """A log directory that is open for writing. ``config_of`` returns the configuration of a topic's logs."""
 
     filesystem: FileSystem
     path: str
@@ -239,7 +239,7 @@ def _no_log_directory(path: str, name: str) -> LogDirectoryError:
 
 
 def check_recovery(
-    root: LogRoot, files: LogDirectoryFiles, directories: Sequence[PartitionDirectory]
+    root: LogDir, files: LogDirectoryFiles, directories: Sequence[PartitionDirectory]
 ) -> dict[str, tuple[str, ...]]:
     """Check that a recovery by Kafka's rules would discard no complete batch. Nothing is changed.
 
@@ -278,7 +278,7 @@ def check_recovery(
 
 
 def load_logs(
-    root: LogRoot,
+    root: LogDir,
     files: LogDirectoryFiles,
     directories: Sequence[PartitionDirectory],
     file_names: Mapping[str, tuple[str, ...]],
@@ -319,7 +319,7 @@ def load_logs(
         raise
 
 
-def create_log(root: LogRoot, directory: PartitionDirectory, config: LogConfig, topic_id: str) -> LogState:
+def create_log(root: LogDir, directory: PartitionDirectory, config: LogConfig, topic_id: str) -> LogState:
     """Create a log in a partition's directory, which exists and is empty."""
     filesystem, path, files = root.filesystem, directory.path, directory.root
     write_partition_metadata(filesystem, os.path.join(path, PARTITION_METADATA), topic_id)
@@ -394,7 +394,7 @@ def _make_index_files(state: LogState) -> None:
             state.unflushed_directory = True
 
 
-def close_logs(root: LogRoot, checkpoints: RootCheckpoints, marker: bytes | None, *, is_marked: bool) -> None:
+def close_logs(root: LogDir, checkpoints: RootCheckpoints, marker: bytes | None, *, is_marked: bool) -> None:
     """Close logs, write their checkpoints, and the clean-shutdown marker if it may be written and no log has failed.
 
     ``marker`` is the content of the marker when the directory was opened.

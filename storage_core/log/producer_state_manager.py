@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class _EndedTransaction(NamedTuple):
+class _UnreplicatedTransaction(NamedTuple):
     first_offset: int
     marker_offset: int
 
@@ -56,7 +56,7 @@ class OngoingTransactions:
         # First offset by producer id, in the order of the offsets: the first entry is the oldest.
         self._open: dict[int, int] = {}
         # A heap. A transaction whose marker is stable is removed once it is on top.
-        self._unreplicated: list[_EndedTransaction] = []
+        self._unreplicated: list[_UnreplicatedTransaction] = []
         self._stable_offset = 0
 
     @property
@@ -81,7 +81,7 @@ class OngoingTransactions:
         Returns:
             The start of the earliest other open transaction; the offset after the marker without any.
         """
-        heappush(self._unreplicated, _EndedTransaction(self._open.pop(producer_id), marker_offset))
+        heappush(self._unreplicated, _UnreplicatedTransaction(self._open.pop(producer_id), marker_offset))
         return next(iter(self._open.values()), marker_offset + 1)
 
     def on_high_watermark_updated(self, high_watermark: int) -> None:

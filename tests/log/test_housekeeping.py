@@ -336,7 +336,7 @@ def test_an_interval_is_positive(logs, interval_ms):
 
 def test_it_is_started_once(logs):
     logs.start_housekeeping()
-    with pytest.raises(OptionError, match="once"):
+    with pytest.raises(OptionError, match="already running"):
         logs.start_housekeeping()
 
 

@@ -49,7 +49,7 @@ def test_logs_are_made_found_and_listed(tmp_path):
 def test_a_log_that_is_there_is_not_made_again(tmp_path):
     with open_directory(tmp_path) as logs:
         append(logs.create("orders"))
-        with pytest.raises(LogDirectoryError, match=r"no log of orders-0, found one.*get\(\)"):
+        with pytest.raises(LogDirectoryError, match=r"A log of orders-0 exists already.*get\(\)"):
             logs.create("orders")
         assert logs.get("orders").log_end_offset == 1
 
