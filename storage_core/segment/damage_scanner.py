@@ -1,0 +1,592 @@
+"""Telling the batches of a log from damage, and finding where the log goes on after it.
+
+A batch belongs to the log if it is whole, its CRC is right, and its offsets follow those of the batch before it. After
+anything else the log goes on:
+
+1. at the end of the bad batch, if that is certain: its CRC is right, and only its offsets or its size are wrong;
+2. at the end that its header declares, if a batch of the log begins there, or headers lead from there to one. Batches
+   before that end count only if headers lead from them exactly to it: otherwise they are the value of a record;
+3. elsewhere at the next bytes that are a whole batch with a right CRC and offsets that fit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import SegmentLogError
+from storage_core.record.batch_header import (
+    CODEC_MASK,
+    CRC_LAYOUTS,
+    HEADER_DTYPE,
+    HEADER_SIZE_BYTES,
+    KEY_LENGTH_POSITIONS,
+    KNOWN_ATTRIBUTES,
+    LEGACY_CODEC_COUNT,
+    LENGTH_BYTES,
+    LENGTH_DTYPE,
+    LENGTH_POSITION,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MAGIC_V2,
+    MAX_OFFSET_DELTA,
+    MESSAGE_DTYPE,
+    MESSAGE_SIZE_BYTES,
+    MIN_LENGTH_BY_MAGIC,
+    gather,
+)
+from storage_core.record.varint import varint_bytes
+from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, record_timestamps
+from storage_core.segment.damage import (
+    MAX_ENCODABLE_BATCH_BYTES,
+    BatchProbe,
+    DamagedRange,
+    OffsetLimits,
+    known_offset,
+    reason_at,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from storage_core.filesystem import OpenFile
+    from storage_core.record.batch_header import BatchHeader
+
+
+TailKind = Literal["none", "blank", "cut", "bad"]
+"""What follows the last valid batch of a file: nothing, only zeros, the beginning of a batch, or other bytes.
+
+A crash leaves the first three; the last one is mostly damage.
+"""
+LARGEST_DAMAGED_TAIL: Final = 65_536
+"""How many batches at the end of a file may be damaged although their headers are not."""
+# A transaction marker is a batch of its own; current brokers write 78 bytes.
+_LARGEST_MARKER_BYTES: Final = 256
+_FIRST_BLOCK_BYTES: Final = 4096
+_LARGEST_BLOCK_BYTES: Final = 1024 * 1024
+# At most this many damaged batches in a row may have undamaged headers.
+_LONGEST_DAMAGED_RUN: Final = 64
+# At most this many offsets may be missing between two batches that count as neighbours.
+_LARGEST_OFFSET_GAP: Final = 1 << 16
+# The cost of looking at one header, in bytes of CRC.
+_HEADER_COST_BYTES: Final = 1024
+_NULL_LENGTH: Final = -1
+_CRC_BYTES: Final = 4
+# At how many places the end of a batch is looked for by its CRC.
+_MOST_ENDS: Final = 64
+_Bytes = npt.NDArray[np.uint8]
+_Int64Array = npt.NDArray[np.int64]
+
+
+class DamageScanner:
+    """Divides one open log file into batches of the log and damaged ranges.
+
+    The division is the same wherever a reader begins. No CRC covers a batch's base offset, so of two batches out of
+    order, one is an outlier and counts as damage.
+
+    No batch reaches the end offset: the next segment's base offset, or the log end offset. It is None if the
+    segment's end is not known yet.
+    """
+
+    def __init__(
+        self,
+        log_file: OpenFile,
+        base_offset: int,
+        end_bytes: int,
+        end_offset: int | None,
+        max_batch_bytes: int,
+    ) -> None:
+        self.end_bytes = end_bytes
+        self.probe = BatchProbe(log_file, end_bytes)
+        self.limits = OffsetLimits(base_offset, end_offset)
+        self._log_file = log_file
+        self._max_batch_bytes = max_batch_bytes
+        # A batch that is found by searching must have offsets that a segment can hold.
+        search_end_offset = base_offset + MAX_OFFSET_DELTA + 1
+        if end_offset is not None:
+            search_end_offset = min(end_offset, search_end_offset)
+        self._search_limits = OffsetLimits(base_offset, search_end_offset)
+
+    def log_batch_at(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
+        """Return the batch of the log at a boundary, after the batches below an offset.
+
+        Returns:
+            Its header; None if there is damage.
+        """
+        header = self._valid_batch_at(position_bytes, lowest_offset, self.limits)
+        if header is None or self._is_outlier(header, lowest_offset):
+            return None
+        return header
+
+    def next_log_batch(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
+        """Return the first batch of the log at or after a boundary; None if none follows."""
+        found = self.log_batch_at(position_bytes, lowest_offset)
+        while found is None and position_bytes < self.end_bytes:
+            self.probe.advance_to(position_bytes)
+            next_position = self._position_after_damage(position_bytes, lowest_offset)
+            if next_position is None:
+                return None
+            position_bytes = next_position
+            found = self.log_batch_at(position_bytes, lowest_offset)
+        return found
+
+    def damage_at(self, position_bytes: int, lowest_offset: int) -> DamagedRange:
+        """Return the damaged range that begins at a boundary without a batch of the log."""
+        error = self._reason(position_bytes, lowest_offset)
+        found = self.next_log_batch(position_bytes, lowest_offset)
+        if found is not None:
+            end_bytes, end_offset = found.position_bytes, self._first_offset(found)
+        else:
+            end_bytes = self.end_bytes
+            end_offset = lowest_offset if self.limits.end_offset is None else self.limits.end_offset
+        end_offset = max(lowest_offset, end_offset)
+        return DamagedRange(
+            self._log_file.path,
+            position_bytes,
+            end_bytes,
+            lowest_offset,
+            end_offset,
+            str(error.args[0]),
+            type(error),
+            # A marker takes an offset.
+            end_offset > lowest_offset
+            and self._may_hold_markers(position_bytes, end_bytes, lowest_offset, end_offset),
+        )
+
+    def items(self, position_bytes: int, lowest_offset: int) -> Iterator[BatchHeader | DamagedRange]:
+        """Yield the batches of the log from a boundary on, and the damaged ranges between them.
+
+        Zeros up to the end are preallocated space, unless offsets are missing there. In a segment whose end is
+        not known yet, anything else after the last batch is a torn append, which is no damage either.
+        """
+        while position_bytes < self.end_bytes:
+            header = self.log_batch_at(position_bytes, lowest_offset)
+            if header is None:
+                end_offset = self.limits.end_offset
+                if (end_offset is None or lowest_offset >= end_offset) and self.is_blank(position_bytes):
+                    return
+                damage = self.damage_at(position_bytes, lowest_offset)
+                if damage.end_bytes == self.end_bytes and end_offset is None:
+                    return
+                yield damage
+                position_bytes = damage.end_bytes
+            else:
+                yield header
+                position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
+
+    def is_blank(self, position_bytes: int) -> bool:
+        """Return True if only zeros follow up to the end."""
+        return self._skip_zeros(position_bytes) is None
+
+    def tail_kind(self, position_bytes: int) -> TailKind:
+        """Return what follows the last valid batch, which ends here."""
+        if position_bytes >= self.end_bytes:
+            return "none"
+        if self.is_blank(position_bytes):
+            return "blank"
+        header = self.probe.header(position_bytes)
+        if header is None:
+            return "cut" if self.end_bytes - position_bytes < LOG_OVERHEAD_BYTES else "bad"
+        return "cut" if header.end_position_bytes > self.end_bytes else "bad"
+
+    def declared_end(self, position_bytes: int, next_offset: int) -> int:
+        """Return the offset after the batches that are declared from here on, one directly after the other."""
+        for _ in range(LARGEST_DAMAGED_TAIL):
+            header = self.probe.header(position_bytes)
+            if (
+                header is None
+                or header.base_offset != next_offset
+                or header.record_count != header.last_offset_delta + 1
+            ):
+                break
+            position_bytes, next_offset = header.end_position_bytes, header.next_offset
+        return next_offset
+
+    def is_intact(self, position_bytes: int) -> bool:
+        """Return True if a whole batch with a right CRC begins here, whatever its offsets and size."""
+        return self._intact_batch_at(position_bytes) is not None
+
+    def _intact_batch_at(self, position_bytes: int) -> BatchHeader | None:
+        header = self.probe.header(position_bytes)
+        return header if header is not None and self.probe.is_crc_right(header) else None
+
+    def _valid_batch_at(
+        self, position_bytes: int, lowest_offset: int, limits: OffsetLimits
+    ) -> BatchHeader | None:
+        """Return the batch at a position if its CRC is right, its size within the limit, and its offsets fit."""
+        header = self.probe.header(position_bytes)
+        if header is None or header.size_bytes > self._max_batch_bytes:
+            return None
+        if not limits.follows(header, lowest_offset):
+            return None
+        return header.with_lower_base(lowest_offset) if self.probe.is_crc_right(header) else None
+
+    def _reason(self, position_bytes: int, lowest_offset: int) -> SegmentLogError:
+        error = reason_at(self.probe, self.limits, position_bytes, lowest_offset, self._max_batch_bytes)
+        if error is not None:
+            return error
+        # Nothing is wrong with the batch itself: the next one proves its offsets wrong.
+        header = self.probe.header(position_bytes)
+        following = header and self.probe.header(header.end_position_bytes)
+        return self.limits.disorder(header, following, self.probe.path)
+
+    def _is_outlier(self, header: BatchHeader, lowest_offset: int) -> bool:
+        """Return True if the next batch proves a batch's offsets wrong, instead of the other way round."""
+        following = self.probe.header(header.end_position_bytes)
+        if following is None or self.limits.follows(following, header.next_offset):
+            return False
+        if not self.limits.follows(following, lowest_offset) or not self.probe.is_crc_right(following):
+            return False
+        if (following.last_offset, following.crc) == (header.last_offset, header.crc):
+            # The same batch twice.
+            return False
+        if not header.is_wrapper:
+            if header.base_offset == lowest_offset:
+                return False
+            if (
+                not following.is_wrapper
+                and lowest_offset + header.last_offset_delta + 1 == following.base_offset
+            ):
+                return True
+        third = self._intact_batch_at(following.end_position_bytes)
+        if third is None:
+            return not header.is_wrapper
+        if not (following.is_wrapper or third.is_wrapper):
+            filled_offset = header.next_offset + following.last_offset_delta + 1
+            if filled_offset == third.base_offset:
+                return False
+        return self.limits.follows(third, following.next_offset)
+
+    def _first_offset(self, header: BatchHeader) -> int:
+        """Return the offset of a batch's first record. A wrapper is decoded for it."""
+        if not header.is_wrapper:
+            return header.base_offset
+        try:
+            offsets, _ = record_timestamps(self._log_file, header, self._max_batch_bytes)
+        except SegmentLogError:
+            return header.last_offset
+        return int(offsets[0])
+
+    def _may_hold_markers(
+        self, position_bytes: int, end_bytes: int, lowest_offset: int, end_offset: int
+    ) -> bool:
+        """Return True if a damaged range can hold a batch as small as a marker.
+
+        It cannot if the headers in it, back to back, account for every byte and every offset: then the lengths
+        are right, whatever else is wrong.
+        """
+        while position_bytes < end_bytes:
+            header = self.probe.header(position_bytes)
+            if header is None or header.is_wrapper or header.base_offset != lowest_offset:
+                return True
+            if header.size_bytes <= _LARGEST_MARKER_BYTES and header.last_offset_delta == 0:
+                return True
+            position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
+        return (position_bytes, lowest_offset) != (end_bytes, end_offset)
+
+    # Where the log goes on.
+
+    def _position_after_damage(self, position_bytes: int, lowest_offset: int) -> int | None:
+        """Return where to continue after a position without a batch of the log.
+
+        Returns:
+            A position where a valid batch begins or the damage continues; None if nothing follows.
+        """
+        bad = self.probe.header(position_bytes)
+        if bad is not None and self.probe.is_crc_right(bad):
+            # Only its offsets or its size are wrong: its end is certain.
+            return bad.end_position_bytes if bad.end_position_bytes < self.end_bytes else None
+        end_bytes = self._end_by_length(position_bytes)
+        next_batch = self._batch_led_to(end_bytes, lowest_offset)
+        if not self._leads_far(end_bytes):
+            end_by_crc = self._end_by_crc(position_bytes)
+            if end_by_crc is not None:
+                return end_by_crc if end_by_crc < self.end_bytes else None
+        if next_batch is None and end_bytes != self.end_bytes:
+            return self._first_valid_batch(position_bytes, lowest_offset)
+        if end_bytes in (self._end_by_fields(position_bytes, magic) for magic in range(MAGIC_V2)):
+            within = None
+        else:
+            within = self._batch_within(position_bytes, end_bytes, lowest_offset, next_batch)
+        return end_bytes if within is None and next_batch is not None else within
+
+    def _leads_far(self, position_bytes: int) -> bool:
+        """Return True if headers lead from a position to the end of the file, or further than a value's would."""
+        lowest_offset = 0
+        for _ in range(_LONGEST_DAMAGED_RUN):
+            header = self.probe.header(position_bytes)
+            if header is None or not self.limits.follows(header, lowest_offset):
+                return position_bytes == self.end_bytes
+            position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
+        return True
+
+    def _end_by_length(self, position_bytes: int) -> int:
+        """Return the end of a batch that its length states, whatever else is damaged."""
+        length = self.probe.read_at(LENGTH_BYTES, position_bytes + LENGTH_POSITION)
+        return position_bytes + LOG_OVERHEAD_BYTES + int.from_bytes(length, "big", signed=True)
+
+    def _end_by_fields(self, position_bytes: int, magic: int) -> int | None:
+        """Return the end of a message of format v0 or v1 by the lengths of its key and its value.
+
+        The value ends the message, so batches in it may lead to its end, too.
+        """
+        end_bytes = position_bytes + KEY_LENGTH_POSITIONS[magic]
+        for _ in range(2):
+            length = int.from_bytes(self.probe.read_at(LENGTH_BYTES, end_bytes), "big", signed=True)
+            end_bytes += LENGTH_BYTES + max(length, 0)
+            if length < _NULL_LENGTH or end_bytes > self.end_bytes:
+                return None
+        return end_bytes
+
+    def _end_by_crc(self, position_bytes: int) -> int | None:
+        """Return the end for which the CRC of a bad batch is right: no CRC covers a length.
+
+        Returns:
+            Where the batch ends and another one may begin; None if more than its length is damaged.
+        """
+        header = self.probe.read_at(HEADER_SIZE_BYTES, position_bytes)
+        if len(header) < HEADER_SIZE_BYTES or header[MAGIC_POSITION] > MAGIC_V2:
+            return None
+        layout = CRC_LAYOUTS[magic := header[MAGIC_POSITION]]
+        stated = int.from_bytes(header[layout.position : layout.position + _CRC_BYTES], "big")
+        if magic < MAGIC_V2:
+            end_by_fields = self._end_by_fields(position_bytes, magic)
+            ends = iter(() if end_by_fields is None else (end_by_fields,))
+        else:
+            last_bytes = min(position_bytes + USUAL_MAX_BATCH_BYTES, self.end_bytes)
+            ends = self._candidates(position_bytes + HEADER_SIZE_BYTES, last_bytes, 0)
+        start_bytes, crc = position_bytes + layout.start, 0
+        for end_bytes in itertools.islice(ends, _MOST_ENDS):
+            if not self.probe.charge_read(end_bytes - start_bytes):
+                break
+            crc = self.probe.crc(magic, start_bytes, end_bytes, crc)
+            if crc == stated:
+                return end_bytes
+            start_bytes = end_bytes
+        return None
+
+    def _batch_led_to(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
+        """Return the header at a position if its batch is valid, or headers lead from it to a valid batch.
+
+        Several batches in a row may be damaged although their headers are not.
+        """
+        first: BatchHeader | None = None
+        for _ in range(_LONGEST_DAMAGED_RUN):
+            header = self.probe.header(position_bytes)
+            if header is None or not self.limits.follows(header, lowest_offset):
+                return None
+            first = first or header
+            if header.size_bytes <= self._max_batch_bytes and self.probe.is_crc_right(header):
+                return first.with_lower_base(lowest_offset) if first is header else first
+            position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
+        return None
+
+    def _batch_within(
+        self, position_bytes: int, end_bytes: int, lowest_offset: int, next_batch: BatchHeader | None
+    ) -> int | None:
+        """Return where a batch of the log begins before the end that a bad one states; None if none does."""
+        limits = self._search_limits
+        if next_batch is not None:
+            limits = OffsetLimits(self.limits.base_offset, known_offset(next_batch))
+        bad = self.probe.header(position_bytes)
+        if bad is not None and self.limits.follows(bad, lowest_offset):
+            # No other batch has the bad one's own offsets.
+            lowest_offset = bad.next_offset
+        if limits.end_offset is not None and lowest_offset >= limits.end_offset:
+            return None
+        dead_ends: set[int] = set()
+        for header in self._valid_batches(position_bytes + 1, end_bytes, lowest_offset, limits):
+            if self._leads_to(header.position_bytes, end_bytes, dead_ends):
+                return header.position_bytes
+        return None
+
+    def _first_valid_batch(self, position_bytes: int, lowest_offset: int) -> int | None:
+        """Return where the next valid batch after a position begins, or the one with the next offset.
+
+        Batches within the extent that a bad header states may be the value of a record: another one is preferred if it
+        follows the bad one without a gap in offsets.
+        """
+        bad = self.probe.header(position_bytes)
+        first: BatchHeader | None = None
+        for header in self._valid_batches(
+            position_bytes + 1, self.end_bytes, lowest_offset, self._search_limits
+        ):
+            if first is None:
+                first = header
+            if (
+                bad is None
+                or not lowest_offset <= bad.last_offset < lowest_offset + _LARGEST_OFFSET_GAP
+                or first.position_bytes >= bad.end_position_bytes
+                or header.position_bytes > first.position_bytes + USUAL_MAX_BATCH_BYTES
+            ):
+                break
+            if header.base_offset == bad.next_offset and not header.is_wrapper:
+                return header.position_bytes
+        return None if first is None else first.position_bytes
+
+    def _end_of_value(self, position_bytes: int) -> int | None:
+        """Return the end of batches whose total size stands before them, as the length of a value does."""
+        before = self.probe.read_at(LENGTH_BYTES, max(0, position_bytes - LENGTH_BYTES))
+        end_bytes = position_bytes
+        for _ in range(_LONGEST_DAMAGED_RUN):
+            header = self.probe.header(end_bytes)
+            if header is None or not self.probe.charge_read(_HEADER_COST_BYTES):
+                return None
+            end_bytes = header.end_position_bytes
+            size_bytes = end_bytes - position_bytes
+            if (
+                before.endswith(varint_bytes(size_bytes))
+                or before == size_bytes.to_bytes(LENGTH_BYTES + 4, "big")[4:]
+            ):
+                return end_bytes
+        return None
+
+    def _leads_to(self, position_bytes: int, goal_bytes: int, dead_ends: set[int]) -> bool:
+        """Return True if headers, back to back, lead from a batch to a goal. What does not goes into ``dead_ends``."""
+        passed = []
+        lowest_offset = 0
+        while position_bytes < goal_bytes:
+            passed.append(position_bytes)
+            if position_bytes in dead_ends or not self.probe.charge_read(_HEADER_COST_BYTES):
+                break
+            header = self.probe.header(position_bytes)
+            if header is None or not self.limits.follows(header, lowest_offset):
+                break
+            lowest_offset = header.next_offset
+            position_bytes = header.end_position_bytes
+        if position_bytes == goal_bytes:
+            return True
+        dead_ends.update(passed)
+        return False
+
+    def _skip_zeros(self, position_bytes: int) -> int | None:
+        """Return the first position from here on that is not zero; None if all the rest is zeros."""
+        block_bytes = HEADER_SIZE_BYTES
+        while position_bytes < self.end_bytes:
+            block = self.probe.read_at(block_bytes, position_bytes)
+            if not block:
+                return None
+            zeros = len(block) - len(block.lstrip(b"\0"))
+            if zeros < len(block):
+                return position_bytes + zeros
+            data_bytes = self.probe.next_data(position_bytes + len(block))
+            if data_bytes is None:
+                return None
+            position_bytes = data_bytes
+            block_bytes = min(16 * block_bytes, _LARGEST_BLOCK_BYTES)
+        return None
+
+    def _valid_batches(
+        self, start_bytes: int, end_bytes: int, lowest_offset: int, limits: OffsetLimits
+    ) -> Iterator[BatchHeader]:
+        """Yield the valid batches that begin at any byte of a range and are not the value of a record."""
+        for candidate_bytes in self._candidates(start_bytes, end_bytes, lowest_offset):
+            header = None
+            if candidate_bytes >= start_bytes:
+                header = self._valid_batch_at(candidate_bytes, lowest_offset, limits)
+            if header is not None:
+                value_end_bytes = self._end_of_value(candidate_bytes)
+                if value_end_bytes is None:
+                    yield header
+                else:
+                    start_bytes = value_end_bytes
+            if self.probe.is_exhausted:
+                return
+
+    def _candidates(self, start_bytes: int, end_bytes: int, lowest_offset: int) -> Iterator[int]:
+        """Yield the positions in a range at which the bytes look like a batch header."""
+        position_bytes = start_bytes
+        block_bytes = _FIRST_BLOCK_BYTES
+        while position_bytes < end_bytes:
+            block = np.frombuffer(self.probe.read_at(block_bytes, position_bytes), np.uint8)
+            remaining_bytes = self.end_bytes - position_bytes
+            is_blank = not block.any()
+            if not is_blank:
+                for start, _ in batch_candidates(
+                    block, remaining_bytes, lowest_offset, largest_bytes=self._max_batch_bytes
+                ):
+                    if position_bytes + start >= end_bytes:
+                        return
+                    yield position_bytes + start
+            if len(block) < min(block_bytes, remaining_bytes) or len(block) == remaining_bytes:
+                return
+            # Blocks overlap by what may be the beginning of a header.
+            position_bytes += len(block) - HEADER_SIZE_BYTES + 1
+            if is_blank:
+                data_bytes = self.probe.next_data(position_bytes)
+                if data_bytes is None:
+                    return
+                position_bytes = max(position_bytes, data_bytes - HEADER_SIZE_BYTES)
+            block_bytes = min(4 * block_bytes, _LARGEST_BLOCK_BYTES)
+
+
+def batch_candidates(
+    block: _Bytes, remaining_bytes: int, lowest_offset: int, *, largest_bytes: int = MAX_ENCODABLE_BATCH_BYTES
+) -> list[tuple[int, int]]:
+    """Positions in a block that look like a batch of any format, each with its size, ascending.
+
+    The CRC is not checked. Unless the block ends the file, of which ``remaining_bytes`` are left, its last 60 bytes
+    yield nothing: they may be the beginning of a header, and have to be examined again at the beginning of the next
+    block. Batches with lower offsets, or of more than ``largest_bytes``, are ignored. Among random bytes, such a
+    limit rules most candidates out.
+    """
+    is_end = len(block) >= remaining_bytes
+    count = len(block) - (MESSAGE_SIZE_BYTES if is_end else HEADER_SIZE_BYTES) + 1
+    if count <= 0:
+        return []
+    magics = block[MAGIC_POSITION : MAGIC_POSITION + count]
+    starts = np.flatnonzero(magics <= MAGIC_V2)
+    # The length rules most positions out, zeros above all.
+    lengths = gather(block, starts + LENGTH_POSITION, LENGTH_DTYPE).astype(np.int64)
+    is_long_enough = lengths >= np.array(MIN_LENGTH_BY_MAGIC)[magics[starts]]
+    sizes = lengths + LOG_OVERHEAD_BYTES
+    fits = is_long_enough & (sizes <= np.minimum(remaining_bytes - starts, largest_bytes))
+    starts, sizes = starts[fits], sizes[fits]
+    if is_end:
+        block = np.concatenate([block, np.zeros(HEADER_SIZE_BYTES, np.uint8)])
+    is_current = magics[starts] == MAGIC_V2
+    plausible = np.zeros(len(starts), np.bool_)
+    plausible[is_current] = _are_batches(block, starts[is_current], lowest_offset)
+    plausible[~is_current] = _are_messages(block, starts[~is_current], sizes[~is_current], lowest_offset)
+    return list(zip(starts[plausible].tolist(), sizes[plausible].tolist(), strict=True))
+
+
+def _are_batches(block: _Bytes, starts: _Int64Array, lowest_offset: int) -> npt.NDArray[np.bool_]:
+    headers = gather(block, starts, HEADER_DTYPE)
+    plausible: npt.NDArray[np.bool_] = headers["base_offset"] >= lowest_offset
+    plausible &= headers["last_offset_delta"] >= 0
+    plausible &= headers["record_count"] >= 0
+    plausible &= (headers["attributes"] & ~KNOWN_ATTRIBUTES) == 0
+    return plausible
+
+
+def _are_messages(
+    block: _Bytes, starts: _Int64Array, sizes: _Int64Array, lowest_offset: int
+) -> npt.NDArray[np.bool_]:
+    """Key and value have to fit the message, as far as they are in the block."""
+    messages = gather(block, starts, MESSAGE_DTYPE)
+    plausible: npt.NDArray[np.bool_] = messages["offset"] >= lowest_offset
+    plausible &= (messages["attributes"] & CODEC_MASK) < LEGACY_CODEC_COUNT
+    key_positions = np.array(KEY_LENGTH_POSITIONS)[messages["magic"]]
+    ends = starts + sizes
+    key_ends, fits = _field_ends(block, starts + key_positions, ends - LENGTH_BYTES)
+    plausible &= fits
+    _, fits = _field_ends(block, key_ends, ends)
+    return plausible & fits
+
+
+def _field_ends(
+    block: _Bytes, positions: _Int64Array, limits: _Int64Array
+) -> tuple[_Int64Array, npt.NDArray[np.bool_]]:
+    """Where fields end, given the positions of their lengths, and whether that is within the limits.
+
+    A length beyond the end of the block fits.
+    """
+    last = len(block) - LENGTH_BYTES
+    lengths = gather(block, np.minimum(positions, last), LENGTH_DTYPE).astype(np.int64)
+    ends = positions + LENGTH_BYTES + np.maximum(lengths, 0)
+    fits: npt.NDArray[np.bool_] = (positions > last) | ((lengths >= -1) & (ends <= limits))
+    return ends, fits
