@@ -16,7 +16,7 @@ from storage_core.directory.visibility import CommitWatch
 from storage_core.errors import DataLossError, LogTruncationError, OptionError, SegmentLogError
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.options import StreamOptions
-from storage_core.options.bounds import LatestBound, TimestampBound
+from storage_core.options.bounds import LatestBound, OffsetsBound, TimestampBound
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.plan import plan_partition
 from storage_core.scan.read import read_task
@@ -88,8 +88,11 @@ class LogFollower:
             SegmentLogError: A log cannot be read, in several calls one after the other.
         """
         is_first = self._positions is None
-        positions = self._positions = self._first_positions() if self._positions is None else self._positions
-        self._monitor.poll()
+        if self._positions is None:
+            self._positions = self._first_positions()
+        else:
+            self._monitor.poll()
+        positions = self._positions
         for gone in sorted(positions.keys() - self._monitor.partitions.keys()):
             del positions[gone]
             _log.warning("%s-%d is gone: its directory was deleted or moved away.", *gone)
@@ -106,12 +109,18 @@ class LogFollower:
             CommitWatch(self._filesystem),
             lambda watch: resolve(self._filesystem, self._options, self._options.where, watch),
         )
+        ends = self._monitor.poll()
         positions = {}
         for each in resolution.partitions:
+            key = each.topic, each.partition
+            # Records that checkpoints know, and that the files do not have yet, are waited for.
+            end_offset = ends[key] if key in self._monitor.examined else each.end_offset
             start_offset = each.start_offset
+            if not isinstance(self._options.starting, OffsetsBound):
+                start_offset = min(start_offset, end_offset)
             if self._last is not None:
-                start_offset = max(start_offset, each.end_offset - self._last)
-            positions[each.topic, each.partition] = _Position(each.start_offset, start_offset)
+                start_offset = max(start_offset, end_offset - self._last)
+            positions[key] = _Position(each.start_offset, start_offset)
         return positions
 
     def _first_offset_of_new(self, log: PartitionLog) -> int:

@@ -336,6 +336,34 @@ class TestOtherChanges:
         path.write_bytes(whole)
         assert read_new() == {"orders-0": [1]}
 
+    @pytest.mark.parametrize(
+        ("options", "at_first"),
+        [
+            ({}, {"orders-0": [0, 1, 2]}),
+            ({"last": 0}, {}),
+            ({"last": 1}, {"orders-0": [2]}),
+            ({"starting_timestamp": 10**15}, {}),
+            ({"isolation_level": "read_committed"}, {"orders-0": [0, 1, 2]}),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("size_bytes", [300, 350])
+    def test_records_that_checkpoints_know_and_the_last_file_has_not_yet(
+        self, logs, root, follow, caplog, size_bytes, options, at_first
+    ):
+        append(logs.create("orders"), 5)
+        logs.close()
+        (root / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n", encoding="utf-8")
+        path = root / "orders-0" / name(0)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:size_bytes])
+        read_new = follow(fail_on_data_loss=True, **options)
+        assert read_new() == at_first
+        rounds(read_new, 4)
+        assert "the checkpoints say that it reached 5" in caplog.text
+        path.write_bytes(whole)
+        assert read_new() == {"orders-0": [3, 4]}
+
     def test_damage_that_stays_is_an_error(self, logs, root, follow):
         append(logs.create("orders"), 5)
         logs.close()
