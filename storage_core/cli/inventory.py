@@ -17,7 +17,7 @@ from storage_core.cli.flags import (
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
 from storage_core.report.quantities import size_text
-from storage_core.views.json_values import key_of, timestamp_text
+from storage_core.views.json_values import json_value, key_of, timestamp_text
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -84,13 +84,24 @@ def command(
     with progress("Reading headers" if exact else "Listing", None, quiet) as advance:
         found = inventory(FileSystem(), parsed.paths, options=parsed, exact=exact, on_bytes=advance)
     if output.format in ("table", "json"):
-        output.write_report(found, lambda console: _render(console, found, zone, by_partition=by_partition))
+        report = {**json_value(found), "findings": [_finding_value(each) for each in found.findings]}
+        output.write_report(report, lambda console: _render(console, found, zone, by_partition=by_partition))
     else:
         _print_lines(output, found, by_partition=by_partition)
     if not found.is_complete:
         context.exit(INPUT_OUTPUT)
     if found.has_damage:
         context.exit(DAMAGE)
+
+
+def _finding_value(finding: Finding) -> dict[str, object]:
+    """Return what JSON has of a finding: no broker's action, no bytes and no offsets, which an inventory never knows."""
+    return {
+        "severity": finding.severity,
+        "kind": finding.kind,
+        "message": finding.reason,
+        "path": finding.file or None,
+    }
 
 
 def _print_lines(output: Output, found: Inventory, *, by_partition: bool) -> None:

@@ -73,6 +73,18 @@ def test_json_is_the_whole_report_and_nothing_else(segmentlog):
     ]
 
 
+def test_findings_in_json_say_where_they_are_unless_in_several_places(segmentlog):
+    warning, *_, note = json.loads(segmentlog("inventory", DATA, "-o", "json").stdout)["findings"]
+    assert warning == {
+        "severity": "warning",
+        "kind": "recovery-point-offset-checkpoint",
+        "message": "The checkpoint names partitions that have no directory here: __transaction_state-0.",
+        "path": str(DATA / "recovery-point-offset-checkpoint"),
+    }
+    assert list(note) == ["severity", "kind", "message", "path"]
+    assert (note["kind"], note["path"]) == ("foreign files", None)
+
+
 def test_lines_of_json_and_csv(segmentlog):
     lines = segmentlog("inventory", DATA, "-o", "jsonl").stdout.splitlines()
     assert [json.loads(line)["topic"] for line in lines] == ["clicks", "inventory", "orders", "payments"]
