@@ -164,7 +164,7 @@ def prepared(make, clock):
     with open_directory(filesystem, clock) as logs:
         log = logs.create("orders")
         make(log, clock)
-        put(log, "z1", flush=True)
+        put(log, "z1", acks="all")
     return filesystem
 
 
@@ -227,7 +227,7 @@ def check(crash, cleaning, recovery, *, is_thorough=True):
         if not is_thorough:
             return
         committed = records(log, isolation_level="read_committed")
-        put(log, "z2", flush=True)
+        put(log, "z2", acks="all")
         log.clean()
         assert records(log)[-1].endswith(":z=2"), crash.name
         assert set(records(log, isolation_level="read_committed")) <= {*committed, records(log)[-1]}, (

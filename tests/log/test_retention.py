@@ -486,7 +486,7 @@ def test_others_append_and_read_meanwhile(tmp_path):
             thread.start()
         try:
             for number in range(200):
-                append(log, flush=number % 3 == 0)
+                append(log, acks=1 if number % 3 else "all")
         finally:
             is_over.set()
             for thread in threads:
