@@ -369,11 +369,7 @@ class RecordRows:
 
 
 def chunks_of(records: Records, name: str) -> Sequence[pa.Array]:
-    """Return the consecutive arrays of a column.
-
-    Returns:
-        None if it does not exist.
-    """
+    """Return the consecutive arrays of a column, which are no arrays if it does not exist."""
     if name not in records.schema.names:
         return ()
     column = records.column(name)
