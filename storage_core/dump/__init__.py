@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from storage_core.dump.dump_log import DumpOptions, DumpReport, LogDump, RecordFormat
+from storage_core.dump.dump_log import LogDump
+from storage_core.dump.options import DumpOptions, DumpReport, RecordFormat
 
 __all__ = ["DumpOptions", "DumpReport", "LogDump", "RecordFormat"]

@@ -41,7 +41,7 @@ from storage_core.segment.transaction_index import decode_transaction_entries
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage_core.dump.dump_log import DumpOptions, DumpReport
+    from storage_core.dump.options import DumpOptions, DumpReport
     from storage_core.filesystem import FileSystem, OpenFile
 
 

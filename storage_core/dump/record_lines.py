@@ -34,7 +34,7 @@ from storage_core.record.varint import MalformedVarintError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage_core.dump.dump_log import RecordFormat
+    from storage_core.dump.options import RecordFormat
     from storage_core.record.arrow_columns import RecordHeaders
     from storage_core.record.section import RecordColumns, RecordSection
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.dump import dump_log
+from storage_core.dump import DumpOptions
 from storage_core.errors import UnreadableError
 from storage_core.filesystem import FileSystem
 from tests.dump.dumped import dumped
@@ -103,7 +103,7 @@ def test_damage_is_status_1_and_a_line(segmentlog, orders):
     path.write_bytes(path.read_bytes() + bytes(100))
     found = segmentlog("dump", path)
     assert found.status == 1
-    assert found.stdout.encode() == dumped(path, dump_log.DumpOptions()).stdout
+    assert found.stdout.encode() == dumped(path, DumpOptions()).stdout
     assert found.stderr.startswith("segmentlog: Found a record size of 0")
     assert found.stderr.count("\n") == 1
     path.write_bytes(path.read_bytes()[:-90])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.dump.dump_log import DumpOptions, RecordFormat
+from storage_core.dump.options import DumpOptions, RecordFormat
 from storage_core.dump.record_lines import RecordLines
 from tests.conformance.archives import case_names, unpack_case
 from tests.dump.dumped import CONTENT, INDEX_FLAGS, digests, dumped, expected_digests, options_of
