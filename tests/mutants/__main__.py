@@ -2,7 +2,7 @@
 
 python -m tests.mutants list
 python -m tests.mutants reach [--tier quick] [--marks "not spark"] [tests/log ...]
-python -m tests.mutants judge [--tier quick] [--only NAME ...] [--after RESULTS]
+python -m tests.mutants judge [--tier quick] [--after RESULTS] [tests/log ...] [--only NAME ...]
 python -m tests.mutants compare EARLIER LATER
 
 `reach` runs a tier once and notes which functions each test runs, for `judge`.
@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -77,25 +79,24 @@ def _judge(arguments: argparse.Namespace) -> None:
         test: facts | {"ran": {reach["functions"][place] for place in facts["ran"]}}
         for test, facts in reach["tests"].items()
         if facts["outcome"] == "passed" and (facts["quick"] or arguments.tier == "all")
+        if not arguments.paths or test.startswith(tuple(arguments.paths))
     }
     earlier = json.loads(arguments.after.read_text()) if arguments.after else {}
     results = {name: result for name, result in earlier.items() if result["by"]}
     idle: SimpleQueue[Copy] = SimpleQueue()
 
-    def judge(fault: Fault) -> None:
-        shown = functions_that_show(fault)
-        reaching = {test: facts for test, facts in tests.items() if not shown.isdisjoint(facts["ran"])}
-        copy, start, by = idle.get(), time.monotonic(), None
+    def judge(fault: Fault, *, is_near: bool) -> None:
+        chosen = _reaching(fault, tests, is_near=is_near)
+        copy, start = idle.get(), time.monotonic()
         copy.write(fault.path, _planted(fault))
-        for chosen in _stages(fault, reaching):
-            by = by or _first_to_fail(copy, chosen, arguments.tier)
+        by = _first_to_fail(copy, chosen, arguments.tier) if chosen else None
         copy.write(fault.path, text_of(fault.path))
         idle.put(copy)
         seconds = round(time.monotonic() - start)
-        results[fault.name] = {"by": by, "tier": arguments.tier, "seconds": seconds, "tests": len(reaching)}
+        results[fault.name] = {"by": by, "tier": arguments.tier, "seconds": seconds}
         arguments.results.write_text(json.dumps(results, indent=1, sort_keys=True))
         print(
-            f"{fault.name:36} {arguments.tier:5} {seconds:5} s  {by or f'NOT FOUND by {len(reaching)}'}",
+            f"{fault.name:36} {arguments.tier:5} {seconds:5} s  {by or f'not by {len(chosen)} tests'}",
             flush=True,
         )
 
@@ -105,19 +106,32 @@ def _judge(arguments: argparse.Namespace) -> None:
     ):
         for number in range(arguments.workers):
             idle.put(Copy(Path(folder, str(number))))
-        list(pool.map(judge, [fault for fault in faults if fault.name not in results]))
+        for is_near in (True, False):
+            left = [fault for fault in faults if not results.get(fault.name, {}).get("by")]
+            list(pool.map(partial(judge, is_near=is_near), left))
     missed = sorted(name for name, result in results.items() if not result["by"])
     print(f"{len(results) - len(missed)} of {len(results)} are found. Not found:", *missed, sep="\n  ")
 
 
-def _stages(fault: Fault, tests: dict[str, Any]) -> list[dict[str, float]]:
-    """Divide tests into those of the fault's package and others: the quickest first, those with Spark last."""
-    parts = Path(fault.path).parts
+def _reaching(fault: Fault, tests: dict[str, Any], *, is_near: bool) -> dict[str, float]:
+    """Choose those of the fault's package that need no Spark, or the others; first what is named like the fault."""
+    parts, shown = Path(fault.path).parts, functions_that_show(fault)
     package = f"tests/{parts[1] if parts[0] == 'storage_core' else 'spark'}/"
-    stages: tuple[dict[str, float], dict[str, float]] = ({}, {})
-    for test, facts in sorted(tests.items(), key=lambda item: (item[1]["spark"], item[1]["seconds"])):
-        stages[facts["spark"] or not test.startswith(package)][test] = facts["seconds"]
-    return [stage for stage in stages if stage]
+    about = _stems(" ".join((fault.name, fault.path, fault.breaks, *(shown if len(shown) == 1 else ()))))
+    chosen = {
+        test: facts
+        for test, facts in tests.items()
+        if is_near == (test.startswith(package) and not facts["spark"]) and not shown.isdisjoint(facts["ran"])
+    }
+
+    def distance(test: str) -> tuple[bool, int, float]:
+        return chosen[test]["spark"], -len(_stems(test) & about), chosen[test]["seconds"]
+
+    return {test: chosen[test]["seconds"] for test in sorted(chosen, key=distance)}
+
+
+def _stems(text: str) -> set[str]:
+    return {word[:5] for word in re.findall("[a-z]{4,}", text.lower())}
 
 
 def _first_to_fail(copy: Copy, tests: dict[str, float], tier: str) -> str | None:
@@ -183,7 +197,7 @@ def _arguments() -> argparse.Namespace:
         command.add_argument(
             "--after", type=Path, help="results of which only what was not found is tried again"
         )
-        command.add_argument("paths", nargs="*", help="the tests to run for `reach`")
+        command.add_argument("paths", nargs="*", help="the only tests that are run")
     return parser.parse_args()
 
 
