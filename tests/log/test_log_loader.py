@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 
 import pytest
 
@@ -92,6 +93,14 @@ def test_a_last_file_that_was_cut_under_a_clean_marker_is_recovered(root, path, 
         append(log, 12, timestamps=[9] * 12)
         log.roll()
         assert offsets(log) == list(range(42 + left))
+
+
+def test_a_time_index_that_names_the_next_offset_is_made_anew_under_a_clean_marker(root, path):
+    before = contents(path)
+    with (path / name(30, "timeindex")).open("ab") as file:
+        file.write(struct.pack(">qi", 3600, 5))
+    reopened(root)
+    assert contents(path) == before
 
 
 # After a crash (217, 221, 224-228).

@@ -327,6 +327,18 @@ def test_the_log_starts_after_what_was_deleted_also_after_a_crash(tmp_path):
         assert [each for each in names(tmp_path / "data/orders-0") if each.endswith(".deleted")] == []
 
 
+def test_the_log_start_is_on_disk_before_a_file_is_renamed(logs, path, monkeypatch):
+    log = create(logs, retention_ms=DAY_MS)
+
+    def fail():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(log._state, "checkpoint", fail)
+    with pytest.raises(OSError, match="No space"):
+        log.apply_retention(2001 + DAY_MS)
+    assert [each for each in names(path / "orders-0") if each.endswith(".deleted")] == []
+
+
 class Watched(FileSystem):
     """Notes which files are opened."""
 
