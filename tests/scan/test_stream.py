@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from storage_core import ProducerSequence
 from storage_core.errors import DataLossError, LogDirectoryError, OffsetOutOfRangeError, OptionError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import FileStatus, FileSystem
 from storage_core.options import parse_stream_options
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import project, record_schema
 from storage_core.scan.stream import MicroBatchPlanner, json_of_offsets, offsets_of_json, shares
+from storage_core.scan.tail import is_settled
 from tests.examples import examples
 from tests.log.logs import Clock, append, name, open_directory, table
 
@@ -198,6 +199,12 @@ class TestAppends:
         statistics = running.filesystem.statistics
         # The journal and the list of commits are looked for.
         assert (statistics.files_opened, statistics.directories_listed) == before
+
+    @pytest.mark.parametrize(("age_ms", "expected"), [(1_999, False), (2_001, True)])
+    def test_a_file_may_have_changed_again_within_the_tick_of_its_clock(self, monkeypatch, age_ms, expected):
+        monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
+        status = FileStatus(1, 1_700_000_000_000 - age_ms, 1, 1, is_regular_file=True, is_directory=False)
+        assert is_settled(status) == expected
 
     def test_idle_looks_pause_in_proportion_to_what_they_cost(self, logs, query, monkeypatch):
         log = logs.create("orders")
@@ -594,6 +601,21 @@ class TestDataLoss:
         log.truncate_to(5)
         append(log, 1)
         assert running.new_rows() == orders(5)
+
+    def test_of_two_truncations_the_lower_one_counts(self, logs, query):
+        log = logs.create("orders")
+        append(log, 8)
+        running = query()
+        running.run()
+        running.run()
+        log.truncate_to(3)
+        running.stream.pin_ends()  # looks
+        append(log, 7)
+        log.truncate_to(6)
+        append(log, 6)
+        assert running.plan_batch()
+        with pytest.raises(DataLossError, match="orders-0's offset was changed from 8 to 3"):
+            running.run_batch()
 
     def test_a_topic_that_is_created_anew(self, logs, query, root):
         append(logs.create("orders"), 4)
