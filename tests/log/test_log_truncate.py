@@ -32,6 +32,7 @@ from tests.log.logs import (
     BATCH_BYTES,
     Clock,
     append,
+    contents,
     crash,
     names,
     offsets,
@@ -332,6 +333,20 @@ def test_snapshots_of_removed_segments_go_with_them(log, tmp_path):
 def test_a_truncated_segment_has_what_its_records_take(log, tmp_path):
     log.truncate_to(25)
     assert (tmp_path / "orders-0/00000000000000000020.log").stat().st_size == 5 * BATCH_BYTES
+
+
+def test_the_recovery_point_on_disk_is_lowered_before_a_file_is_cut(log, tmp_path, monkeypatch):
+    # Records that are appended later would count as flushed.
+    log.flush()
+    before = contents(tmp_path / "orders-0")
+
+    def fail():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(log._state, "checkpoint", fail)
+    with pytest.raises(OSError, match="No space"):
+        log.truncate_to(13)
+    assert contents(tmp_path / "orders-0") == before
 
 
 def test_while_a_log_begins_anew_a_checkpoint_tells_where(log, tmp_path, monkeypatch):
