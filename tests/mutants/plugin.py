@@ -85,7 +85,7 @@ class _Reach:
 class _Judge:
     """Runs the listed tests alone, in their order, and says in a file beside the list which one runs or has failed.
 
-    A test that takes half a minute and ten times as long as without the fault ends the process.
+    A test that takes two minutes and ten times as long as without the fault ends the process.
     """
 
     def __init__(self, listed: Path) -> None:
@@ -103,7 +103,7 @@ class _Judge:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         self._said.write_text(f"{item.nodeid} (hangs, or ends the process)")
-        faulthandler.dump_traceback_later(30 + 10 * self._seconds[item.nodeid], exit=True)
+        faulthandler.dump_traceback_later(120 + 10 * self._seconds[item.nodeid], exit=True)
         try:
             return (yield)
         finally:
