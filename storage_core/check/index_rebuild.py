@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from storage_core.check.segment_check import index_faults
+from storage_core.check.segment_check import ENTRY_BYTES, index_faults
 from storage_core.commit_files.journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL
 from storage_core.directory import PartitionLog, find_partitions
 from storage_core.directory.log_directory_files import LOCK_FILE
@@ -36,7 +36,7 @@ from storage_core.segment.segment_indexes import SegmentIndexes
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 from storage_core.segment.segment_recovery import scan_segment
 from storage_core.views.finding import Finding
-from storage_core.views.index_entries import IndexComparisons, compare_indexes
+from storage_core.views.index_entries import MISSING, TRANSACTION, IndexComparisons, compare_indexes
 from storage_core.views.roots import has_topic_selection, require_outside
 
 if TYPE_CHECKING:
@@ -50,6 +50,29 @@ if TYPE_CHECKING:
 
 REBUILT_SUFFIX: Final = ".rebuilt"
 """A rebuilt index that has not replaced the old one yet. Brokers ignore such files."""
+
+
+Fault = Literal["missing", "corrupt", "contradicted", "incomplete"]
+"""No file; a structure that no broker writes; entries that the log contradicts; entries that are not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFinding:
+    """What is wrong with one index file, as the report of a rebuild has it.
+
+    Attributes:
+        file: Name of the index file.
+        kind: ``offset``, ``time`` or ``transaction``.
+        fault: The kind of fault.
+        entries: How many entries are wrong or absent; 0 if the whole file is, or if that is not known.
+        detail: What exactly.
+    """
+
+    file: str
+    kind: str
+    fault: Fault
+    entries: int
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +107,7 @@ class PartitionIndexes:
     partition: int
     path: str
     segments: int
-    findings: tuple[Finding, ...]
+    findings: tuple[IndexFinding, ...]
     rebuilt: tuple[str, ...] = ()
     not_rebuilt: tuple[str, ...] = ()
 
@@ -173,12 +196,18 @@ def producer_batches(window: BatchWindow) -> ProducerBatches:
         return ProducerBatches((), window.header(len(window.starts) - 1).next_offset)
 
 
+def _absent_transactions(
+    compared: IndexComparisons, aborted: Sequence[AbortedTransaction]
+) -> list[AbortedTransaction]:
+    known = set(compared.indexes[2].columns["lastOffset"].tolist())
+    return [each for each in aborted if each.last_offset not in known]
+
+
 def _missing_transactions(
     compared: IndexComparisons, aborted: Sequence[AbortedTransaction]
 ) -> Iterator[Finding]:
     index = compared.indexes[2]
-    known = set(index.columns["lastOffset"].tolist())
-    absent = [each for each in aborted if each.last_offset not in known]
+    absent = _absent_transactions(compared, aborted)
     if absent and not index.is_unusable:
         first = absent[0]
         reason = (
@@ -186,6 +215,23 @@ def _missing_transactions(
             f"offset {first.last_offset}."
         )
         yield Finding("damage", index.finding_kind, index.path, reason)
+
+
+def _index_finding(check: SegmentCheck, finding: Finding) -> IndexFinding:
+    index = next(each for each in check.compared.indexes if each.path == finding.file)
+    start_byte, end_byte = finding.start_byte, finding.end_byte
+    fault: Fault = "incomplete"
+    entries = 0
+    if start_byte is not None and end_byte is not None:
+        # Entries that are absent have no bytes: that of the largest timestamp is one.
+        if end_byte > start_byte:
+            fault = "contradicted"
+        entries = (end_byte - start_byte) // ENTRY_BYTES[index.kind] or 1
+    elif index.is_unusable:
+        fault = "missing" if index.problem == MISSING else "corrupt"
+    elif index.kind == TRANSACTION:
+        entries = len(_absent_transactions(check.compared, check.aborted))
+    return IndexFinding(os.path.basename(index.path), index.kind, fault, entries, finding.reason)
 
 
 def partitions_of(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
@@ -297,7 +343,7 @@ class _Rebuild:
         self, directory: PartitionDirectory, advance: Callable[[int], object] | None
     ) -> PartitionIndexes:
         log = PartitionLog.load(self.filesystem, directory, skip_damage=True)
-        findings: list[Finding] = []
+        findings: list[IndexFinding] = []
         rebuilt: list[str] = []
         failures: list[str] = []
         has_damage = False
@@ -309,7 +355,7 @@ class _Rebuild:
             max_batch_bytes=self.max_batch_bytes,
             advance=advance,
         ):
-            findings += check.findings
+            findings += [_index_finding(check, each) for each in check.findings]
             is_after_damage = has_damage
             compared = check.compared
             has_damage |= bool(compared.damage) or compared.end.position_bytes < compared.size_bytes

@@ -551,7 +551,7 @@ class _DeepReader(DamageReporter):
 
 
 _STALE: Final = (BEYOND_LOG, MISSING)
-_ENTRY_BYTES: Final = {
+ENTRY_BYTES: Final = {
     OFFSET: OFFSET_ENTRY_BYTES,
     TIME: TIME_ENTRY_BYTES,
     TRANSACTION: TRANSACTION_ENTRY_BYTES,
@@ -589,7 +589,7 @@ def index_faults(compared: IndexComparisons, *, is_complete: bool = True) -> Ite
 
 def _wrong_entries(index: IndexComparison, numbers: npt.NDArray[np.int64]) -> Finding:
     """Describe neighbouring entries with the same problem."""
-    count, first, entry_bytes = len(numbers), int(numbers[0]), _ENTRY_BYTES[index.kind]
+    count, first, entry_bytes = len(numbers), int(numbers[0]), ENTRY_BYTES[index.kind]
     problem = index.problem_of(first)
     entries, ending = ("1 index entry", "s") if count == 1 else (f"{count} index entries", "")
     reason = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -96,8 +95,8 @@ def _show(console: Console, report: IndexReport) -> None:
         for finding in partition.findings:
             table.add_row(
                 printable(f"{partition.topic}-{partition.partition}"),
-                printable(os.path.basename(finding.file)),
-                printable(finding.reason),
+                printable(finding.file),
+                printable(finding.detail),
             )
     if report.finding_count:
         console.print(table)
