@@ -281,6 +281,7 @@ class PartitionMonitor:
         for tailed in known.values():
             tailed.directory_status = None
         self._absent = known
+        self.examined = {key: log for key, log in self.examined.items() if key in self.partitions}
 
     def _place_of(self, root: str) -> tuple[int, int] | None:
         status = self._filesystem.status(root, follow_symlinks=True)

@@ -325,6 +325,29 @@ class TestOtherChanges:
             append(others.get("orders"), 1)
         assert read_new() == {"orders-0": [5]}
 
+    def test_deleted_in_one_directory_while_a_job_is_committed_in_another(
+        self, logs, follow, tmp_path, monkeypatch
+    ):
+        append(logs.create("clicks"), 1)
+        with open_directory(tmp_path / "other") as others:
+            append(others.create("orders"), 1)
+            read_new = follow(tmp_path / "data", tmp_path / "other")
+            read_new()
+            append(logs.get("clicks"), 1)
+            append(others.get("orders"), 1)
+            monitor = read_new.follower._monitor
+            look_at = monitor._look_at
+
+            def look_at_meanwhile(root, suspects):
+                if root.path.endswith("other") and (tmp_path / "data" / "clicks-0").exists():
+                    logs.delete("clicks")
+                    # As after a commit that became visible during the look.
+                    return False
+                return look_at(root, suspects)
+
+            monkeypatch.setattr(monitor, "_look_at", look_at_meanwhile)
+            assert read_new() == {"orders-0": [1]}
+
     def test_a_batch_that_is_being_written(self, logs, root, follow):
         append(logs.create("orders"), 2)
         logs.close()
