@@ -477,7 +477,7 @@ def prune_range(wanted: PartitionRange, condition: Predicate, options: ReadOptio
 def _start_worth_finding(log: PartitionLog, start_offset: int, given_offset: int) -> int:
     """Return the start, or that of its segment if reading the whole segment is cheaper than locating the start."""
     index = log.segment_index_for(start_offset)
-    if index is None or not _is_read_whole(log, index):
+    if index is None or start_offset == given_offset or not _is_read_whole(log, index):
         return start_offset
     return min(start_offset, max(log.segments.base_offsets[index], given_offset))
 
@@ -485,7 +485,7 @@ def _start_worth_finding(log: PartitionLog, start_offset: int, given_offset: int
 def _end_worth_finding(log: PartitionLog, end_offset: int, given_offset: int) -> int:
     """Return the end, or that of its segment if reading the whole segment is cheaper than locating the end."""
     index = log.segment_index_for(end_offset - 1)
-    if index is None or not _is_read_whole(log, index):
+    if index is None or end_offset == given_offset or not _is_read_whole(log, index):
         return end_offset
     bases = log.segments.base_offsets
     return min(bases[index + 1], given_offset) if index + 1 < len(bases) else given_offset

@@ -205,6 +205,16 @@ def test_a_small_segment_is_read_as_a_whole(log_root):
     assert (left.start_offset, left.end_offset) == (10, 20)
 
 
+def test_where_a_condition_moves_no_end_no_file_is_opened(log):
+    filesystem = FileSystem()
+    parsed = parse_read_options({"path": str(log.path)})
+    (wanted,) = resolve(filesystem, parsed).partitions
+    opened = filesystem.statistics.files_opened
+    left = prune_range(wanted, Comparison("key", "=", b"k"), parsed)
+    assert (left.start_offset, left.end_offset) == (0, 100)
+    assert filesystem.statistics.files_opened == opened
+
+
 def test_without_indexes_large_batches_are_found_by_a_walk(pruned):
     predicate = And((offset(">=", 30), offset("<", 70)))
     assert pruned(predicate, use_indexes=False) == (30, 70)
