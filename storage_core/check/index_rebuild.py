@@ -23,7 +23,7 @@ from storage_core.log_config import LogConfig
 from storage_core.options.values import path_of
 from storage_core.record.batch_window import BatchWindow
 from storage_core.scan.resolve import select_partitions, split_paths
-from storage_core.segment import AbortedTransaction, DamageScanner, SegmentReader
+from storage_core.segment import AbortedTransaction, Resynchroniser, SegmentReader
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     log_file_name,
@@ -389,7 +389,9 @@ class _Rebuild:
         if compared.end.position_bytes == compared.size_bytes:
             return None
         with self.filesystem.open(os.path.join(path, log_file_name(check.base_offset))) as log_file:
-            rest = DamageScanner(log_file, check.base_offset, compared.size_bytes, None, self.max_batch_bytes)
+            rest = Resynchroniser(
+                log_file, check.base_offset, compared.size_bytes, None, self.max_batch_bytes
+            )
             if rest.is_blank(compared.end.position_bytes):
                 return None
         return f"the log ends at byte {compared.end.position_bytes} with a torn batch. Recover the log first."

@@ -432,7 +432,7 @@ class _PartitionCheck:
         for kind, ranges in (("batch", facts.damage), ("record", facts.malformed)):
             for found in ranges[:MOST_RANGES]:
                 # A batch that is larger than what may be decompressed may be sound: its checksum is right.
-                is_unknown = kind == "record" and found.error_type is BatchTooLargeError
+                is_unknown = kind == "record" and found.kind is BatchTooLargeError
                 self._add(
                     "suspect" if is_unknown else "damage", kind, facts.log_path, found.reason,
                     start_byte=found.start_bytes, end_byte=found.end_bytes,
@@ -440,9 +440,7 @@ class _PartitionCheck:
                     **self._action_at(facts, found.start_bytes),
                 )  # fmt: skip
             if len(ranges) > MOST_RANGES:
-                is_unknown = (
-                    all(found.error_type is BatchTooLargeError for found in ranges) and kind == "record"
-                )
+                is_unknown = all(found.kind is BatchTooLargeError for found in ranges) and kind == "record"
                 self._add(
                     "suspect" if is_unknown else "damage", kind, facts.log_path,
                     f"Expected valid batches, found {len(ranges) - MOST_RANGES} more damaged ranges: the view damage has "

@@ -288,7 +288,7 @@ def _indexed_last_batch(walk: BatchWalk, entry: OffsetPosition) -> BatchHeader |
 
 def _last_batch(walk: BatchWalk, position_bytes: int) -> BatchHeader | None:
     """Return the last batch of a walk from a boundary on."""
-    last = deque(walk.iter_summaries(position_bytes), maxlen=1)
+    last = deque(walk.skim(position_bytes), maxlen=1)
     return walk.batch_at(last[0][0]) if last else None
 
 

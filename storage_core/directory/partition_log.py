@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from storage_core.directory.log_directory_files import PartitionDirectory
     from storage_core.filesystem import FileSystem
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment.damage_scanner import TailKind
+    from storage_core.segment.resynchronise import TailKind
 
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from storage_core.directory.log_directory_files import PartitionDirectory
-    from storage_core.segment.damage_scanner import TailKind
+    from storage_core.segment.resynchronise import TailKind
 
 
 class VouchedEnd(NamedTuple):

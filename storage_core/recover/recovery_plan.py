@@ -40,7 +40,7 @@ from storage_core.log.recovery_check import (
 from storage_core.record.batch_header import CONTROL_FLAG, MAGIC_V2
 from storage_core.record.control_records import read_marker
 from storage_core.recover.missing_offsets import Missing, OffsetAccount
-from storage_core.segment import DamageScanner, SegmentReader
+from storage_core.segment import Resynchroniser, SegmentReader
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -619,7 +619,7 @@ class _Planner:
         segment = self._open(check.base_offset, check.suffix)
         with segment.open_log() as log_file:
             size_bytes = log_file.status.size_bytes
-            rest = DamageScanner(log_file, check.base_offset, size_bytes, None, self._max_batch_bytes)
+            rest = Resynchroniser(log_file, check.base_offset, size_bytes, None, self._max_batch_bytes)
             return rest.is_blank(position_bytes)
 
     # The other files.

@@ -98,7 +98,7 @@ def record_timestamps(
     return batch_timestamps(batch, header, path=log_file.path, limit_bytes=limit_bytes)
 
 
-BatchSummary: TypeAlias = tuple[int, int, int, int, int]
+SkimmedBatch: TypeAlias = tuple[int, int, int, int, int]
 """The fields of a batch that look-ups compare: position, end position, base offset, last offset, max timestamp.
 
 A plain tuple, because one is made for each batch of a walk. Unpack it to give its fields names.
@@ -110,7 +110,7 @@ USUAL_MAX_BATCH_BYTES: Final = 2 * 1024 * 1024
 """Batches are hardly ever larger: brokers accept 1 MiB by default. How far searches and proofs look; not a limit."""
 _LARGEST_BLOCK_BYTES: Final = 64 * 1024
 # Base offset, batch length, magic, last offset delta and max timestamp of a v2 header.
-_SUMMARY: Final = struct.Struct(">qi4xb4x2xi8xq")
+_SKIMMED: Final = struct.Struct(">qi4xb4x2xi8xq")
 # The lower byte of a v2 header's attributes.
 _ATTRIBUTES_POSITION: Final = 22
 # The first 17 bytes tell the format. A broker ignores a shorter rest.
@@ -131,13 +131,13 @@ class BatchWalk:
         # Positions of batches at which blocks began, back to one that is at least a usual batch away.
         self._block_places: deque[int] = deque()
 
-    def iter_summaries(self, position_bytes: int = 0) -> Iterator[BatchSummary]:
+    def skim(self, position_bytes: int = 0) -> Iterator[SkimmedBatch]:
         """Walk from a batch boundary and yield only the fields that look-ups compare.
 
         Raises:
             CorruptRecordError: The bytes are no batch, or offsets do not ascend.
         """
-        unpack = _SUMMARY.unpack_from
+        unpack = _SKIMMED.unpack_from
         next_offset = self._base_offset
         last_start = self.end_position_bytes - _FORMAT_BYTES - 1
         while position_bytes <= last_start:
@@ -191,17 +191,17 @@ class BatchWalk:
             position_bytes = batch_end
 
     def batches(self, position_bytes: int = 0) -> Iterator[BatchHeader]:
-        """Walk from a batch boundary and yield whole headers; raises what `iter_summaries` raises."""
-        for position, _, base_offset, _, _ in self.iter_summaries(position_bytes):
+        """Walk from a batch boundary and yield whole headers; raises what `skim` raises."""
+        for position, _, base_offset, _, _ in self.skim(position_bytes):
             yield self.header(position, base_offset)
 
     def batch_at(self, position_bytes: int) -> BatchHeader | None:
-        """The header at a batch boundary; None if a walk would end there. Raises what `iter_summaries` raises."""
+        """The header at a batch boundary; None if a walk would end there. Raises what `skim` raises."""
         return next(self.batches(position_bytes), None)
 
     def first_reaching(self, offset: int, position_bytes: int) -> BatchHeader | None:
         """The first batch from a boundary on whose last offset is at least ``offset``."""
-        for position, _, base_offset, last_offset, _ in self.iter_summaries(position_bytes):
+        for position, _, base_offset, last_offset, _ in self.skim(position_bytes):
             if last_offset >= offset:
                 return self.header(position, base_offset)
         return None
@@ -260,8 +260,8 @@ class BatchWalk:
                 break
         return position_bytes == end_position_bytes
 
-    def transactional_header(self, batch: BatchSummary) -> BatchHeader | None:
-        """The whole header of a summarised batch; None if the batch is not transactional."""
+    def transactional_header(self, batch: SkimmedBatch) -> BatchHeader | None:
+        """The whole header of a skimmed batch; None if the batch is not transactional."""
         position_bytes, _, base_offset, _, _ = batch
         start = self._start_in_block(position_bytes)
         if (
@@ -284,12 +284,12 @@ class BatchWalk:
         return int(offsets[0])
 
     def header(self, position_bytes: int, base_offset: int) -> BatchHeader:
-        """The whole header of a summarised batch."""
+        """The whole header of a skimmed batch."""
         start = self._start_in_block(position_bytes)
         header = parse_batch_header(self._block, start, position_bytes, path=self._log_file.path)
         return header if header.base_offset == base_offset else header.with_lower_base(base_offset)
 
-    def _messages(self, position_bytes: int, next_offset: int) -> list[BatchSummary]:
+    def _messages(self, position_bytes: int, next_offset: int) -> list[SkimmedBatch]:
         """The whole messages of format v0 and v1 in the block, from a position on, while their offsets ascend.
 
         The first one's offset is at least ``next_offset``.
@@ -311,7 +311,7 @@ class BatchWalk:
         return list(zip(*(column[:count].tolist() for column in columns), strict=True))
 
     def _start_in_block(self, position_bytes: int) -> int:
-        """Where a summarised batch begins in the block, which may have to be read again."""
+        """Where a skimmed batch begins in the block, which may have to be read again."""
         start = position_bytes - self._block_start
         if start < 0 or start + HEADER_SIZE_BYTES > len(self._block):
             self._fill(position_bytes)

@@ -11,7 +11,6 @@ from storage_core.record.batch_header import (
     HEADER_SIZE_BYTES,
     LENGTH_AND_MAGIC,
     LENGTH_POSITION,
-    LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
     MAX_OFFSET,
@@ -22,17 +21,19 @@ from storage_core.record.batch_header import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from storage_core.filesystem import OpenFile
 
 
-MAX_ENCODABLE_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES
-"""The size of the largest batch whose length fits the length field. A limit that excludes no batch."""
 _HEADER_BLOCK_BYTES: Final = 16 * 1024
 _CRC_BLOCK_BYTES: Final = 1024 * 1024
 # How many bytes of CRC may be computed in vain: random bytes hardly ever look like a header, forged
 # ones may. The allowance is renewed as the reader advances.
 _ALLOWANCE_BYTES: Final = 256 * 1024 * 1024
 _ALLOWANCE_FACTOR: Final = 4
+# How many bytes of CRC may be spent on proving where a damaged batch ends. After that, weaker evidence decides.
+_PROOF_ALLOWANCE_BYTES: Final = 64 * 1024 * 1024
 _LARGEST_CACHE: Final = 65_536
 
 
@@ -55,6 +56,7 @@ class BatchProbe:
         self._block_start = 0
         self._checked: dict[int, bool] = {}
         self._allowance_bytes = _ALLOWANCE_BYTES
+        self._proof_allowance_bytes = _PROOF_ALLOWANCE_BYTES
         self._furthest_bytes = 0
 
     @property
@@ -71,6 +73,18 @@ class BatchProbe:
             return None
         start = self._load(position_bytes)
         return self._parsed(self._block, start, position_bytes)
+
+    def headers_but_for_magic(self, position_bytes: int) -> Iterator[BatchHeader]:
+        """The headers that may be at a position if only the magic is damaged, the likeliest first."""
+        if not 0 <= position_bytes < self.end_bytes:
+            return
+        start = self._load(position_bytes)
+        head = bytearray(self._block[start : start + HEADER_SIZE_BYTES])
+        for magic in reversed(range(len(CRC_LAYOUTS))):
+            head[MAGIC_POSITION] = magic
+            header = self._parsed(head, 0, position_bytes)
+            if header is not None:
+                yield header
 
     def _load(self, position_bytes: int) -> int:
         """Read a header's bytes into the block if they are not in it; return where they begin there."""
@@ -102,7 +116,7 @@ class BatchProbe:
             return False
         known = self._checked.get(position_bytes)
         if known is None:
-            if not self.charge_read(header.size_bytes):
+            if not self.spend(header.size_bytes):
                 return False
             if len(self._checked) >= _LARGEST_CACHE:
                 self._checked.clear()
@@ -126,12 +140,19 @@ class BatchProbe:
             start_bytes += len(block)
         return crc
 
-    def charge_read(self, size_bytes: int) -> bool:
+    def spend(self, size_bytes: int) -> bool:
         """Take from the allowance; False if not enough is left."""
         if size_bytes > self._allowance_bytes:
             self.is_exhausted = True
             return False
         self._allowance_bytes -= size_bytes
+        return True
+
+    def spend_on_proof(self, size_bytes: int) -> bool:
+        """Take from the allowance for proofs; False if not enough is left: then nothing more is proven here."""
+        if size_bytes > self._proof_allowance_bytes:
+            return False
+        self._proof_allowance_bytes -= size_bytes
         return True
 
     def advance_to(self, position_bytes: int) -> None:
@@ -140,8 +161,11 @@ class BatchProbe:
         gained_bytes = position_bytes - self._furthest_bytes
         if gained_bytes > 0:
             self._furthest_bytes = position_bytes
-            renewed_bytes = self._allowance_bytes + _ALLOWANCE_FACTOR * gained_bytes
-            self._allowance_bytes = min(_ALLOWANCE_BYTES, renewed_bytes)
+            renewed_bytes = _ALLOWANCE_FACTOR * gained_bytes
+            self._allowance_bytes = min(_ALLOWANCE_BYTES, self._allowance_bytes + renewed_bytes)
+            self._proof_allowance_bytes = min(
+                _PROOF_ALLOWANCE_BYTES, self._proof_allowance_bytes + renewed_bytes
+            )
 
     def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
         """Read bytes, none from beyond the end."""
@@ -169,7 +193,7 @@ class DamagedRange:
         end_offset: The offset after the last one that may be lost. Where nothing is lost, as with stray
             bytes between two batches, it equals ``start_offset``.
         reason: What was expected at the first byte, and what was found.
-        error_type: The class of the error that reports it.
+        kind: The class of the error that reports it.
         may_hold_markers: Whether a transaction marker may be lost.
     """
 
@@ -179,13 +203,13 @@ class DamagedRange:
     start_offset: int
     end_offset: int
     reason: str
-    error_type: type[SegmentLogError] = CorruptRecordError
+    kind: type[SegmentLogError] = CorruptRecordError
     may_hold_markers: bool = True
 
     def error(self) -> SegmentLogError:
         """The error for a reader that stops at damage."""
         is_empty = self.start_offset == self.end_offset
-        return self.error_type(
+        return self.kind(
             self.reason,
             path=self.path,
             position_bytes=self.start_bytes,

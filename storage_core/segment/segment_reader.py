@@ -15,17 +15,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
+from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.batch_walk import (
     PAGE_SIZE_BYTES,
     USUAL_MAX_BATCH_BYTES,
-    BatchSummary,
     BatchWalk,
+    SkimmedBatch,
     read_batch,
     record_timestamps,
 )
-from storage_core.segment.damage import MAX_ENCODABLE_BATCH_BYTES
-from storage_core.segment.damage_scanner import DamageScanner, TailKind
-from storage_core.segment.damage_skipping_reader import BatchLocation, DamageSkippingReader, end_of_batches
 from storage_core.segment.file_names import (
     SegmentEnd,
     TimestampOffset,
@@ -36,6 +34,13 @@ from storage_core.segment.file_names import (
 )
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import OffsetIndex
+from storage_core.segment.resynchronise import (
+    BatchLocation,
+    Resynchroniser,
+    TailKind,
+    TolerantWalk,
+    end_of_batches,
+)
 from storage_core.segment.time_index import TimeIndex
 from storage_core.segment.timestamp_search import StaleTimeIndexError, TimestampSearch
 from storage_core.segment.transaction_index import TransactionIndex
@@ -277,17 +282,17 @@ class SegmentReader:
 
     def batches_of_transactions(
         self, position_bytes: int = 0
-    ) -> Iterator[tuple[BatchSummary, BatchHeader | None]]:
+    ) -> Iterator[tuple[SkimmedBatch, BatchHeader | None]]:
         """Walk as `batches` does, but parse only the headers of transactional batches."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            for batch in walk.iter_summaries(position_bytes):
-                yield batch, walk.strict.transactional_header(batch)
+            for batch in walk.skim(position_bytes):
+                yield batch, walk.raw.transactional_header(batch)
 
     def items(self, position_bytes: int = 0) -> Iterator[BatchHeader | DamagedRange]:
         """Batches and damaged ranges from a batch boundary on. All bytes are read, and every CRC checked."""
         with self.open_log() as log_file:
-            yield from self._scanner(log_file).items(position_bytes, self.base_offset)
+            yield from self._resynchroniser(log_file).items(position_bytes, self.base_offset)
 
     def read_batch(self, header: BatchHeader) -> bytes:
         """Read one whole batch, header included, and check its CRC; see `read_batch`."""
@@ -309,7 +314,7 @@ class SegmentReader:
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             start_bytes = self.start_position(walk, offset, boundary_bytes)
-            return walk.first_reaching(offset, start_bytes, partial(self.index_proves_next, walk.strict))
+            return walk.first_reaching(offset, start_bytes, partial(self.index_proves_next, walk.raw))
 
     def locate_offset(self, offset: int) -> BatchLocation:
         """The first batch that reaches an offset, and what precedes it. Damage is skipped, whatever `skip_damage` says."""
@@ -334,7 +339,7 @@ class SegmentReader:
         if self.end_offset is not None and next_offset < self.end_offset:
             return False
         with self.open_log() as log_file:
-            return self._scanner(log_file).is_blank(position_bytes)
+            return self._resynchroniser(log_file).is_blank(position_bytes)
 
     def check_gap(self, offset: int) -> None:
         """Check the batches before and after an offset that no batch seems to hold.
@@ -347,34 +352,34 @@ class SegmentReader:
         """
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            before: BatchSummary | None = None
-            after: BatchSummary | None = None
-            for batch in walk.iter_summaries(self.start_position(walk, offset)):
+            before: SkimmedBatch | None = None
+            after: SkimmedBatch | None = None
+            for batch in walk.skim(self.start_position(walk, offset)):
                 _, _, _, last_offset, _ = batch
                 if last_offset >= offset:
                     after = batch
                     break
                 before = batch
-            scanner = self._scanner(log_file)
+            resynchroniser = self._resynchroniser(log_file)
             lowest_offset = None
             if before is not None:
                 position_bytes, _, base_offset, last_offset, _ = before
-                if not scanner.is_intact(position_bytes):
-                    raise scanner.damage_at(position_bytes, base_offset).error()
+                if not resynchroniser.is_intact(position_bytes):
+                    raise resynchroniser.damage_at(position_bytes, base_offset).error()
                 lowest_offset = last_offset + 1
             if after is not None:
                 position_bytes, _, base_offset, _, _ = after
                 if lowest_offset is None:
                     lowest_offset = base_offset if position_bytes > 0 else self.base_offset
-                if scanner.log_batch_at(position_bytes, lowest_offset) is None:
-                    raise scanner.damage_at(position_bytes, lowest_offset).error()
+                if resynchroniser.log_batch_at(position_bytes, lowest_offset) is None:
+                    raise resynchroniser.damage_at(position_bytes, lowest_offset).error()
 
     def stop_position(self, offset: int) -> int:
         """Where a walk that does not find an offset ends: at a torn batch, at zeros, or at the end of the file."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             position_bytes = self.start_position(walk, offset)
-            for _, end_bytes, _, _, _ in walk.iter_summaries(position_bytes):
+            for _, end_bytes, _, _, _ in walk.skim(position_bytes):
                 position_bytes = end_bytes
             return position_bytes
 
@@ -397,7 +402,9 @@ class SegmentReader:
         if end.position_bytes >= self.size_bytes:
             return "none", end.next_offset
         with self.open_log() as log_file:
-            rest = DamageScanner(log_file, self.base_offset, self.size_bytes, None, MAX_ENCODABLE_BATCH_BYTES)
+            rest = Resynchroniser(
+                log_file, self.base_offset, self.size_bytes, None, MAX_ENCODABLE_BATCH_BYTES
+            )
             kind = rest.tail_kind(end.position_bytes)
             return kind, rest.declared_end(end.position_bytes, end.next_offset)
 
@@ -417,7 +424,7 @@ class SegmentReader:
         self.end_offset = offset
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            for _, end_bytes, _, last_offset, _ in walk.iter_summaries(self.start_position(walk, offset - 1)):
+            for _, end_bytes, _, last_offset, _ in walk.skim(self.start_position(walk, offset - 1)):
                 if last_offset >= offset - 1:
                     self.known_end = SegmentEnd(last_offset + 1, end_bytes)
                     self.known_status = replace(self.status, size_bytes=end_bytes)
@@ -484,35 +491,35 @@ class SegmentReader:
                 goal_bytes = boundary_bytes + max(1, target_bytes)
         return cuts
 
-    def _scanner(self, log_file: OpenFile, end_position_bytes: int | None = None) -> DamageScanner:
+    def _resynchroniser(self, log_file: OpenFile, end_position_bytes: int | None = None) -> Resynchroniser:
         end_bytes, end_offset = self.size_bytes, self.end_offset
         if self.known_end is not None:
             end_bytes = self.known_end.position_bytes
             end_offset = self.known_end.next_offset if end_offset is None else end_offset
         if end_position_bytes is not None:
             end_bytes = min(end_bytes, end_position_bytes)
-        return DamageScanner(log_file, self.base_offset, end_bytes, end_offset, self.max_batch_bytes)
+        return Resynchroniser(log_file, self.base_offset, end_bytes, end_offset, self.max_batch_bytes)
 
-    def _walk(self, log_file: OpenFile, end_position_bytes: int | None = None) -> DamageSkippingReader:
-        scanner = self._scanner(log_file, end_position_bytes)
-        return DamageSkippingReader(log_file, self.base_offset, scanner, skip_damage=self.skip_damage)
+    def _walk(self, log_file: OpenFile, end_position_bytes: int | None = None) -> TolerantWalk:
+        resynchroniser = self._resynchroniser(log_file, end_position_bytes)
+        return TolerantWalk(log_file, self.base_offset, resynchroniser, skip_damage=self.skip_damage)
 
     # The index search: from which entry of the offset index a walk may begin.
 
-    def start_position(self, walk: DamageSkippingReader, offset: int, boundary_bytes: int = 0) -> int:
+    def start_position(self, walk: TolerantWalk, offset: int, boundary_bytes: int = 0) -> int:
         """Where to begin a walk that must meet every batch from ``offset`` on: at a known boundary, or after it."""
         if self.is_one_page:
             return boundary_bytes
         return self._proven_position_after(walk, self.offset_index.number_at_or_below(offset), boundary_bytes)
 
-    def _proven_position_after(self, walk: DamageSkippingReader, number: int, boundary_bytes: int) -> int:
+    def _proven_position_after(self, walk: TolerantWalk, number: int, boundary_bytes: int) -> int:
         """A `proven_position` after a boundary, or the boundary. An entry that is no help is not checked."""
         index = self.offset_index
         if number < 0 or index.entry(number).position_bytes <= boundary_bytes:
             return boundary_bytes
         return max(boundary_bytes, self.proven_position(walk, number))
 
-    def proven_position(self, walk: DamageSkippingReader, number: int) -> int:
+    def proven_position(self, walk: TolerantWalk, number: int) -> int:
         """Position of an entry of the offset index, or of one before it, that the log confirms; otherwise 0.
 
         If the log refutes several entries in a row, the index is set aside.
@@ -525,7 +532,7 @@ class SegmentReader:
             self.set_offset_index_aside(f"entry {number} does not name the beginning of such a batch")
         return 0
 
-    def _is_entry_confirmed(self, walk: DamageSkippingReader, number: int) -> bool:
+    def _is_entry_confirmed(self, walk: TolerantWalk, number: int) -> bool:
         """Whether a walk from the previous entry, or from the segment's beginning, ends exactly at an entry.
 
         The batch there must begin above the previous entry's offset, and not above the entry's own: then a
@@ -546,13 +553,13 @@ class SegmentReader:
         batch_position_bytes, _, _, _, _ = batch
         try:
             return batch_position_bytes == entry.position_bytes and self._begins_between(
-                walk.strict, batch, lowest_offset, entry.offset
+                walk.raw, batch, lowest_offset, entry.offset
             )
         except (CorruptError, UnsupportedFormatError):
             return False
 
     def _begins_between(
-        self, walk: BatchWalk, batch: BatchSummary, lowest_offset: int, highest_offset: int
+        self, walk: BatchWalk, batch: SkimmedBatch, lowest_offset: int, highest_offset: int
     ) -> bool:
         """Whether the offset of a batch's first record is between two offsets, both included.
 
@@ -571,7 +578,7 @@ class SegmentReader:
             return True
         return lowest_offset <= walk.first_offset(header, self.max_batch_bytes) <= highest_offset
 
-    def index_proves_next(self, walk: BatchWalk, before: BatchSummary, after: BatchSummary) -> bool:
+    def index_proves_next(self, walk: BatchWalk, before: SkimmedBatch, after: SkimmedBatch) -> bool:
         """Whether the offset index has an entry for the batch ``after``, whose offsets directly follow ``before``.
 
         Then the length in the header of ``before`` is right, and its CRC, which covers a whole batch, need not be
@@ -609,7 +616,7 @@ class SegmentReader:
             number -= 1
 
     def _end_after(
-        self, log_file: OpenFile, walk: DamageSkippingReader, start_bytes: int, stop_bytes: int
+        self, log_file: OpenFile, walk: TolerantWalk, start_bytes: int, stop_bytes: int
     ) -> SegmentEnd | None:
         """Where the batches from a boundary on end; None if none of them is valid."""
         try:
@@ -622,7 +629,7 @@ class SegmentReader:
         else:
             if end is None or start_bytes == 0 or end.position_bytes == stop_bytes:
                 return end
-            if self._scanner(log_file).is_blank(end.position_bytes):
+            if self._resynchroniser(log_file).is_blank(end.position_bytes):
                 return end
         # A torn append, or damage. Or the last entries lead into a record's value: a walk that begins more than a
         # usual batch earlier comes to the batch around it.
@@ -633,7 +640,7 @@ class SegmentReader:
         )
 
     def _batch_at_or_after(
-        self, walk: DamageSkippingReader, position_bytes: int, boundary_bytes: int
+        self, walk: TolerantWalk, position_bytes: int, boundary_bytes: int
     ) -> BatchHeader | None:
         """The first indexed batch at or after a position, or the first batch at all if the index ends before it."""
         number = int(self.offset_index.positions.searchsorted(position_bytes))
@@ -653,7 +660,7 @@ class SegmentReader:
             return walk.locate_first(
                 lambda header: header.position_bytes >= position_bytes, start_bytes
             ).found
-        for batch_bytes, _, base_offset, _, _ in walk.iter_summaries(start_bytes):
+        for batch_bytes, _, base_offset, _, _ in walk.skim(start_bytes):
             if batch_bytes >= position_bytes:
                 header = walk.batch_at(batch_bytes)
                 # The walk knows more about a wrapper's base offset.

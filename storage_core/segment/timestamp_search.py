@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
-from storage_core.segment.batch_walk import BatchSummary, record_timestamps
+from storage_core.segment.batch_walk import SkimmedBatch, record_timestamps
 from storage_core.segment.file_names import TimestampOffset
 
 if TYPE_CHECKING:
     from storage_core.filesystem import OpenFile
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment.damage_skipping_reader import DamageSkippingReader
+    from storage_core.segment.resynchronise import TolerantWalk
     from storage_core.segment.segment_reader import SegmentReader
 
 
 class TimestampSearch:
     """Searches one open segment."""
 
-    def __init__(self, segment: SegmentReader, log_file: OpenFile, walk: DamageSkippingReader) -> None:
+    def __init__(self, segment: SegmentReader, log_file: OpenFile, walk: TolerantWalk) -> None:
         self._segment = segment
         self._log_file = log_file
         self._walk = walk
@@ -46,9 +46,9 @@ class TimestampSearch:
             tail_bytes = start_bytes
             if last_indexed is not None and last_indexed.position_bytes > start_bytes:
                 tail_bytes = max(start_bytes, segment.proven_position(walk, len(segment.offset_index) - 1))
-            if all(largest_ms <= largest.timestamp_ms for *_, largest_ms in walk.iter_summaries(tail_bytes)):
+            if all(largest_ms <= largest.timestamp_ms for *_, largest_ms in walk.skim(tail_bytes)):
                 return largest
-        for _, _, _, last_offset, largest_ms in walk.iter_summaries(start_bytes):
+        for _, _, _, last_offset, largest_ms in walk.skim(start_bytes):
             if largest_ms > largest.timestamp_ms:
                 largest = TimestampOffset(largest_ms, last_offset)
         return largest
@@ -66,8 +66,8 @@ class TimestampSearch:
         # An entry below the start offset does not decide anything, so it need not be right.
         is_unproven = entry.timestamp_ms != NO_TIMESTAMP_MS and entry.offset > start_offset
         start_bytes = segment.start_position(walk, max(entry.offset, start_offset))
-        before: BatchSummary | None = None
-        for batch in walk.iter_summaries(start_bytes):
+        before: SkimmedBatch | None = None
+        for batch in walk.skim(start_bytes):
             position_bytes, _, _, last_offset, largest_ms = batch
             if is_unproven:
                 is_unproven = not _is_batch_of_entry(batch, entry)
@@ -88,9 +88,9 @@ class TimestampSearch:
             raise StaleTimeIndexError
         return None
 
-    def _named_batch(self, entry: TimestampOffset) -> BatchSummary | None:
+    def _named_batch(self, entry: TimestampOffset) -> SkimmedBatch | None:
         """The batch that an entry of the time index names; None if the two disagree."""
-        for batch in self._walk.iter_summaries(self._segment.start_position(self._walk, entry.offset)):
+        for batch in self._walk.skim(self._segment.start_position(self._walk, entry.offset)):
             _, _, base_offset, last_offset, largest_ms = batch
             if last_offset >= entry.offset:
                 return batch if base_offset <= entry.offset and largest_ms == entry.timestamp_ms else None
@@ -101,21 +101,21 @@ class TimestampSearch:
         segment = self._segment
         if segment.is_one_page or len(segment.time_index) or segment.time_index.problem is not None:
             return False
-        first = next(self._walk.iter_summaries(), None)
+        first = next(self._walk.skim(), None)
         if first is None:
             return False
         *_, largest_ms = first
         return len(segment.offset_index) > 0 and largest_ms <= NO_TIMESTAMP_MS
 
     def _is_proven_by_indexes(
-        self, before: BatchSummary, found: BatchSummary, start_bytes: int, entry: TimestampOffset
+        self, before: SkimmedBatch, found: SkimmedBatch, start_bytes: int, entry: TimestampOffset
     ) -> bool:
         """Whether the time index has an entry for the walk's first batch, and the offset index proves the next one."""
         position_bytes, _, base_offset, last_offset, largest_ms = before
         is_first = position_bytes == start_bytes and base_offset <= entry.offset <= last_offset
         if not is_first or largest_ms != entry.timestamp_ms:
             return False
-        return self._segment.index_proves_next(self._walk.strict, before, found)
+        return self._segment.index_proves_next(self._walk.raw, before, found)
 
     def _skipped_batch(
         self, found: BatchHeader, start_bytes: int, timestamp_ms: int, start_offset: int
@@ -125,7 +125,7 @@ class TimestampSearch:
         Raises:
             CorruptRecordError: Damage before it, which may have held the record.
         """
-        if self._segment.skip_damage or self._walk.strict.is_proven(found.position_bytes, start_bytes):
+        if self._segment.skip_damage or self._walk.raw.is_proven(found.position_bytes, start_bytes):
             return None
         location = self._walk.locate_first(
             lambda header: header.max_timestamp_ms >= timestamp_ms and header.last_offset >= start_offset,
@@ -155,7 +155,7 @@ class StaleTimeIndexError(Exception):
     """The time index disagrees with the batches that it names."""
 
 
-def _is_batch_of_entry(batch: BatchSummary, entry: TimestampOffset) -> bool:
+def _is_batch_of_entry(batch: SkimmedBatch, entry: TimestampOffset) -> bool:
     """Whether an entry of the time index names a batch; False before that batch.
 
     Raises:

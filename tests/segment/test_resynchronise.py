@@ -10,7 +10,8 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.segment import DamagedRange, DamageScanner
+from storage_core.segment import DamagedRange, Resynchroniser
+from storage_core.segment.damage import BatchProbe
 from tests.record.encoding import LZ4, Batch, Record
 from tests.record.frames import lz4_frame
 from tests.record.legacy_encoding import Message, Wrapper
@@ -36,7 +37,7 @@ def open_content(tmp_path):
         path.write_bytes(content)
         log_file = FileSystem().open(str(path))
         opened.append(log_file)
-        return DamageScanner(log_file, base_offset, len(content), end_offset, limit_bytes)
+        return Resynchroniser(log_file, base_offset, len(content), end_offset, limit_bytes)
 
     yield open_content
     for log_file in opened:
@@ -237,13 +238,8 @@ class TestValuesThatHoldBatches:
         assert items_of(last, end_offset=None) == [100]
 
     def test_where_only_its_length_is_damaged(self, items_of, content):
-        """Whatever it says, unless it leads to a copy: the CRC is right for the end where the next batch begins."""
-        copies = {
-            place - SIZE - 12
-            for place in range(len(content))
-            if content[place : place + 8] in (struct.pack(">q", 103), struct.pack(">q", 104))
-        }
-        for length in {*range(-3, len(content) + 3), -5, 100_000, 2**31 - 1, -(2**31)} - copies:
+        """Whatever it says: the CRC is right as soon as the batch is taken to end where the next one begins."""
+        for length in [*range(-3, len(content) + 3), -5, 100_000, 2**31 - 1, -(2**31)]:
             damaged = content[: SIZE + 8] + struct.pack(">i", length) + content[SIZE + 12 :]
             if damaged != content:
                 found = items_of(damaged, end_offset=104)
@@ -257,7 +253,7 @@ class TestValuesThatHoldBatches:
         payload = lz4_frame([records[:start], records[start:]], stored=True)
         around = Batch((Record(0, 1),), 101, LZ4, payload=payload).encode()
         content = make_batch(100, (1,)) + around + make_batch(102, (1,))
-        for length in {*range(len(content))} - {around.index(copies) - 12}:
+        for length in range(len(content)):
             damaged = content[: SIZE + 8] + struct.pack(">i", length) + content[SIZE + 12 :]
             if damaged != content:
                 found = items_of(damaged, end_offset=103)
@@ -272,6 +268,53 @@ class TestValuesThatHoldBatches:
         """The length of the value precedes the copies."""
         content = content[:SIZE] + b"\xff" * 61 + content[SIZE + 61 :]
         assert items_of(content, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
+
+    def test_where_its_header_is_gone_and_the_copies_do_not_begin_the_value(self, items_of, make_batch):
+        """The lengths of the enclosing record add up."""
+        copies = b"-" + make_batch(102, (1,)) + b"-" * 80
+        made = [make_batch(100, (1,)), make_batch(101, (1,), value=copies), make_batch(102, (1,))]
+        content = bytearray(b"".join(made))
+        content[SIZE : SIZE + 61] = bytes(61)
+        assert items_of(content, end_offset=103) == [100, (SIZE, SIZE + len(made[1]), 101, 102), 102]
+
+    def test_where_its_front_is_gone_up_to_the_copies(self, items_of, content):
+        """What follows the copies is the rest of a record, up to the next batch."""
+        start = SIZE + content[SIZE:].index(struct.pack(">q", 103))
+        damaged = content[:SIZE] + b"\xff" * (start - SIZE) + content[start:]
+        assert items_of(damaged, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
+
+    def test_where_their_offsets_leave_none_for_the_batches_that_follow(self, items_of, make_batch):
+        copies = make_batch(200, (1,)) + b"-" * 80
+        made = [
+            make_batch(100, (1,)),
+            make_batch(101, (1,), value=copies),
+            *(make_batch(each, (1,)) for each in (102, 103)),
+        ]
+        content = bytearray(b"".join(made))
+        start = SIZE + made[1].index(struct.pack(">q", 200))
+        content[SIZE:start] = bytes(start - SIZE)
+        assert items_of(content, end_offset=300) == [100, (SIZE, SIZE + len(made[1]), 101, 102), 102, 103]
+
+    @pytest.mark.parametrize("header_bytes_gone", [0, 61])
+    def test_where_they_are_many_and_both_ends_of_the_damaged_one_are_gone(
+        self, open_content, make_batch, monkeypatch, header_bytes_gone
+    ):
+        """What overtakes the first copy overtakes all of them: they are looked at together."""
+        copies = b"".join(make_batch(offset, (1,)) for offset in range(5000, 7000))
+        content = bytearray(make_batch(100, (1,)) + make_batch(101, (1,), value=copies))
+        start, end = SIZE, len(content)
+        content[start + 8 : start + 12] = struct.pack(">i", len(copies) // 2)
+        content[start + 61 - header_bytes_gone : start + 150] = bytes(89 + header_bytes_gone)
+        content[-100:] = bytes(100)
+        content += b"".join(make_batch(offset, (1,)) for offset in range(102, 1200))
+        resynchroniser = open_content(bytes(content), end_offset=10_000)
+        looks = []
+        header = BatchProbe.header
+        monkeypatch.setattr(BatchProbe, "header", lambda *arguments: (looks.append(1), header(*arguments))[1])
+        before, damage, *following = itertools.islice(resynchroniser.items(0, 100), 1100)
+        assert (damage.start_bytes, damage.end_bytes) == (start, end)
+        assert [each.base_offset for each in (before, *following)] == [100, *range(102, 1200)]
+        assert len(looks) < 20 * 3100
 
     @pytest.mark.parametrize("gone", [1, 5, 60, 90, 150])
     def test_where_bytes_of_its_value_are_gone(self, items_of, make_batch, gone):
@@ -302,7 +345,7 @@ class TestValuesThatHoldBatches:
         end = len(content) - len(made[-1])
         assert items_of(content, end_offset=last + 1) == [100, (SIZE, end, 101, last), last]
 
-    @pytest.mark.parametrize("cut", [200, 250, 300])
+    @pytest.mark.parametrize("cut", [140, 200, 250, 300])
     def test_where_it_is_torn(self, items_of, content, cut):
         assert items_of(content[: SIZE + cut], end_offset=None) == [100]
 
@@ -311,6 +354,8 @@ class TestValuesThatHoldBatches:
         pytest.param(8, struct.pack(">i", 22), id="length"),
         pytest.param(8, struct.pack(">i", 200), id="larger length"),
         pytest.param(16, b"\2", id="magic"),
+        pytest.param(0, b"\xff" * 17, id="all before the attributes"),
+        pytest.param(18, b"\0\0\0\x07", id="key length, or a timestamp"),
         pytest.param(12, b"\xff", id="CRC"),
         pytest.param(40, b"-", id="the first copy"),
     ])  # fmt: skip
@@ -392,11 +437,11 @@ class TestLimits:
         copies = b"".join(make_batch(offset, (offset,)) for offset in (103, 104))
         large = make_batch(101, (1, 1), value=copies + bytes(5000))
         content = make_batch(100, (1,)) + large + make_batch(103, (1,))
-        scanner = open_content(content, limit_bytes=5000)
-        before, damage, following = scanner.items(0, 100)
+        resynchroniser = open_content(content, limit_bytes=5000)
+        before, damage, following = resynchroniser.items(0, 100)
         assert (before.base_offset, following.base_offset) == (100, 103)
         assert (damage.start_bytes, damage.end_bytes) == (SIZE, SIZE + len(large))
-        assert damage.error_type is BatchTooLargeError
+        assert damage.kind is BatchTooLargeError
         assert damage.reason == (
             f"Expected a record batch of at most 5000 bytes, found one that declares {len(large)}. If it is "
             "genuine, raise maxDecompressedBatchBytes."
@@ -406,10 +451,10 @@ class TestLimits:
         """Each eighth byte begins something that looks like a batch of some megabytes."""
         head = struct.pack(">qiib", 100, 4 << 20, 0, 2) + bytes(44)
         content = head[:61] * 100_000
-        scanner = open_content(content, end_offset=1000)
-        (damage,) = scanner.items(0, 100)
+        resynchroniser = open_content(content, end_offset=1000)
+        (damage,) = resynchroniser.items(0, 100)
         assert (damage.start_bytes, damage.end_bytes) == (0, len(content))
-        assert scanner.probe.is_exhausted
+        assert resynchroniser.probe.is_exhausted
 
     @pytest.mark.parametrize("is_end", [True, False])
     def test_zeros_after_many_batches_are_read_once(self, tmp_path, make_batch, is_end):
@@ -424,8 +469,8 @@ class TestLimits:
         path.write_bytes(content)
         filesystem = FileSystem()
         with filesystem.open(str(path)) as log_file:
-            scanner = DamageScanner(log_file, 0, len(content), None, LIMIT)
-            damage, *batches = itertools.islice(scanner.items(0, 0), 500)
+            resynchroniser = Resynchroniser(log_file, 0, len(content), None, LIMIT)
+            damage, *batches = itertools.islice(resynchroniser.items(0, 0), 500)
         assert (damage.start_bytes, damage.end_bytes) == (0, end)
         assert [batch.base_offset for batch in batches] == [*range(1, 500)]
         assert filesystem.statistics.bytes_read < 20 * len(content)
@@ -441,7 +486,7 @@ class TestLimits:
         path.write_bytes(content)
         filesystem = FileSystem()
         with filesystem.open(str(path)) as log_file:
-            found = list(DamageScanner(log_file, 0, len(content), 4000, LIMIT).items(0, 0))
+            found = list(Resynchroniser(log_file, 0, len(content), 4000, LIMIT).items(0, 0))
         assert len(found) == 4000
         assert filesystem.statistics.bytes_read < 10 * len(content)
 
