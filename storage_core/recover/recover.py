@@ -433,7 +433,7 @@ def _refused(filesystem: FileSystem, root: str, *, is_in_place: bool) -> Iterato
     kinds = ("metadata", "file") if is_in_place else ("metadata",)
     for each in RootCheck(filesystem, LogRoot(root)).report().findings:
         if each.action == "refuse" and each.kind in kinds:
-            yield LeftOutFile(each.file, each.reason)
+            yield LeftOutFile(each.file, f"{each.reason} A broker does not start with the directory.")
 
 
 def _not_found(filesystem: FileSystem, root: LogDirectoryFiles, known: set[str]) -> Iterator[LeftOutFile]:
