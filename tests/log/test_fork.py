@@ -267,7 +267,7 @@ def test_reading_never_grows_old(logs, log):
     orders, answers = multiprocessing.Pipe(), multiprocessing.Pipe()
 
     def look() -> None:
-        for _ in range(4):
+        for _ in range(3):
             orders[1].recv()
             answers[0].send((values(log), log.log_end_offset, [each.topic for each in logs.logs()]))
 
@@ -285,7 +285,8 @@ def test_reading_never_grows_old(logs, log):
     assert seen() == ([*map(value, range(5)), b"other"], 6, ["clicks", "orders"])
     logs.close()
     assert seen() == ([*map(value, range(5)), b"other"], 6, ["clicks", "orders"])
-    child.join()
+    child.join(60)
+    assert child.exitcode == 0
 
 
 def test_a_read_begun_before_the_fork_goes_on_in_both(log):
