@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 DURATION_S = float(os.environ.get("SEGMENTLOG_INTEROP_SECONDS", "8"))
 _CHANGES = {
-    "retained-inventory": {"retention_bytes": 60_000, "file_delete_delay_ms": 0},
+    # A broker flushes a segment some time after it has rolled. If it has closed and deleted it by then, it shuts down.
+    "retained-inventory": {"retention_bytes": 60_000, "file_delete_delay_ms": 5_000},
     "compacted-inventory": {
         "cleanup_policy": "compact",
         "min_cleanable_dirty_ratio": 0.01,
