@@ -195,7 +195,7 @@ def test_while_retention_deletes(broker: KafkaBroker) -> None:
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
 def test_while_deleted_files_vanish_at_once(broker: KafkaBroker, fail_on_data_loss: bool) -> None:
     topic = f"vanishing-{fail_on_data_loss}"
-    settings = {"internal_segment_bytes": 20_000, "retention_bytes": 60_000, "file_delete_delay_ms": 0}
+    settings = {"internal_segment_bytes": 20_000, "retention_bytes": 60_000, "file_delete_delay_ms": 200}
     create_topic(broker, topic, **settings)
     producer = small_batches(broker, enable_idempotence=True)
     deliveries = Deliveries()
