@@ -20,12 +20,12 @@ def size_text(size_bytes: float) -> str:
 
 
 def duration_text(duration_ms: int) -> str:
-    """Write a duration in its largest unit: ``1.5 hours``; one hour is ``hour``."""
+    """Write a duration in its largest unit: ``1.5 hours``."""
     for unit_ms, name in _TIME_UNITS:
         if duration_ms >= unit_ms:
             number = duration_ms / unit_ms
             text = f"{number:,.0f}" if number >= _WHOLE_FROM or number == int(number) else f"{number:.1f}"
-            return name if text == "1" else f"{text} {name}s"
+            return f"{text} {name}{'' if text == '1' else 's'}"
     return f"{duration_ms} ms"
 
 

@@ -469,7 +469,12 @@ def _of_position(position: GroupPosition) -> Iterator[Finding]:
 
 
 def _log_maps(filesystem: FileSystem, plan: Plan, checked: VerifyReport) -> Iterator[LogMap]:
-    for planned, report in zip(plan.partitions, checked.partitions, strict=True):
+    reports = {report.path: report for report in checked.partitions}
+    for planned in plan.partitions:
+        report = reports.get(planned.place.path)
+        if report is None:
+            # Deleted since the listing.
+            continue
         segments = []
         for task in planned.tasks:
             status = filesystem.status(task.file.path)

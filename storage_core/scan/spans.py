@@ -164,7 +164,7 @@ _values_of: Final = attrgetter(*(each.name for each in fields(LogSpan) if each.n
 
 
 class SpanList(Sequence[LogSpan]):
-    """Spans that are held as bytes, because a million of them take 80 MB so, and 440 MB as objects. Pickled as a tuple.
+    """Spans that are held as bytes, because a million of them take 70 MB so, and 440 MB as objects. Pickled as a tuple.
 
     Attributes:
         sizes_bytes: How many bytes of its log file each span covers; also of those that a slice leaves out.

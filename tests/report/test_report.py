@@ -15,6 +15,7 @@ from storage_core import LogDirectory
 from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
+from storage_core.report.quantities import duration_text
 from storage_core.report.report import make_report
 from storage_core.report.report_page import page_of
 from tests.check.hostile_directory import FILE_NAMES, SCRIPTS, make_hostile_directory
@@ -157,6 +158,23 @@ class TestFindings:
         (tmp_path / "data" / "t-0").rename(stray)
         page = Page(page_of(report_of(tmp_path / "data")))
         assert f"{stray} A broker that starts would set the directory aside as -stray." in page.text
+
+    def test_a_partition_that_is_deleted_meanwhile_is_left_out(self, tmp_path):
+        with open_directory(tmp_path / "data") as logs:
+            for topic in ("deleted", "kept"):
+                append(logs.create(topic), 100)
+        report = report_of(
+            tmp_path / "data",
+            advance=lambda _: shutil.rmtree(tmp_path / "data" / "deleted-0", ignore_errors=True),
+        )
+        assert [each.topic for each in report.maps] == ["kept"]
+        assert "kept" in Page(page_of(report)).text
+
+    @pytest.mark.parametrize(
+        ("duration_ms", "text"), [(999, "999 ms"), (3_600_000, "1 hour"), (5_400_000, "1.5 hours")]
+    )
+    def test_durations(self, duration_ms, text):
+        assert duration_text(duration_ms) == text
 
     def test_only_topics_that_are_asked_for(self, example_data):
         report = make_report(FileSystem(), options_of([example_data], {"subscribe": "clicks"}))
