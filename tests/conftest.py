@@ -6,6 +6,7 @@ import importlib
 import os
 import pkgutil
 import sys
+import zlib
 from functools import cache
 from importlib.util import find_spec
 from itertools import chain
@@ -55,6 +56,7 @@ for _package in (storage_core, spark_segmentlog):
 # At the end of the path: only the package `conformance` is meant to be found there.
 sys.path.append(str(Path(__file__).parent))
 
+_INTEROP = Path(__file__).parent / "interop"
 # Modules whose every test is `thorough`: `make test-all` runs them, `make test` does not. Single tests say it themselves.
 _THOROUGH = (
     # Crashes at every call, calls that fail, processes that are killed, and second attempts after them.
@@ -65,6 +67,7 @@ _THOROUGH = (
     "log/test_damage_while_cleaning.py",
     "log/test_readers_beside_transactions.py",
     "log/test_truncation_beside_reads.py",
+    "recover/test_recover_crashes.py",
     "scan/test_isolation_beside_writers.py",
     "scan/test_read_during_a_commit.py",
     # Random programs beside a model.
@@ -82,9 +85,15 @@ _THOROUGH = (
     "spark/test_connect.py",
     "spark/test_forked_workers.py",
     "spark/test_killed_drivers.py",
+    # What is built and installed.
+    "test_distribution.py",
     # Dozens of queries: a few of each kind are in other modules.
     "spark/test_where_equals_spark.py",
 )
+# How many cases of a parametrised test `make test` tries, and `make test-all`, where `@pytest.mark.cases` does not say it.
+_CASES = (12, sys.maxsize)
+# How many ways of reading in a cell of the conformance matrix.
+_WAYS = (2, 2)
 # Modules that start Spark in other processes, and need none in this one.
 _SPARK_OF_THEIR_OWN = (
     "spark/test_connect.py",
@@ -171,8 +180,46 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     for item in items:
         if _is_thorough(item.path):
             item.add_marker(pytest.mark.thorough)
+    _choose_cases(items)
     yield
     items[:] = _dealt_out(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _choose_cases(items: list[pytest.Item]) -> None:
+    """Leave some cases of each parametrised test to the next tier, and the last ones to `make soak`.
+
+    First to stay are cases with a value that none before them has. Names alone decide about the order, so all processes
+    of a run choose alike.
+    """
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if hasattr(item, "callspec") and _INTEROP not in item.path.parents:
+            tests.setdefault(_cell_of(item) or item.nodeid.partition("[")[0], []).append(item)
+    for name, items_of_test in tests.items():
+        marker = items_of_test[0].get_closest_marker("cases")
+        in_test, in_test_all = marker.args if marker else _WAYS if "|" in name else _CASES
+        cases = _those_with_new_values_first(items_of_test)
+        quick = [case for case in cases if not case.get_closest_marker("thorough")][:in_test]
+        others = [case for case in cases if case not in quick]
+        for case in others:
+            case.add_marker(pytest.mark.thorough)
+        for case in others[in_test_all - len(quick) :]:
+            case.add_marker(pytest.mark.soak)
+
+
+def _cell_of(item: pytest.Item) -> str | None:
+    """Return the case and the column of a test of the matrix, None for another test."""
+    return next((str(value) for name, value in item.user_properties if name == "conformance cell"), None)
+
+
+def _those_with_new_values_first(cases: list[pytest.Item]) -> list[pytest.Item]:
+    seen: set[tuple[str, int]] = set()
+    first, others = [], []
+    for case in sorted(cases, key=lambda case: (zlib.crc32(case.name.encode()), case.name)):
+        values = set(case.callspec.indices.items())
+        (others if values <= seen else first).append(case)
+        seen |= values
+    return first + others
 
 
 def _dealt_out(items: list[pytest.Item], processes: int) -> list[pytest.Item]:

@@ -90,6 +90,7 @@ def commands() -> list[str]:
     return sorted({line for line in lines if line.strip()})
 
 
+@pytest.mark.cases(4, 30)
 @pytest.mark.parametrize("line", commands())
 def test_the_commands_of_a_page_exist(line: str):
     """Not run in full: they install, test and measure for minutes."""

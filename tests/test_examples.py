@@ -101,6 +101,7 @@ def test_a_compacted_log_keeps_the_last_of_each_key_and_another_one_the_last_hou
     ]
 
 
+@pytest.mark.thorough
 def test_processes_share_the_partitions():
     printed = run("examples/share_partitions.py", "4").splitlines()
     assert printed[-1] == "28,851 of 28,851 records read, each once"

@@ -85,6 +85,7 @@ def leaves_no_trace(copy):
     return "gap" in unprovable_kinds(seen)
 
 
+@pytest.mark.cases(3, 8)
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize("numbers", PARTS, ids=str)
 def test_damage_that_changes_a_row_or_a_recovery_is_found(folder, name, numbers):

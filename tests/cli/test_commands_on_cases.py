@@ -60,6 +60,7 @@ def expected_statuses(command: str, case: str) -> set[int]:
     return {0}
 
 
+@pytest.mark.cases(12, 90)
 @pytest.mark.parametrize("case", cases())
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_ends_as_it_should_and_changes_nothing(

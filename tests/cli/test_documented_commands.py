@@ -13,7 +13,11 @@ ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "cli.md"
 
 
-@pytest.mark.parametrize("page", [PAGE, ROOT / "README.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(PAGE, marks=pytest.mark.thorough), ROOT / "README.md"],
+    ids=lambda page: Path(page).name,
+)
 def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path):
     shell = shell_in(tmp_path.resolve())
     blocks = commands_of(page)

@@ -92,6 +92,7 @@ def places_of_such_a_job():
     ]
 
 
+@pytest.mark.cases(6, 24)
 @pytest.mark.parametrize("settings", [{}, {"flush": False}, {"mode": "overwrite"}], ids=str)
 @pytest.mark.parametrize("path", places_of_such_a_job())
 def test_what_cannot_be_written_to_is_found_before_the_journal(path, settings):

@@ -262,6 +262,7 @@ def test_one_that_is_committed_is_only_cleared_away(filesystem, has_interlock):
     assert left.status(f"{ROOT}/segmentlog.commit-in-progress") is None
 
 
+@pytest.mark.cases(6, 16)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_power_cut_after_it_costs_what_was_not_flushed(filesystem, seed):
     """What was there before stays, and the directory can be written to, by Kafka's rules for a recovery."""

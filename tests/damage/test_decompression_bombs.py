@@ -67,6 +67,7 @@ cases = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.cases(4, 14)
 @cases
 def test_a_bomb_is_an_error_that_names_it(root, measuring_process, bomb, name, magic):
     start, _ = write_around(root, bomb)
@@ -76,6 +77,7 @@ def test_a_bomb_is_an_error_that_names_it(root, measuring_process, bomb, name, m
     check_memory(measured)
 
 
+@pytest.mark.cases(4, 14)
 @cases
 def test_reading_continues_after_a_bomb(root, measuring_process, bomb, name, magic):
     start, end = write_around(root, bomb)

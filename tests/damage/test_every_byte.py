@@ -67,6 +67,7 @@ def judged(campaign, log, text, change, path, mode):
     return [f"{text}, {mode}: {problem}" for problem in problems]
 
 
+@pytest.mark.cases(4, 12)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("segment", [0, 1], ids=["closed", "active"])
 @pytest.mark.parametrize(("mode", "step"), STEPS)
@@ -84,6 +85,7 @@ def test_every_byte_flipped(campaign, name, segment, mode, step):
     assert wrong == []
 
 
+@pytest.mark.cases(4, 12)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("segment", [0, 1], ids=["closed", "active"])
 @pytest.mark.parametrize(("mode", "step"), STEPS)
@@ -96,6 +98,7 @@ def test_cut_at_every_length(campaign, name, segment, mode, step):
     assert wrong == []
 
 
+@pytest.mark.cases(4, 16)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
 @pytest.mark.parametrize("garbage", GARBAGE)

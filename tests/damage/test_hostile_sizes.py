@@ -62,6 +62,7 @@ def write_log(partition, offset, *batches):
     return path
 
 
+@pytest.mark.cases(2, 8)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("size", [2**31 - 1, 3 << 30, LARGEST])
@@ -100,6 +101,7 @@ def test_the_other_modes_read_what_a_larger_segment_holds(partition, read, size,
     assert [offset for offset in measured.offsets if offset is not None] == [0, 1, 2]
 
 
+@pytest.mark.cases(2, 8)
 @pytest.mark.parametrize("declared", [2**31 - 1, 2**31 - 13, 2**27])
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "active"])
 @pytest.mark.parametrize("mode", MODES)

@@ -77,6 +77,7 @@ def check_memory(measured):
     assert measured.allocated_bytes < MOST_BYTES
 
 
+@pytest.mark.cases(6, 30)
 @pytest.mark.parametrize("name", LIES)
 @pytest.mark.parametrize(
     "columns", [None, ["offset"], ["offset", "timestamp"]], ids=["all", "offset", "time"]
@@ -95,6 +96,7 @@ def test_a_lie_is_an_error_or_harmless(root, measuring_process, name, columns):
         assert f" {start}" in measured.message
 
 
+@pytest.mark.cases(4, 12)
 @pytest.mark.parametrize("name", LIES)
 def test_reading_continues_after_a_lie(root, measuring_process, name):
     start, end = write_around(root, LIES[name])
@@ -106,6 +108,7 @@ def test_reading_continues_after_a_lie(root, measuring_process, name):
     check_memory(measured)
 
 
+@pytest.mark.cases(4, 16)
 @pytest.mark.parametrize("magic", [0, 1, 2])
 @pytest.mark.parametrize("length", [MOST, MOST - 11, 2**30, 2**26, 0, 13, -1, -(2**31)])
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "active"])

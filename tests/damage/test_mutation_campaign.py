@@ -37,6 +37,7 @@ def test_there_are_ten_thousand_cases():
     assert CASES_PER_LOG * len(LOGS) >= 10_000
 
 
+@pytest.mark.cases(3, 10)
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize("numbers", PARTS, ids=str)
 def test_damaged_directories(campaign, name, numbers):
@@ -44,6 +45,7 @@ def test_damaged_directories(campaign, name, numbers):
     assert failures == [], "\n\n".join(failures)
 
 
+@pytest.mark.cases(3, 8)
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize(
     "numbers", [range(2), pytest.param(range(2, 12), marks=pytest.mark.thorough)], ids=str

@@ -52,6 +52,7 @@ def record_lines(path: Path, options: DumpOptions = CONTENT) -> list[str]:
     return [line for line in text_of(path, options).splitlines() if line.startswith("|")]
 
 
+@pytest.mark.cases(3, 14)
 @pytest.mark.parametrize(
     "case",
     [

@@ -123,6 +123,7 @@ TAILS = {
 }
 
 
+@pytest.mark.cases(4, 12)
 @pytest.mark.parametrize("recovery", ["tail", "kafka"])
 @pytest.mark.parametrize("is_clean", [False, True], ids=["crashed", "clean"])
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)

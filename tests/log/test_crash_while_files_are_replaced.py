@@ -101,6 +101,7 @@ def check(state, recovery):
     assert left == [], state.name
 
 
+@pytest.mark.cases(3, 8)
 @pytest.mark.parametrize("recovery", ["tail", "kafka"])
 @pytest.mark.parametrize("label", DIRECTORIES)
 def test_crash_while_segments_are_replaced(label, recovery, record_property):

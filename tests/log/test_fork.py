@@ -94,6 +94,7 @@ CHANGES_OF_A_DIRECTORY = {
 }
 
 
+@pytest.mark.cases(5, 20)
 @pytest.mark.parametrize("name", CHANGES_OF_A_LOG)
 def test_no_change_of_a_log(log, path, name):
     before = contents(path)
@@ -107,6 +108,7 @@ def test_no_change_of_a_log(log, path, name):
     assert values(log) == [value(number) for number in range(15)]
 
 
+@pytest.mark.cases(4, 10)
 @pytest.mark.parametrize("name", CHANGES_OF_A_DIRECTORY)
 def test_no_change_of_a_log_directory(logs, log, path, name):
     before = contents(path)
@@ -435,6 +437,7 @@ AT_WORK = {
 QUICK_WORK = ("append", "read", "close")
 
 
+@pytest.mark.cases(1, 3)
 @pytest.mark.parametrize(
     "work", [pytest.param(name, marks=[] if name in QUICK_WORK else pytest.mark.thorough) for name in AT_WORK]
 )

@@ -367,6 +367,7 @@ def test_any_order_of_producers_is_as_the_rules_say(tmp_path_factory, batch_reco
     logs.close()
 
 
+@pytest.mark.cases(2, 5)
 @pytest.mark.parametrize(
     "kind", [pa.binary_view(), pa.string_view(), pa.large_binary(), pa.large_string(), pa.binary()], ids=str
 )

@@ -68,6 +68,7 @@ def append_again(log, clock, batch):
     return False
 
 
+@pytest.mark.cases(3, 10)
 def test_a_leader_here_writes_what_a_broker_wrote(partitions, tmp_path):
     clock, markers = Clock(), 0
     with open_directory(tmp_path / "data", clock=clock, config=LogConfig()) as logs:

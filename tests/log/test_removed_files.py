@@ -54,6 +54,7 @@ SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-chec
 CASES = [(suffix, work) for suffix in SUFFIXES for work in WORK if (suffix, work) != (".txnindex", "clean")]
 
 
+@pytest.mark.cases(6, 20)
 @pytest.mark.parametrize(("suffix", "work"), CASES)
 def test_a_log_goes_on_without_what_somebody_has_removed(tmp_path, suffix, work):
     found = []

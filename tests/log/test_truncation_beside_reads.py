@@ -303,6 +303,7 @@ CASES = [
 ]
 
 
+@pytest.mark.cases(4, 10)
 @pytest.mark.parametrize(("kind", "name", "read"), CASES)
 def test_between_any_two_calls_of_a_read(reader_of, kind, name, read):
     """The whole of the truncation, and of the appends, in front of each call of the reader, and after the last one."""
@@ -472,6 +473,7 @@ def test_before_any_call_of_a_truncation(reader_of, kind, name):
     assert {"old", "new"} <= outcomes
 
 
+@pytest.mark.cases(3, 8)
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize("name", IN_STEPS)
 @pytest.mark.parametrize("seed", range(2))
@@ -513,6 +515,7 @@ QUESTIONS = {
 }
 
 
+@pytest.mark.cases(3, 6)
 @pytest.mark.parametrize("kind", ["in process", "read-only"])
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_answer_is_of_one_history(reader_of, kind, question):

@@ -37,6 +37,7 @@ def rows_written(log):
     return [row for entry in log for row in rows_of_entry(entry)]
 
 
+@pytest.mark.cases(3, 6)
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 @given(st.data())

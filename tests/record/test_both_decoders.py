@@ -51,6 +51,7 @@ def assert_part_of(columns, expected):
             np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
+@pytest.mark.cases(12, 60)
 @decoders
 @pytest.mark.parametrize("case", WELL_FORMED.values(), ids=WELL_FORMED)
 def test_decoding_gives_the_rows_that_were_written(decode, case):
@@ -58,6 +59,7 @@ def test_decoding_gives_the_rows_that_were_written(decode, case):
     assert rows_of(section, decode(section, EVERYTHING)) == case.rows
 
 
+@pytest.mark.cases(8, 30)
 @pytest.mark.parametrize("case", WELL_FORMED.values(), ids=WELL_FORMED)
 def test_both_give_equal_columns_whatever_is_wanted(case):
     section = section_of(case.data)
@@ -91,6 +93,7 @@ NEIGHBOURS = {
 }
 
 
+@pytest.mark.cases(12, 80)
 @pytest.mark.parametrize(("before", "after"), NEIGHBOURS.values(), ids=NEIGHBOURS)
 @pytest.mark.parametrize("bad", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_batch_is_refused_and_named(bad, before, after):
@@ -192,6 +195,7 @@ def varint_ends(data, position, count):
     return position
 
 
+@pytest.mark.cases(8, 50)
 @pytest.mark.parametrize("decode", [decode_by_column, decode_one_by_one, decode_records])
 @pytest.mark.parametrize("case", WELL_FORMED.values(), ids=WELL_FORMED)
 def test_tails_are_all_behind_the_timestamp_deltas(decode, case):

@@ -81,6 +81,7 @@ def assert_loads_cleanly(root, caplog, *, has_damage=False):
         assert list(verify(filesystem, plan, indexes_only=True).findings) == []
 
 
+@pytest.mark.cases(3, 12)
 @pytest.mark.parametrize("way", ways(WAYS))
 def test_policy_kafka_keeps_what_a_broker_would(way, tmp_path, target, caplog):
     source = damaged_root(tmp_path / "source", way)
@@ -96,6 +97,7 @@ def test_policy_kafka_keeps_what_a_broker_would(way, tmp_path, target, caplog):
     assert_loads_cleanly(target, caplog, has_damage=bool(found.damaged))
 
 
+@pytest.mark.cases(3, 12)
 @pytest.mark.parametrize("way", ways(WAYS))
 def test_policy_salvage_keeps_every_valid_batch(way, tmp_path, target, caplog):
     source = damaged_root(tmp_path / "source", way)
@@ -115,6 +117,7 @@ def test_policy_salvage_keeps_every_valid_batch(way, tmp_path, target, caplog):
     assert_loads_cleanly(target, caplog)
 
 
+@pytest.mark.cases(3, 12)
 @pytest.mark.parametrize("way", ways(WAYS))
 def test_policy_tail_refuses_to_lose_a_batch(way, tmp_path, target):
     source = damaged_root(tmp_path / "source", way)
@@ -394,6 +397,7 @@ def test_two_recoveries_into_one_target_do_not_mix(source, target, tmp_path):
         run(source, target)
 
 
+@pytest.mark.cases(4, 20)
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(60))
 def test_random_damage(seed, tmp_path, target, caplog):
@@ -423,6 +427,7 @@ def test_random_damage(seed, tmp_path, target, caplog):
     assert fingerprint(source) == before
 
 
+@pytest.mark.cases(4, 24)
 @pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["kafka", "salvage"])
 @pytest.mark.parametrize("name", case_names())
@@ -448,6 +453,7 @@ def _without_zeros(logs):
 # In place.
 
 
+@pytest.mark.cases(4, 20)
 @pytest.mark.parametrize("policy", ["kafka", "salvage"])
 @pytest.mark.parametrize("way", ways(WAYS))
 def test_in_place_gives_the_same_logs(way, policy, tmp_path, target, caplog):

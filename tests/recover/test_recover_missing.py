@@ -307,6 +307,7 @@ def spoil(rng, source, partition):
             path.write_bytes(data[: rng.choice(ends[:-1])])
 
 
+@pytest.mark.cases(6, 40)
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(120))
 def test_no_recovery_is_complete_that_lacks_a_record(source, partition, tmp_path, seed):

@@ -194,6 +194,7 @@ class TestOnce:
         assert offsets_of(items) == kept
         assert lost_in(items) == [lost for lost in log.lost if lost.concerns(start, end)]
 
+    @pytest.mark.cases(4, 20)
     @pytest.mark.parametrize(
         ("start", "end"), [(0, 48), (8, 12), (9, 10), (0, 9), (11, 30), (12, 48), (0, 8)]
     )
@@ -201,18 +202,21 @@ class TestOnce:
         flip(log, 0, 2)
         self.check(log, tmp_path, split, isolation_level, start, end)
 
+    @pytest.mark.cases(4, 16)
     @pytest.mark.parametrize(("start", "end"), [(0, 48), (21, 23), (23, 25), (24, 26), (22, 48), (0, 24)])
     def test_around_the_border_of_two_segments(self, log, tmp_path, split, isolation_level, start, end):
         flip(log, 0, 5)
         flip(log, 1, 0)
         self.check(log, tmp_path, split, isolation_level, start, end)
 
+    @pytest.mark.cases(4, 16)
     @pytest.mark.parametrize(("start", "end"), [(0, 48), (24, 48), (30, 40), (0, 25), (23, 24), (47, 48)])
     def test_a_whole_segment(self, log, tmp_path, split, isolation_level, start, end):
         for number in range(6):
             flip(log, 1, number)
         self.check(log, tmp_path, split, isolation_level, start, end)
 
+    @pytest.mark.cases(4, 12)
     @pytest.mark.parametrize("wrong_length", ["flipped", "beyond the end", "to a later batch"])
     def test_a_length(self, log, tmp_path, split, isolation_level, wrong_length):
         piece = log.segments[0].pieces[2]
@@ -304,6 +308,7 @@ class TestContradictions:
         ).encode()
         piece.lose(made)
 
+    @pytest.mark.cases(6, 16)
     @pytest.mark.parametrize(
         "fields",
         [

@@ -99,6 +99,7 @@ def check(found, expected, options):
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(4, 12))]
 
 
+@pytest.mark.cases(3, 10)
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_entry_into_a_value(log, log_root, read_rows, seed, is_clean):

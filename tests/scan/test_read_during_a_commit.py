@@ -171,6 +171,7 @@ class Meanwhile(FileSystem):
         return super().open(path)
 
 
+@pytest.mark.cases(4, 16)
 @pytest.mark.parametrize("pace", [1, 2, 3, 5, 8, 21])
 @pytest.mark.parametrize("steps_before", [0, 2, 4, 12, 30, 40, 46, 49])
 def test_while_it_goes_on(tmp_path, pace, steps_before):

@@ -83,6 +83,7 @@ def test_a_range_within_a_wrapper_is_read_from_that_wrapper_alone(log, scan, sta
     assert planned.rows() == within(log, start, start + 1)
 
 
+@pytest.mark.cases(3, 8)
 @pytest.mark.parametrize("use_indexes", [True, False])
 @pytest.mark.parametrize(
     "options",

@@ -65,12 +65,14 @@ class TestOneDamagedBatch:
     def opened(self, open_damaged, segment, number, change, use_indexes):
         return open_damaged([(number, *(change or hides_four(segment)))], use_indexes=use_indexes)
 
+    @pytest.mark.cases(3, 9)
     def test_offsets(self, opened, number, change):
         for offset in range(201):
             header = opened.translate_offset(offset)
             expected = offset // 2 * 2 + 2 * (offset // 2 == number)
             assert (header and header.base_offset) == (expected if expected < 200 else None)
 
+    @pytest.mark.cases(3, 9)
     def test_timestamps(self, opened, number, change):
         for timestamp_ms in range(1000, 1201):
             offset = timestamp_ms - 1000
@@ -79,10 +81,12 @@ class TestOneDamagedBatch:
             assert found == (TimestampOffset(1000 + expected, expected) if expected < 200 else None)
         assert opened.largest_timestamp(is_complete=False) == TimestampOffset(1199, 199)
 
+    @pytest.mark.cases(3, 9)
     def test_the_end(self, opened, segment, number, change):
         end = opened.end()
         assert (end.next_offset, end.position_bytes) == (200, len(segment.log))
 
+    @pytest.mark.cases(3, 9)
     def test_walks(self, opened, segment, number, change):
         kept = [2 * n for n in range(100) if n != number]
         assert [header.base_offset for header in opened.batches()] == kept
@@ -92,6 +96,7 @@ class TestOneDamagedBatch:
         assert (damage.start_offset, damage.end_offset) == (2 * number, 2 * number + 2)
         assert [item.base_offset for item in items if item is not damage] == kept
 
+    @pytest.mark.cases(3, 9)
     def test_cuts(self, opened, segment, number, change):
         borders = {batch[0] for n, batch in enumerate(segment.batches) if n != number}
         for target in (1, 500, 3000):
@@ -99,6 +104,7 @@ class TestOneDamagedBatch:
             assert {header.position_bytes for header in cuts} <= borders
             assert cuts[-1].position_bytes >= len(segment.log) - target - 2000
 
+    @pytest.mark.cases(3, 9)
     def test_what_stands_around_an_offset(self, opened, segment, number, change):
         for offset in range(1, 200):
             around = opened.locate_offset(offset)

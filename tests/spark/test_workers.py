@@ -44,6 +44,7 @@ def made(request, new_logs, records_of, tmp_path):
     return reader_of(new_logs.path)
 
 
+@pytest.mark.cases(2, 5)
 @pytest.mark.parametrize("missing", ["spark_segmentlog", "storage_core", "numpy", "pyarrow", "crc32c"])
 def test_a_worker_without_a_package_says_which_one_where_and_how_to_send_it(made, missing):
     done = subprocess.run(

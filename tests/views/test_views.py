@@ -56,6 +56,7 @@ def test_rows_have_exactly_the_schema(data_of, name: str):
     table.validate(full=True)
 
 
+@pytest.mark.cases(3, 10)
 @pytest.mark.parametrize("name", VIEW_NAMES)
 def test_each_column_can_be_read_alone_and_is_the_same_then(data_of, name: str):
     whole = read_table(data_of(name), view=name)
@@ -91,6 +92,7 @@ def test_topics_and_partitions_are_chosen_as_in_a_read_of_records(name: str):
     )
 
 
+@pytest.mark.cases(3, 7)
 @pytest.mark.parametrize("name", [name for name in VIEW_NAMES if VIEWS[name].offset])
 def test_conditions_on_offsets_are_exact(data_of, name: str):
     column = VIEWS[name].offset
