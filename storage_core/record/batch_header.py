@@ -151,8 +151,8 @@ class BatchHeader:
             "last_offset": self.last_offset,
         }
 
-    def with_lower_base(self, offset: int) -> BatchHeader:
-        """Return the same header; a wrapper's base offset is lowered to ``offset``, if that is at or below its last offset."""
+    def with_base_offset(self, offset: int) -> BatchHeader:
+        """Return the header with a lower base offset, if it is a wrapper whose last offset is not below it."""
         if not self.is_wrapper or offset > self.last_offset:
             return self
         base_offset = max(offset, self.last_offset - MAX_OFFSET_DELTA)
@@ -171,7 +171,7 @@ def parse_batch_header(data: BytesLike, start: int, position_bytes: int, *, path
     """Parse the header at ``data[start:]``, which is at ``position_bytes`` of ``path``.
 
     There are at least 61 bytes, or a whole message of format v0 or v1. A wrapper's base offset is its last offset,
-    until ``with_lower_base`` lowers it.
+    until ``with_base_offset`` lowers it.
 
     Raises:
         CorruptRecordError: The magic is unknown, or the length is too small.
@@ -307,6 +307,13 @@ def header_rows(buffer: _Bytes, starts: _Int64Array, lowest_offset: int) -> _Row
     return rows
 
 
+def last_offsets(headers: _Rows) -> _Int64Array:
+    """Return the offset of the last record that each batch was written with."""
+    offsets: _Int64Array = headers["base_offset"].astype(np.int64)
+    offsets += headers["last_offset_delta"]
+    return offsets
+
+
 def wrapper_rows(headers: _Rows) -> npt.NDArray[np.bool_]:
     """Return for each header whether the batch is a wrapper."""
     is_wrapper: npt.NDArray[np.bool_] = headers["magic"] < MAGIC_V2
@@ -335,12 +342,12 @@ def _lower_bases(rows: _Rows, lowest_offset: int) -> None:
     is_wrapper = wrapper_rows(rows)
     if not is_wrapper.any():
         return
-    last_offsets = rows["base_offset"].astype(np.int64) + rows["last_offset_delta"]
-    lowest = np.empty_like(last_offsets)
+    last = last_offsets(rows)
+    lowest = np.empty_like(last)
     # The offset after the largest one exceeds int64.
     lowest[0] = min(lowest_offset, MAX_OFFSET)
-    lowest[1:] = last_offsets[:-1] + 1
-    lowest = np.maximum(lowest, last_offsets - MAX_OFFSET_DELTA)
-    wrappers = np.flatnonzero(is_wrapper & (lowest <= last_offsets) & (lowest >= 0))
+    lowest[1:] = last[:-1] + 1
+    lowest = np.maximum(lowest, last - MAX_OFFSET_DELTA)
+    wrappers = np.flatnonzero(is_wrapper & (lowest <= last) & (lowest >= 0))
     rows["base_offset"][wrappers] = lowest[wrappers]
-    rows["last_offset_delta"][wrappers] = (last_offsets - lowest)[wrappers]
+    rows["last_offset_delta"][wrappers] = (last - lowest)[wrappers]

@@ -29,6 +29,7 @@ from storage_core.record.batch_header import (
     gather,
     header_error,
     header_rows,
+    last_offsets,
     parse_batch_header,
 )
 
@@ -191,11 +192,28 @@ class BatchWindow:
     has_messages: bool = False
     error: CorruptRecordError | None = None
 
+    @property
+    def base_offsets(self) -> npt.NDArray[np.int64]:
+        """Per batch, its base offset."""
+        offsets: npt.NDArray[np.int64] = self.headers["base_offset"].astype(np.int64)
+        return offsets
+
+    @property
+    def last_offsets(self) -> npt.NDArray[np.int64]:
+        """Per batch, the offset of the last record that it was written with."""
+        return last_offsets(self.headers)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last batch, of at least one."""
+        last = self.headers[-1]
+        return int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+
     def header(self, index: int) -> BatchHeader:
         """Return the header of one batch."""
         start = int(self.starts[index])
         header = parse_batch_header(self.buffer.data, start, self.position_bytes + start, path=self.path)
-        return header.with_lower_base(int(self.headers["base_offset"][index]))
+        return header.with_base_offset(int(self.headers["base_offset"][index]))
 
     def crc_mismatches(self, indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Those of the given batches, ascending, whose CRC differs from the one in their header."""

@@ -29,6 +29,7 @@ from storage_core.record.batch_header import (
     MIN_V2_LENGTH,
     UNCHECKED_HEADER,
     header_error,
+    last_offsets,
 )
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
@@ -123,9 +124,7 @@ class RecordBatches:
     @property
     def last_offsets(self) -> _Int64Array:
         """Per batch, the offset of the last record that it was written with."""
-        offsets: _Int64Array = self.headers["base_offset"].astype(np.int64)
-        offsets += self.headers["last_offset_delta"]
-        return offsets
+        return last_offsets(self.headers)
 
     @property
     def base_offset(self) -> int:

@@ -116,7 +116,7 @@ class BatchSearch:
             return None
         if not (limits or self._limits).follows(header, lowest_offset):
             return None
-        return header.with_lower_base(lowest_offset) if self._probe.is_crc_right(header) else None
+        return header.with_base_offset(lowest_offset) if self._probe.is_crc_right(header) else None
 
     def position_after_damage(self, position_bytes: int, lowest_offset: int) -> int | None:
         """Where to continue after a position without a valid batch; None if nothing follows.
@@ -179,7 +179,7 @@ class BatchSearch:
                 return None
             first = first or header
             if header.size_bytes <= self._max_batch_bytes and self._probe.is_crc_right(header):
-                return first.with_lower_base(lowest_offset) if first is header else first
+                return first.with_base_offset(lowest_offset) if first is header else first
             position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
         return None
 

@@ -287,7 +287,7 @@ class BatchWalk:
         """The whole header of a skimmed batch."""
         start = self._start_in_block(position_bytes)
         header = parse_batch_header(self._block, start, position_bytes, path=self._log_file.path)
-        return header if header.base_offset == base_offset else header.with_lower_base(base_offset)
+        return header if header.base_offset == base_offset else header.with_base_offset(base_offset)
 
     def _messages(self, position_bytes: int, next_offset: int) -> list[SkimmedBatch]:
         """The whole messages of format v0 and v1 in the block, from a position on, while their offsets ascend.

@@ -318,7 +318,7 @@ class TolerantWalk:
         )
         if is_proven or self.raw.is_proven(found_bytes, position_bytes):
             header = self.raw.batch_at(found_bytes)
-            return None if header is None else header.with_lower_base(base_offset)
+            return None if header is None else header.with_base_offset(base_offset)
         location = self.locate_offset(offset, position_bytes)
         if location.damage is not None and location.damage.end_offset > offset:
             raise location.damage.error()

@@ -664,5 +664,5 @@ class SegmentReader:
             if batch_bytes >= position_bytes:
                 header = walk.batch_at(batch_bytes)
                 # The walk knows more about a wrapper's base offset.
-                return header and header.with_lower_base(base_offset)
+                return header and header.with_base_offset(base_offset)
         return None

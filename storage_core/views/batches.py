@@ -314,7 +314,7 @@ def _with_unwrapped(run: HeaderChunk, span: LogSpan, limit_bytes: int) -> Header
         header = run.header(index)
         if header.position_bytes == span.position_bytes:
             # Its first messages may be below the offsets that are asked for.
-            header = header.with_lower_base(span.base_offset)
+            header = header.with_base_offset(span.base_offset)
         try:
             offsets, _ = batch_timestamps(batch, header, path=run.opened.path, limit_bytes=limit_bytes)
         except _UNDECODABLE:

@@ -450,7 +450,7 @@ class _HeaderReader:
                 or header.end_position_bytes > damage.end_bytes
             ):
                 return []
-            header = header.with_lower_base(lowest_offset)
+            header = header.with_base_offset(lowest_offset)
             found.append(header)
             position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
         return found

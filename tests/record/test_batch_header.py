@@ -272,17 +272,17 @@ class TestWrapper:
         assert self.HEADER.record_count == 1
 
     def test_a_lower_base(self):
-        assert self.offsets(self.HEADER.with_lower_base(2**40 - 7)) == (2**40 - 7, 2**40)
-        assert self.offsets(self.HEADER.with_lower_base(2**40)) == (2**40, 2**40)
+        assert self.offsets(self.HEADER.with_base_offset(2**40 - 7)) == (2**40 - 7, 2**40)
+        assert self.offsets(self.HEADER.with_base_offset(2**40)) == (2**40, 2**40)
 
     def test_no_lower_than_a_segment_reaches(self):
-        assert self.offsets(self.HEADER.with_lower_base(0)) == (2**40 - MAX_INT, 2**40)
+        assert self.offsets(self.HEADER.with_base_offset(0)) == (2**40 - MAX_INT, 2**40)
 
     def test_a_base_above_the_last_offset_changes_nothing(self):
-        assert self.HEADER.with_lower_base(2**40 + 1) is self.HEADER
+        assert self.HEADER.with_base_offset(2**40 + 1) is self.HEADER
 
     @pytest.mark.parametrize(
         "data", [Message(8).encode(), Batch(counted_records(2), 8, codec=1).encode()], ids=["v1", "v2"]
     )
     def test_no_other_header_changes(self, data):
-        assert parse(data).with_lower_base(3) == parse(data)
+        assert parse(data).with_base_offset(3) == parse(data)

@@ -24,7 +24,7 @@ WANTED = [WantedFields(headers=True), WantedFields(headers=False)]
 
 
 def section(data):
-    header = parse_batch_header(data, 0, 700, path="/log").with_lower_base(0)
+    header = parse_batch_header(data, 0, 700, path="/log").with_base_offset(0)
     return batch_section(data, header, path="/log", limit_bytes=LIMIT_BYTES)
 
 

@@ -44,7 +44,7 @@ def messages(*offsets, magic=1):
 
 def refusal(wrapper, *, position_bytes=512):
     data = wrapper if isinstance(wrapper, bytes) else wrapper.encode()
-    header = parse_batch_header(data, 0, position_bytes, path=PATH).with_lower_base(0)
+    header = parse_batch_header(data, 0, position_bytes, path=PATH).with_base_offset(0)
     with pytest.raises(CorruptRecordError) as raised:
         decode_records(batch_section(data, header, path=PATH, limit_bytes=1 << 20), EVERYTHING)
     error = raised.value
@@ -382,7 +382,7 @@ def test_a_wrapper_that_inflates_beyond_the_limit_is_refused(codec, magic):
 def test_the_timestamps_of_one_batch(magic):
     wrapper = Wrapper(messages(5, 9, magic=magic), GZIP, magic)
     for data, rows in ((wrapper.encode(), wrapper.rows), (Message(3, 8, magic=magic).encode(), None)):
-        header = parse_batch_header(data, 0, 0, path=PATH).with_lower_base(2)
+        header = parse_batch_header(data, 0, 0, path=PATH).with_base_offset(2)
         offsets, timestamps_ms = batch_timestamps(data, header, path=PATH, limit_bytes=1000)
         expected = rows or [Message(3, 8, magic=magic).row]
         assert list(zip(offsets.tolist(), timestamps_ms.tolist(), strict=True)) == [
