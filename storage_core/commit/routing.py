@@ -17,7 +17,7 @@ import pyarrow.types as kinds
 
 from storage_core.directory import check_topic_partition
 from storage_core.errors import InvalidRecordError
-from storage_core.record.column_encode import ByteStrings, put_byte_strings
+from storage_core.record.arrow_columns import ByteStrings, put_byte_strings
 
 OFFSET_COLUMN: Final = "offset"
 _VIEWED_COLUMNS: Final = frozenset({"key", "value"})

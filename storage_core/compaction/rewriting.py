@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.record.arrow_columns import Slices
+from storage_core.record.arrow_columns import ByteStrings, Slices
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CONTROL_FLAG,
@@ -34,7 +34,7 @@ from storage_core.record.batch_header import (
     NO_TIMESTAMP_MS,
     TRANSACTIONAL_FLAG,
 )
-from storage_core.record.column_encode import ByteStrings, ShortBytes, ViewJoiner
+from storage_core.record.column_encode import ShortBytes, ViewJoiner
 from storage_core.record.compression import Compressor, compressor
 from storage_core.record.record_batches import RecordBatches, put_crcs
 from storage_core.record.section import RecordColumns, RecordSection

@@ -32,11 +32,12 @@ from storage_core.log.producer_append_info import (
     check_replicated,
 )
 from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
+from storage_core.record.arrow_columns import byte_lengths, chunks_of
 from storage_core.record.batch_header import MAGIC_V2, MAX_OFFSET, NO_TIMESTAMP_MS, TRANSACTIONAL_FLAG
 from storage_core.record.control_records import ControlType, end_transaction_marker
 from storage_core.record.encode import BatchEncoding, encode_records
 from storage_core.record.record_batches import SEQUENCES, ProducerSequence, RecordBatches
-from storage_core.record.record_input import byte_lengths, check_header_keys, chunks_of
+from storage_core.record.record_input import check_header_keys
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.log_segment import RollParameters
 

@@ -1,4 +1,4 @@
-"""Copy decoded columns from a section's buffer into Arrow arrays.
+"""Columns of byte strings: from a buffer into Arrow arrays, and from Arrow arrays.
 
 Arrow's views are 16 bytes each. Casting them to plain binary copies all byte strings at once.
 
@@ -17,21 +17,30 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as kinds
 
 from storage_core.record.batch_header import gather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
     _Bytes = npt.NDArray[np.uint8]
+    _Words = npt.NDArray[np.uint32]
+    _Int64Array = npt.NDArray[np.int64]
 
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 # An Arrow view contains byte strings up to this length, and points to longer ones.
 INLINE_BYTES: Final = 12
-_INLINE: Final = np.dtype((np.uint8, INLINE_BYTES))
+_INLINE: Final = np.dtype((np.uint32, INLINE_BYTES // 4))
+# By length: a mask of a string's bytes.
+_INLINE_MASKS: Final = np.where(
+    np.arange(INLINE_BYTES) < np.arange(INLINE_BYTES + 1)[:, None], np.uint8(0xFF), np.uint8(0)
+).view(np.uint32)
+# An Arrow view is four integers of 32 bits; the first is its length.
+_VIEW_INTEGERS: Final = 4
 # Slices of one length up to this many bytes are copied as numpy items.
 _EQUAL_LENGTH_LIMIT_BYTES: Final = 1 << 16
 # Half of a surrogate pair: Java replaces it by one character, Python each of its bytes.
@@ -45,6 +54,18 @@ class Slices:
 
     starts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ByteStrings:
+    """A column of byte strings in a buffer of less than 2 GiB. A negative length has no bytes.
+
+    A single length applies to all rows.
+    """
+
+    buffer: npt.NDArray[np.uint8]
+    starts: _Int64Array
+    lengths: _Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +91,7 @@ def binary_array(buffer: _Bytes, column: Slices) -> pa.BinaryArray:
     shortest, longest = int(column.lengths.min()), int(column.lengths.max())
     if shortest == longest and 0 < longest <= _EQUAL_LENGTH_LIMIT_BYTES:
         return _of_equal_length(buffer, column.starts, longest)
-    return _by_views(buffer, column, shortest, longest)
+    return _by_views(buffer, column, shortest)
 
 
 def _of_equal_length(buffer: _Bytes, starts: npt.NDArray[np.int64], length: int) -> pa.BinaryArray:
@@ -81,40 +102,40 @@ def _of_equal_length(buffer: _Bytes, starts: npt.NDArray[np.int64], length: int)
     )
 
 
-def _by_views(buffer: _Bytes, column: Slices, shortest: int, longest: int) -> pa.BinaryArray:
+def _by_views(buffer: _Bytes, column: Slices, shortest: int) -> pa.BinaryArray:
+    # `pyarrow.array` would import pandas, if that is installed.
+    nulls = None if shortest >= 0 else pa.py_buffer(np.packbits(column.lengths >= 0, bitorder="little"))
+    views = np.empty((len(column.lengths), 2), np.uint64)
+    put_byte_strings(views, ByteStrings(buffer, column.starts, column.lengths), 0)
+    buffers = [nulls, pa.py_buffer(views), pa.py_buffer(buffer)]
+    return pa.Array.from_buffers(pa.binary_view(), len(views), buffers).cast(pa.binary())
+
+
+def put_byte_strings(places: npt.NDArray[np.uint64], column: ByteStrings, number: int) -> None:
+    """Write Arrow views of byte strings, which lie in the buffer of the given number."""
     lengths = column.lengths
-    nulls = None
+    shortest, longest = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
     if shortest < 0:
-        is_null = lengths < 0
-        # `pyarrow.array` would import pandas, if that is installed.
-        nulls = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
-        lengths = np.where(is_null, 0, lengths)
-    views = np.empty((len(lengths), 4), np.int32)
-    views[:, 0] = lengths
+        lengths = np.maximum(lengths, 0)
+    places[:, 0] = lengths
     if longest > INLINE_BYTES:
-        views[:, 2] = 0
-        views[:, 3] = column.starts
-    if shortest <= INLINE_BYTES:
+        places[:, 1] = (column.starts.view(np.uint64) << np.uint64(32)) | np.uint64(number)
+    words = places.view(np.uint32)
+    if longest <= INLINE_BYTES:
+        words[:, 1:] = inline_bytes(column.buffer, column.starts, lengths)
+    elif shortest <= INLINE_BYTES:
         short = np.flatnonzero(lengths <= INLINE_BYTES)
-        _put_inline(buffer, views, column.starts, lengths, short)
-    array = pa.Array.from_buffers(
-        pa.binary_view(), len(lengths), [nulls, pa.py_buffer(views), pa.py_buffer(buffer)]
-    )
-    return array.cast(pa.binary())
+        words[short, 1:] = inline_bytes(column.buffer, column.starts[short], lengths[short])
 
 
-def _put_inline(
-    buffer: _Bytes,
-    views: npt.NDArray[np.int32],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64],
-) -> None:
-    """Write short byte strings into their views, followed by zeros as Arrow requires."""
-    # The buffer's padding allows to read beyond the last string.
-    content = gather(buffer, starts[rows], _INLINE)
-    content[np.arange(INLINE_BYTES) >= lengths[rows, None]] = 0
-    views[rows, 1:] = content.view(np.int32)
+def inline_bytes(buffer: _Bytes, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> _Words:
+    """Return byte strings of up to 12 bytes, each followed by zeros, as three words."""
+    if len(starts) and int(starts.max()) + INLINE_BYTES > len(buffer):
+        # Twelve bytes are read of each string, beyond the end of the last one.
+        buffer = np.append(buffer, np.zeros(INLINE_BYTES, np.uint8))
+    words: _Words = gather(buffer, starts, _INLINE)
+    words &= _INLINE_MASKS.take(lengths, axis=0)
+    return words
 
 
 def headers_array(
@@ -147,3 +168,85 @@ def _as_text(keys: pa.BinaryArray, replaced: Callable[[list[int]], None] | None)
 
 def _mended(key: bytes) -> str:
     return _LONE_SURROGATE.sub(_REPLACEMENT, key).decode("utf-8", errors="replace")
+
+
+def chunks_of(records: pa.Table | pa.RecordBatch, name: str) -> Sequence[pa.Array]:
+    """Return the consecutive arrays of a column, which are no arrays if it does not exist."""
+    if name not in records.schema.names:
+        return ()
+    column = records.column(name)
+    return column.chunks if isinstance(column, pa.ChunkedArray) else (column,)
+
+
+def byte_lengths(chunks: Sequence[pa.Array]) -> _Int64Array:
+    """Return the length of each byte string or text in some arrays.
+
+    Returns:
+        -1 for null.
+    """
+    lengths = [_lengths(chunk) for chunk in chunks if len(chunk)]
+    if len(lengths) == 1:
+        return lengths[0]
+    return np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+
+
+def byte_slices(chunks: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint8], _Int64Array]:
+    """Return a buffer with the byte strings of some arrays, and the position of each; several arrays are copied.
+
+    The buffer begins with the first byte string, so that positions are small.
+    """
+    arrays = [_plain(chunk) for chunk in chunks if len(chunk)]
+    if not arrays:
+        return np.zeros(0, np.uint8), np.zeros(0, np.int64)
+    array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    borders = _borders(array)
+    first, last = int(borders[0]), int(borders[-1])
+    data = array.buffers()[2]
+    buffer = np.frombuffer(data, np.uint8)[first:last] if last > first else np.zeros(0, np.uint8)
+    return buffer, borders[:-1] - np.int64(first)
+
+
+def _lengths(array: pa.Array) -> _Int64Array:
+    kind = array.type
+    if kinds.is_dictionary(kind):
+        return _dictionary_lengths(array)
+    if kinds.is_null(kind):
+        return np.full(len(array), -1, np.int64)
+    if kinds.is_fixed_size_binary(kind):
+        lengths = np.full(len(array), kind.byte_width, np.int64)
+    elif kinds.is_binary_view(kind) or kinds.is_string_view(kind):
+        views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, _VIEW_INTEGERS)
+        lengths = views[array.offset : array.offset + len(array), 0].astype(np.int64)
+    else:
+        lengths = np.diff(_borders(array)).astype(np.int64, copy=False)
+    if array.null_count:
+        lengths[array.is_null().to_numpy(zero_copy_only=False)] = -1
+    return lengths
+
+
+def _dictionary_lengths(array: pa.DictionaryArray) -> _Int64Array:
+    # A row is null if its index is, or the value in the dictionary.
+    value_lengths = np.append(_lengths(array.dictionary), -1)
+    indexes = array.indices.cast(pa.int64()).fill_null(len(value_lengths) - 1).to_numpy()
+    lengths: _Int64Array = value_lengths[indexes]
+    return lengths
+
+
+def _borders(array: pa.Array) -> npt.NDArray[np.int32] | _Int64Array:
+    """Return where each byte string of an array with offsets begins, and where the last one ends."""
+    is_large = kinds.is_large_binary(array.type) or kinds.is_large_string(array.type)
+    data = array.buffers()[1]
+    borders = np.frombuffer(data, np.int64) if is_large else np.frombuffer(data, np.int32)
+    return borders[array.offset : array.offset + len(array) + 1]
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Return the array as binary with offsets; not copied if it has offsets already."""
+    kind = array.type
+    if kinds.is_dictionary(kind):
+        return _plain(array.dictionary_decode())
+    if kinds.is_string(kind) or kinds.is_null(kind):
+        return array.cast(pa.binary())
+    if kinds.is_binary(kind) or kinds.is_large_binary(kind):
+        return array
+    return array.cast(pa.large_binary())

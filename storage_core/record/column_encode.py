@@ -17,18 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from storage_core.record.arrow_columns import INLINE_BYTES
-from storage_core.record.batch_header import gather
-from storage_core.record.record_input import (
-    HeaderRows,
-    PlainHeaders,
-    PlainRecord,
-    RecordRows,
-    Records,
+from storage_core.record.arrow_columns import (
+    INLINE_BYTES,
+    ByteStrings,
     byte_slices,
     chunks_of,
-    header_rows_of,
+    inline_bytes,
+    put_byte_strings,
 )
+from storage_core.record.record_input import HeaderRows, PlainHeaders, PlainRecord, RecordRows, Records
 from storage_core.record.varint import WORD_RANGE, VarintWords, varint_bytes, varint_words
 
 _WORDS: Final = np.dtype([("low", "<u8"), ("high", "<u4")])
@@ -37,34 +34,12 @@ _Int64Array = npt.NDArray[np.int64]
 _UInt64Array = npt.NDArray[np.uint64]
 
 
-def _masks(first: int, width: int) -> _UInt64Array:
-    """By length of a byte string: a mask of those of its bytes that lie in the word of ``width`` from ``first``."""
-    kept = [min(max(length - first, 0), width) for length in range(INLINE_BYTES + 1)]
-    return np.array([(1 << 8 * count) - 1 for count in kept], np.uint64)
-
-
-_LOW_MASKS: Final = _masks(0, 8)
-_HIGH_MASKS: Final = _masks(8, 4)
-
-
 @dataclass(frozen=True, slots=True)
 class ShortBytes:
     """A column of up to 12 bytes per row, in two words, the first byte lowest; a single row applies to all."""
 
     low: _UInt64Array
     high: _UInt64Array
-    lengths: _Int64Array
-
-
-@dataclass(frozen=True, slots=True)
-class ByteStrings:
-    """A column of byte strings in a buffer of less than 2 GiB. A negative length has no bytes.
-
-    A single length applies to all rows.
-    """
-
-    buffer: npt.NDArray[np.uint8]
-    starts: _Int64Array
     lengths: _Int64Array
 
 
@@ -101,7 +76,7 @@ class ViewJoiner:
     def join(
         self, count: int, columns: list[ShortBytes | ByteStrings | Views], last: bytes = b""
     ) -> memoryview:
-        """Join the pieces of each row, less than 2 GiB in all, and up to 12 bytes that follow the last row."""
+        """Concatenate the pieces of each row, less than 2 GiB in all, and then up to 12 ``last`` bytes."""
         view_count = count * len(columns) + 1
         if len(self._views) < view_count:
             self._views = np.empty((view_count, 2), np.uint64)
@@ -143,40 +118,11 @@ def _put_views(places: _UInt64Array, views: _UInt64Array, first_number: int) -> 
         places[:, 1] = views[:, 1]
 
 
-def put_byte_strings(places: _UInt64Array, column: ByteStrings, number: int) -> None:
-    """Write the views of byte strings in the buffer of the given number."""
-    lengths = column.lengths
-    shortest, longest = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
-    if shortest < 0:
-        lengths = np.maximum(lengths, 0)
-    if longest <= INLINE_BYTES:
-        _put_inline(places, column.buffer, column.starts, lengths)
-        return
-    places[:, 0] = lengths
-    places[:, 1] = (column.starts.view(np.uint64) << _U64[32]) | np.uint64(number)
-    if shortest <= INLINE_BYTES:
-        short = np.flatnonzero(lengths <= INLINE_BYTES)
-        inline = np.empty((len(short), 2), np.uint64)
-        _put_inline(inline, column.buffer, column.starts[short], lengths[short])
-        places[short] = inline
-
-
-def _put_inline(
-    places: _UInt64Array, buffer: npt.NDArray[np.uint8], starts: _Int64Array, lengths: _Int64Array
-) -> None:
-    short = short_bytes(buffer, starts, lengths)
-    _put_short(places, short.low, short.high, lengths.view(np.uint64))
-
-
 def short_bytes(buffer: npt.NDArray[np.uint8], starts: _Int64Array, lengths: _Int64Array) -> ShortBytes:
-    """Byte strings of up to 12 bytes in words; a negative length has no bytes."""
-    if len(lengths) and lengths.min() < 0:
-        lengths = np.maximum(lengths, 0)
-    if len(starts) and int(starts.max()) + INLINE_BYTES > len(buffer):
-        # Twelve bytes are read of each string, beyond the end of the last one.
-        buffer = np.append(buffer, np.zeros(INLINE_BYTES, np.uint8))
-    content = gather(buffer, starts, _WORDS)
-    return ShortBytes(content["low"] & _LOW_MASKS[lengths], content["high"] & _HIGH_MASKS[lengths], lengths)
+    """Return byte strings of up to 12 bytes as words; a negative length has no bytes."""
+    lengths = np.maximum(lengths, 0)
+    words = inline_bytes(buffer, starts, lengths).view(_WORDS)[:, 0]
+    return ShortBytes(words["low"].copy(), words["high"].astype(np.uint64), lengths)
 
 
 _ZERO: Final = np.zeros(1, np.uint64)
@@ -196,6 +142,7 @@ def is_for_columns(rows: RecordRows) -> bool:
 def encode_by_column(
     records: Records,
     rows: RecordRows,
+    headers: HeaderRows | None,
     ends: _Int64Array,
     joiner: ViewJoiner,
     row_offsets: _Int64Array | None = None,
@@ -219,7 +166,6 @@ def encode_by_column(
     bodies_bytes = 1 + times.lengths + offsets.lengths + rows.tails_bytes
     record_lengths = varint_words(bodies_bytes)
 
-    headers = header_rows_of(chunks_of(records, "headers"), 0)
     layout = _Layout()
     if headers is None:
         layout.skip_byte()

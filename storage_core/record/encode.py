@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.errors import OptionError, RecordTooLargeError
+from storage_core.record.arrow_columns import chunks_of
 from storage_core.record.batch_header import HEADER_SIZE_BYTES, MAX_OFFSET_DELTA, TRANSACTIONAL_FLAG
 from storage_core.record.column_encode import (
     ViewJoiner,
@@ -41,7 +42,6 @@ from storage_core.record.record_input import (
     Records,
     check_columns,
     check_rows,
-    chunks_of,
     header_rows_of,
     measure_rows,
     plain_rows,
@@ -270,7 +270,7 @@ class _Encoder:
             self._require_decodable(header_count, RECORD_HEADER_COST_BYTES, "record headers")
         bodies: Sequence[BytesLike]
         if is_for_columns(rows):
-            bodies = encode_by_column(chunk.records, rows, ends, self._joiner, row_offsets)
+            bodies = encode_by_column(chunk.records, rows, headers, ends, self._joiner, row_offsets)
         else:
             bodies = self._encode_plainly(chunk.records, starts, ends, row_offsets)
         timestamps_ms = np.broadcast_to(rows.timestamps_ms, rows.count)

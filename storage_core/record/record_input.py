@@ -22,90 +22,13 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from storage_core.errors import InvalidRecordError, RecordError
+from storage_core.record.arrow_columns import byte_lengths, chunks_of
 from storage_core.record.varint import varint_lengths
 
 _Int64Array = npt.NDArray[np.int64]
 PlainHeaders: TypeAlias = Sequence[tuple[bytes, bytes | None]]
 # Timestamp (ms), key, value, headers.
 PlainRecord: TypeAlias = tuple[int, bytes | None, bytes | None, PlainHeaders]
-# An Arrow view is four integers of 32 bits; the first is its length.
-_VIEW_INTEGERS: Final = 4
-
-
-def byte_lengths(chunks: Sequence[pa.Array]) -> _Int64Array:
-    """Return the length of each byte string or text in some arrays.
-
-    Returns:
-        -1 for null.
-    """
-    lengths = [_lengths(chunk) for chunk in chunks if len(chunk)]
-    if len(lengths) == 1:
-        return lengths[0]
-    return np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
-
-
-def byte_slices(chunks: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint8], _Int64Array]:
-    """Return a buffer with the byte strings of some arrays, and the position of each; several arrays are copied.
-
-    The buffer begins with the first byte string, so that positions are small.
-    """
-    arrays = [_plain(chunk) for chunk in chunks if len(chunk)]
-    if not arrays:
-        return np.zeros(0, np.uint8), np.zeros(0, np.int64)
-    array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-    borders = _borders(array)
-    first, last = int(borders[0]), int(borders[-1])
-    data = array.buffers()[2]
-    buffer = np.frombuffer(data, np.uint8)[first:last] if last > first else np.zeros(0, np.uint8)
-    return buffer, borders[:-1] - np.int64(first)
-
-
-def _lengths(array: pa.Array) -> _Int64Array:
-    kind = array.type
-    if kinds.is_dictionary(kind):
-        return _dictionary_lengths(array)
-    if kinds.is_null(kind):
-        return np.full(len(array), -1, np.int64)
-    if kinds.is_fixed_size_binary(kind):
-        lengths = np.full(len(array), kind.byte_width, np.int64)
-    elif kinds.is_binary_view(kind) or kinds.is_string_view(kind):
-        views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, _VIEW_INTEGERS)
-        lengths = views[array.offset : array.offset + len(array), 0].astype(np.int64)
-    else:
-        lengths = np.diff(_borders(array)).astype(np.int64, copy=False)
-    if array.null_count:
-        lengths[array.is_null().to_numpy(zero_copy_only=False)] = -1
-    return lengths
-
-
-def _dictionary_lengths(array: pa.DictionaryArray) -> _Int64Array:
-    # A row is null if its index is, or the value in the dictionary.
-    value_lengths = np.append(_lengths(array.dictionary), -1)
-    indexes = array.indices.cast(pa.int64()).fill_null(len(value_lengths) - 1).to_numpy()
-    lengths: _Int64Array = value_lengths[indexes]
-    return lengths
-
-
-def _borders(array: pa.Array) -> npt.NDArray[np.int32] | _Int64Array:
-    """Return where each byte string of an array with offsets begins, and where the last one ends."""
-    is_large = kinds.is_large_binary(array.type) or kinds.is_large_string(array.type)
-    data = array.buffers()[1]
-    borders = np.frombuffer(data, np.int64) if is_large else np.frombuffer(data, np.int32)
-    return borders[array.offset : array.offset + len(array) + 1]
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    """Return the array as binary with offsets; not copied if it has offsets already."""
-    kind = array.type
-    if kinds.is_dictionary(kind):
-        return _plain(array.dictionary_decode())
-    if kinds.is_string(kind) or kinds.is_null(kind):
-        return array.cast(pa.binary())
-    if kinds.is_binary(kind) or kinds.is_large_binary(kind):
-        return array
-    return array.cast(pa.large_binary())
-
-
 Records: TypeAlias = pa.Table | pa.RecordBatch
 COLUMNS: Final = ("value", "key", "timestamp", "headers")
 # By unit: the divisor that gives milliseconds; for seconds the factor.
@@ -366,14 +289,6 @@ class RecordRows:
         return RecordRows(
             count, *(column[start : start + count] if len(column) > 1 else column for column in columns)
         )
-
-
-def chunks_of(records: Records, name: str) -> Sequence[pa.Array]:
-    """Return the consecutive arrays of a column, which are no arrays if it does not exist."""
-    if name not in records.schema.names:
-        return ()
-    column = records.column(name)
-    return column.chunks if isinstance(column, pa.ChunkedArray) else (column,)
 
 
 def measure_rows(records: Records, default_timestamp_ms: int, first_row: int) -> RecordRows:

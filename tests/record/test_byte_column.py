@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage_core.record.record_input import byte_lengths, byte_slices
+from storage_core.record.arrow_columns import byte_lengths, byte_slices
 
 WORDS = [b"", b"short", None, b"a longer byte string", b"x" * 300]
 KINDS = [pa.binary(), pa.large_binary(), pa.binary_view(), pa.string(), pa.large_string(), pa.string_view()]

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from storage_core.record.arrow_columns import chunks_of
 from storage_core.record.column_encode import ViewJoiner, encode_by_column, is_for_columns
-from storage_core.record.record_input import RecordRows, measure_rows
+from storage_core.record.record_input import RecordRows, header_rows_of, measure_rows
 from tests.record.encoding import Record
 from tests.record.strategies import NOW_MS
 from tests.record.written import rows_read, table_of
@@ -19,7 +20,8 @@ FIRST, SECOND, THIRD = (
 
 def encode(rows, ends):
     records = table_of(rows)
-    return encode_by_column(records, measure_rows(records, 0, 0), np.array(ends), ViewJoiner())
+    headers = header_rows_of(chunks_of(records, "headers"), 0)
+    return encode_by_column(records, measure_rows(records, 0, 0), headers, np.array(ends), ViewJoiner())
 
 
 def test_records_are_written_byte_for_byte():

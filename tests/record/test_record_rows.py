@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import InvalidRecordError
-from storage_core.record.record_input import check_rows, chunks_of, header_rows_of, measure_rows
+from storage_core.record.arrow_columns import chunks_of
+from storage_core.record.record_input import check_rows, header_rows_of, measure_rows
 from tests.record.encoding import sized, varint
 from tests.record.strategies import NOW_MS
 from tests.record.written import HEADERS, rows, rows_read, table_of

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.record.column_encode import ByteStrings, ShortBytes, ViewJoiner
+from storage_core.record.arrow_columns import ByteStrings
+from storage_core.record.column_encode import ShortBytes, ViewJoiner
 
 INLINE = 12
 
