@@ -108,7 +108,7 @@ class SegmentLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     @raises_without_frames
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what there is now, and no more."""
-        self._planner.pin_ends()
+        self._planner.stop_at_present_ends()
 
     def reportLatestOffset(self) -> _Json:  # noqa: N802
         """Return where the partitions ended at the last poll, whatever a micro-batch took."""

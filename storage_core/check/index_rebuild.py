@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-from storage_core.check.segment_check import ENTRY_BYTES, index_faults
-from storage_core.commit_files.journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL
-from storage_core.directory import PartitionLog, find_partitions
+from storage_core.check.segment_check import index_faults
+from storage_core.commit_files.journal import require_no_commit
+from storage_core.directory import PartitionLog
 from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import CorruptError, LogDirectoryError
 from storage_core.log.producer_batches import ProducerBatches
@@ -22,10 +22,8 @@ from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log_config import LogConfig
 from storage_core.options.values import path_of
 from storage_core.record.batch_window import BatchWindow
-from storage_core.scan.resolve import select_partitions, split_paths
 from storage_core.segment import AbortedTransaction, Resynchroniser, SegmentReader
 from storage_core.segment.file_names import (
-    LOG_SUFFIX,
     log_file_name,
     log_paths_beside,
     offset_index_file_name,
@@ -36,8 +34,8 @@ from storage_core.segment.segment_indexes import SegmentIndexes
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 from storage_core.segment.segment_recovery import scan_segment
 from storage_core.views.finding import Finding
-from storage_core.views.index_entries import MISSING, TRANSACTION, IndexComparisons, compare_indexes
-from storage_core.views.roots import has_topic_selection, require_outside
+from storage_core.views.index_entries import IndexComparisons, compare_indexes
+from storage_core.views.roots import partitions_of, require_empty, require_outside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,29 +48,6 @@ if TYPE_CHECKING:
 
 REBUILT_SUFFIX: Final = ".rebuilt"
 """A rebuilt index that has not replaced the old one yet. Brokers ignore such files."""
-
-
-Fault = Literal["missing", "corrupt", "contradicted", "incomplete"]
-"""No file; a structure that no broker writes; entries that the log contradicts; entries that are not there."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexFinding:
-    """What is wrong with one index file, as the report of a rebuild has it.
-
-    Attributes:
-        file: Name of the index file.
-        kind: ``offset``, ``time`` or ``transaction``.
-        fault: The kind of fault.
-        entries: How many entries are wrong or absent; 0 if the whole file is, or if that is not known.
-        detail: What exactly.
-    """
-
-    file: str
-    kind: str
-    fault: Fault
-    entries: int
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +82,7 @@ class PartitionIndexes:
     partition: int
     path: str
     segments: int
-    findings: tuple[IndexFinding, ...]
+    findings: tuple[Finding, ...]
     rebuilt: tuple[str, ...] = ()
     not_rebuilt: tuple[str, ...] = ()
 
@@ -196,18 +171,12 @@ def producer_batches(window: BatchWindow) -> ProducerBatches:
         return ProducerBatches((), window.header(len(window.starts) - 1).next_offset)
 
 
-def _absent_transactions(
-    compared: IndexComparisons, aborted: Sequence[AbortedTransaction]
-) -> list[AbortedTransaction]:
-    known = set(compared.indexes[2].columns["lastOffset"].tolist())
-    return [each for each in aborted if each.last_offset not in known]
-
-
 def _missing_transactions(
     compared: IndexComparisons, aborted: Sequence[AbortedTransaction]
 ) -> Iterator[Finding]:
     index = compared.indexes[2]
-    absent = _absent_transactions(compared, aborted)
+    known = set(index.columns["lastOffset"].tolist())
+    absent = [each for each in aborted if each.last_offset not in known]
     if absent and not index.is_unusable:
         first = absent[0]
         reason = (
@@ -215,45 +184,6 @@ def _missing_transactions(
             f"offset {first.last_offset}."
         )
         yield Finding("damage", index.finding_kind, index.path, reason)
-
-
-def _index_finding(check: SegmentCheck, finding: Finding) -> IndexFinding:
-    index = next(each for each in check.compared.indexes if each.path == finding.file)
-    start_byte, end_byte = finding.start_byte, finding.end_byte
-    fault: Fault = "incomplete"
-    entries = 0
-    if start_byte is not None and end_byte is not None:
-        # Entries that are absent have no bytes: that of the largest timestamp is one.
-        if end_byte > start_byte:
-            fault = "contradicted"
-        entries = (end_byte - start_byte) // ENTRY_BYTES[index.kind] or 1
-    elif index.is_unusable:
-        fault = "missing" if index.problem == MISSING else "corrupt"
-    elif index.kind == TRANSACTION:
-        entries = len(_absent_transactions(check.compared, check.aborted))
-    return IndexFinding(os.path.basename(index.path), index.kind, fault, entries, finding.reason)
-
-
-def partitions_of(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
-    """Find the partitions below the paths: all, internal ones too, unless the options choose topics."""
-    found = find_partitions(
-        filesystem,
-        split_paths(filesystem, options.paths),
-        follow_symlinks=options.follow_symlinks,
-        must_be_log_directory=True,
-    )
-    return list(select_partitions(found, options)) if has_topic_selection(options) else found
-
-
-def log_bytes(filesystem: FileSystem, options: ReadOptions) -> int:
-    """Return the size of all log files that a check reads."""
-    paths = (
-        os.path.join(directory.path, entry.name)
-        for directory in partitions_of(filesystem, options)
-        for entry in filesystem.walk_directory(directory.path)
-        if entry.is_regular_file and entry.name.endswith(LOG_SUFFIX)
-    )
-    return sum(status.size_bytes for path in paths if (status := filesystem.status(path)) is not None)
 
 
 def rebuild_indexes(
@@ -302,35 +232,6 @@ def rebuild_indexes(
         return IndexReport(tuple(rebuild.partition(each, advance) for each in directories))
 
 
-def require_empty(filesystem: FileSystem, path: str) -> None:
-    """Check that a directory does not exist, or is empty.
-
-    Raises:
-        LogDirectoryError: There is something in it.
-    """
-    status = filesystem.status(path, follow_symlinks=True)
-    if status is not None and (not status.is_directory or filesystem.list_directory(path)):
-        raise LogDirectoryError(
-            "Expected no such directory, or an empty one, found something in it. Choose another one.",
-            path=path,
-        )
-
-
-def require_no_commit(filesystem: FileSystem, root: str) -> None:
-    """Check that no job's commit was interrupted in a log directory.
-
-    Raises:
-        LogDirectoryError: One was: only a writer that completes it knows what belongs to the logs.
-    """
-    for name in (COMMIT_JOURNAL, COMMIT_IN_PROGRESS):
-        if filesystem.status(os.path.join(root, name)) is not None:
-            raise LogDirectoryError(
-                f"Expected no interrupted commit, found {name}. Run the job again, or open the directory once with "
-                "LogDirectory.open, which completes it.",
-                path=root,
-            )
-
-
 @dataclass(frozen=True, slots=True)
 class _Rebuild:
     filesystem: FileSystem
@@ -343,7 +244,7 @@ class _Rebuild:
         self, directory: PartitionDirectory, advance: Callable[[int], object] | None
     ) -> PartitionIndexes:
         log = PartitionLog.load(self.filesystem, directory, skip_damage=True)
-        findings: list[IndexFinding] = []
+        findings: list[Finding] = []
         rebuilt: list[str] = []
         failures: list[str] = []
         has_damage = False
@@ -355,7 +256,7 @@ class _Rebuild:
             max_batch_bytes=self.max_batch_bytes,
             advance=advance,
         ):
-            findings += [_index_finding(check, each) for each in check.findings]
+            findings += check.findings
             is_after_damage = has_damage
             compared = check.compared
             has_damage |= bool(compared.damage) or compared.end.position_bytes < compared.size_bytes
@@ -407,8 +308,8 @@ class _Rebuild:
                     "ignores case. Write the indexes of the topics to different directories.",
                     path=directory,
                 )
-            make_directories(
-                filesystem, directory, like=(path, os.path.join(path, log_file_name(base_offset)))
+            filesystem.make_directories(
+                directory, like=(path, os.path.join(path, log_file_name(base_offset)))
             )
         with filesystem.open(os.path.join(path, log_file_name(base_offset))) as log_file:
             scan = scan_segment(
@@ -451,16 +352,3 @@ class _Rebuild:
                     file.flush()
             self.filesystem.rename(old + REBUILT_SUFFIX, old)
             self.filesystem.flush_directory(path)
-
-
-def make_directories(filesystem: FileSystem, path: str, *, like: Sequence[str] = ()) -> None:
-    """Make a directory and those above it that do not exist, durably.
-
-    They are as private as the directories ``like``.
-    """
-    if filesystem.status(path, follow_symlinks=True) is None:
-        parent = os.path.dirname(path)
-        make_directories(filesystem, parent, like=like)
-        filesystem.make_directory(path)
-        filesystem.make_as_private(path, like)
-        filesystem.flush_directory(parent)

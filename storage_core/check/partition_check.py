@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from storage_core.checkpoint import ProducerStateEntry
     from storage_core.directory.segment_listing import SegmentListing
     from storage_core.filesystem import FileSystem
-    from storage_core.views.roots import PartitionPlace
+    from storage_core.views.roots import PartitionLocation
 
 
 MOST_RANGES: Final = 1_000
@@ -118,7 +118,7 @@ class PartitionReport:
 class PlannedPartition:
     """A partition to verify: its listing, and a task for each of its segments."""
 
-    place: PartitionPlace
+    location: PartitionLocation
     names: tuple[str, ...]
     listing: SegmentListing
     tasks: tuple[SegmentTask, ...]
@@ -154,8 +154,8 @@ class _PartitionCheck:
         facts = list(facts)
         self._filesystem = filesystem
         self._root = root
-        self._place = partition.place
-        self._path = partition.place.path
+        self._location = partition.location
+        self._path = partition.location.path
         self._names = frozenset(partition.names)
         self._listing = partition.listing
         self._facts = [each for each in facts if each is not None]
@@ -176,7 +176,7 @@ class _PartitionCheck:
                 self._path,
                 "Not verified: its files are being replaced or removed by another process. Verify again.",
             )
-        key = partition.place.topic_partition
+        key = partition.location.topic_partition
         # Kafka recovers the whole metadata log at each start, whatever the marker says (`KafkaRaftLog.createLog`).
         self._is_clean = root.is_clean and key[0] != CLUSTER_METADATA_TOPIC
         self._recovery_point = root.recovery_points.get(key, 0)
@@ -201,11 +201,11 @@ class _PartitionCheck:
         # With a segment unknown, nothing can be said of how the others fit together.
         if not self._is_changing:
             self._check()
-        place = self._place
+        location = self._location
         first = self._facts[0].base_offset if self._facts else self._log_start_checkpoint
         return PartitionReport(
-            place.topic,
-            place.partition,
+            location.topic,
+            location.partition,
             self._path,
             verdict_of(self._findings),
             self._topic_id,
@@ -258,14 +258,14 @@ class _PartitionCheck:
         except CorruptError as error:
             self._add("damage", "metadata", path, str(error.args[0]), action="refuse")
             return [f"{PARTITION_METADATA} is malformed"]
-        if not self._root.is_kraft or self._place.topic == CLUSTER_METADATA_TOPIC:
+        if not self._root.is_kraft or self._location.topic == CLUSTER_METADATA_TOPIC:
             return []
         owner = None if self._root.topics is None else self._root.topics.names.get(self._topic_id or "")
-        if owner in (None, self._place.topic):
+        if owner in (None, self._location.topic):
             self._check_stray(path)
             return []
         reason = (
-            f"Expected the topic id of {self._place.topic}, found that of {owner}: a broker serves neither this partition "
+            f"Expected the topic id of {self._location.topic}, found that of {owner}: a broker serves neither this partition "
             "nor, perhaps, others."
         )
         self._add("damage", "metadata", path, reason, action="refuse")
@@ -274,7 +274,7 @@ class _PartitionCheck:
     def _check_stray(self, path: str) -> None:
         """Find out whether a broker sets the directory aside: it serves only what its cluster knows by its topic id."""
         topics, meta = self._root.topics, self._root.meta
-        topic, partition = self._place.topic_partition
+        topic, partition = self._location.topic_partition
         if self._topic_id is None:
             has_records = any(each.batch_count for each in self._facts)
             known = [each for each, name in (topics.names if topics else {}).items() if name == topic]

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from storage_core.filesystem import DirectoryEntry, FileSystem
-    from storage_core.views.roots import LogRoot, PartitionPlace
+    from storage_core.views.roots import LogDir, PartitionLocation
 
 
 _RESERVED_IDS: Final = 100
@@ -91,7 +91,7 @@ class RootCheck:
         is_sole_voter: Whether no other node has newer ones.
     """
 
-    def __init__(self, filesystem: FileSystem, root: LogRoot) -> None:
+    def __init__(self, filesystem: FileSystem, root: LogDir) -> None:
         self.path = root.path
         self.topics: ClusterTopics | None = None
         self.is_sole_voter = False
@@ -152,20 +152,20 @@ class RootCheck:
             )
             self.add(Finding(severity, "file", path, reason, start_byte=size_bytes, end_byte=len(data)))
 
-    def _check_states(self, root: LogRoot) -> None:
-        for place in root.places:
-            if place.state != LIVE:
-                action: Action = {"delete": "remove", "stray": "set aside"}.get(place.state, "unnoticed")  # type: ignore[assignment]
-                reason = f"the directory's name says that it is in state {place.state}."
+    def _check_states(self, root: LogDir) -> None:
+        for location in root.locations:
+            if location.state != LIVE:
+                action: Action = {"delete": "remove", "stray": "set aside"}.get(location.state, "unnoticed")  # type: ignore[assignment]
+                reason = f"the directory's name says that it is in state {location.state}."
                 self.add(
-                    Finding("note", "file", place.path, f"Not verified: {reason}", action)
+                    Finding("note", "file", location.path, f"Not verified: {reason}", action)
                     if root.is_whole
-                    else Finding("suspect", "file", place.path, f"No broker serves it: {reason}", action)
+                    else Finding("suspect", "file", location.path, f"No broker serves it: {reason}", action)
                 )
 
-    def _check_directories(self, root: LogRoot, entries: list[DirectoryEntry]) -> None:
+    def _check_directories(self, root: LogDir, entries: list[DirectoryEntry]) -> None:
         """Check directories that hold no log: a broker begins an empty one in them, or does not start."""
-        known = {place.path for place in root.places}
+        known = {location.path for location in root.locations}
         for entry in entries:
             path = os.path.join(root.path, entry.name)
             if path in known or not leads_to_directory(self._filesystem, root.path, entry):
@@ -251,7 +251,7 @@ class RootCheck:
     def _fails_reading(self, name: str) -> bool:
         """Return True if a broker takes a malformed checkpoint for a failure of the disk, and not for an empty one.
 
-        A text in place of a number is none to it. Source: ``CheckpointFile``, ``LogManager.loadLogs``.
+        A broker takes a text instead of a number for damage of the content, not of the disk. Source: ``CheckpointFile``, ``LogManager.loadLogs``.
         """
         path = os.path.join(self.path, name)
         try:
@@ -279,9 +279,9 @@ class RootCheck:
 # The log directories of one node, and what its cluster knows of them.
 
 
-def compare_roots(filesystem: FileSystem, roots: Sequence[LogRoot], checks: Mapping[str, RootCheck]) -> None:
+def compare_roots(filesystem: FileSystem, roots: Sequence[LogDir], checks: Mapping[str, RootCheck]) -> None:
     """Compare the log directories that belong together, and find out what their clusters know."""
-    by_node: dict[tuple[int, str | None], list[LogRoot]] = defaultdict(list)
+    by_node: dict[tuple[int, str | None], list[LogDir]] = defaultdict(list)
     for root in roots:
         check = checks.get(root.path)
         if check is not None and check.meta is not None and check.meta.node_id is not None:
@@ -297,7 +297,7 @@ def compare_roots(filesystem: FileSystem, roots: Sequence[LogRoot], checks: Mapp
             _suspect(checks[members[0].path], META_PROPERTIES, "metadata", reason)
         _compare_directory_ids(members, checks)
         _find_absent(members, checks)
-        _compare_places([place for root in members for place in root.places], checks)
+        _find_duplicates([location for root in members for location in root.locations], checks)
 
 
 def _suspect(check: RootCheck, name: str, kind: str, reason: str) -> None:
@@ -306,7 +306,7 @@ def _suspect(check: RootCheck, name: str, kind: str, reason: str) -> None:
 
 def _find_topics(
     filesystem: FileSystem,
-    by_node: Mapping[tuple[int, str | None], Sequence[LogRoot]],
+    by_node: Mapping[tuple[int, str | None], Sequence[LogDir]],
     checks: Mapping[str, RootCheck],
 ) -> None:
     """Read the metadata of each cluster: a node's own, else that of another node."""
@@ -343,7 +343,7 @@ def _voters(filesystem: FileSystem, directory: str, check: RootCheck) -> list[in
         return []
 
 
-def _compare_directory_ids(roots: Sequence[LogRoot], checks: Mapping[str, RootCheck]) -> None:
+def _compare_directory_ids(roots: Sequence[LogDir], checks: Mapping[str, RootCheck]) -> None:
     paths: dict[str, str] = {}
     for root in roots:
         meta = checks[root.path].meta
@@ -356,9 +356,11 @@ def _compare_directory_ids(roots: Sequence[LogRoot], checks: Mapping[str, RootCh
             _suspect(checks[root.path], META_PROPERTIES, "metadata", reason)
 
 
-def _find_absent(roots: Sequence[LogRoot], checks: Mapping[str, RootCheck]) -> None:
+def _find_absent(roots: Sequence[LogDir], checks: Mapping[str, RootCheck]) -> None:
     """Find partitions that the cluster has in a log directory and that are not there, and an id that it does not know."""
-    present = {place.topic_partition for root in roots for place in root.places if place.state == LIVE}
+    present = {
+        location.topic_partition for root in roots for location in root.locations if location.state == LIVE
+    }
     known = {meta.directory_id for meta in (checks[root.path].meta for root in roots) if meta is not None}
     for root in roots:
         check = checks[root.path]
@@ -375,7 +377,9 @@ def _find_absent(roots: Sequence[LogRoot], checks: Mapping[str, RootCheck]) -> N
             reason = "Expected the directory of a partition that the cluster has here, found none: a broker begins an empty one."
             _suspect(check, f"{topic}-{partition}", "file", reason)
         elsewhere = {
-            assigned[place.topic_partition] for place in root.places if place.topic_partition in assigned
+            assigned[location.topic_partition]
+            for location in root.locations
+            if location.topic_partition in assigned
         }
         if elsewhere and not here and is_directory_id(max(elsewhere)) and not elsewhere & known:
             reason = (
@@ -385,34 +389,36 @@ def _find_absent(roots: Sequence[LogRoot], checks: Mapping[str, RootCheck]) -> N
             _suspect(check, META_PROPERTIES, "metadata", reason)
 
 
-def _compare_places(places: Iterable[PartitionPlace], checks: Mapping[str, RootCheck]) -> None:
+def _find_duplicates(locations: Iterable[PartitionLocation], checks: Mapping[str, RootCheck]) -> None:
     """Find partitions that a node has twice: it does not start."""
-    live: dict[tuple[str, int], PartitionPlace] = {}
-    future: dict[tuple[str, int], PartitionPlace] = {}
-    for place in places:
-        known = {LIVE: live, "future": future}.get(place.state)
-        if known is None or place.topic == CLUSTER_METADATA_TOPIC:
+    live: dict[tuple[str, int], PartitionLocation] = {}
+    future: dict[tuple[str, int], PartitionLocation] = {}
+    for location in locations:
+        known = {LIVE: live, "future": future}.get(location.state)
+        if known is None or location.topic == CLUSTER_METADATA_TOPIC:
             continue
-        other = known.setdefault(place.topic_partition, place)
-        if other is not place:
-            _refuse_pair(place, other, checks)
-    for key, place in future.items():
-        if key in live and live[key].root == place.root:
+        other = known.setdefault(location.topic_partition, location)
+        if other is not location:
+            _refuse_pair(location, other, checks)
+    for key, location in future.items():
+        if key in live and live[key].root == location.root:
             reason = (
                 f"Expected the partition's move from another log directory, found {live[key].path} beside it. Move one of "
                 "them away."
             )
-            checks[place.root].refuse(place.path, reason, "file")
+            checks[location.root].refuse(location.path, reason, "file")
 
 
-def _refuse_pair(place: PartitionPlace, other: PartitionPlace, checks: Mapping[str, RootCheck]) -> None:
+def _refuse_pair(
+    location: PartitionLocation, other: PartitionLocation, checks: Mapping[str, RootCheck]
+) -> None:
     ids = [
         None if meta is None else meta.directory_id
-        for meta in (checks[each.root].meta for each in (place, other))
+        for meta in (checks[each.root].meta for each in (location, other))
     ]
     # Two copies of one log directory are no two disks.
     is_certain = None not in ids and ids[0] != ids[1]
-    for each, twin in ((place, other), (other, place)):
+    for each, twin in ((location, other), (other, location)):
         reason = (
             f"Expected the partition in one log directory of the broker, found it in {twin.root}, too. Move the one with the "
             "lower log end away."

@@ -33,10 +33,10 @@ from storage_core.segment.file_names import SWAP_SUFFIX
 from storage_core.views.finding import SEVERITIES, Finding, Verdict, verdict_of
 from storage_core.views.roots import (
     LIVE,
-    LogRoot,
-    PartitionPlace,
+    LogDir,
+    PartitionLocation,
     find_roots,
-    selected_places,
+    selected_locations,
 )
 from storage_core.views.segments import SegmentFile
 
@@ -80,7 +80,7 @@ class Plan:
         size_bytes: Of all log files.
     """
 
-    roots: tuple[LogRoot, ...]
+    roots: tuple[LogDir, ...]
     partitions: tuple[PlannedPartition, ...]
     root_checks: Mapping[str, RootCheck]
     unreadable: Mapping[str, LogDirectoryError]
@@ -99,22 +99,22 @@ def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: 
     # Before the segments are listed: a running broker's checkpoints then say nothing of later ones.
     root_checks = {root.path: RootCheck(filesystem, root) for root in roots if root.problem is None}
     compare_roots(filesystem, roots, root_checks)
-    named = {place.path for root in roots if not root.is_whole for place in root.places}
+    named = {location.path for root in roots if not root.is_whole for location in root.locations}
     partitions: list[PlannedPartition] = []
     unreadable: dict[str, LogDirectoryError] = {}
     size_bytes = 0
-    for place in selected_places(filesystem, roots, options):
-        if place.state != LIVE and place.path not in named:
+    for location in selected_locations(filesystem, roots, options):
+        if location.state != LIVE and location.path not in named:
             continue
         try:
-            planned = _planned(filesystem, place, is_deep, options.max_decompressed_batch_bytes)
+            planned = _planned(filesystem, location, is_deep, options.max_decompressed_batch_bytes)
             size_bytes += sum(_size_bytes(filesystem, task) for task in planned.tasks)
         except MissingError:
             # A broker has deleted it meanwhile.
             continue
         except LogDirectoryError as error:
-            unreadable[place.path] = error
-            planned = PlannedPartition(place, (), SegmentListing((), FileNames()), ())
+            unreadable[location.path] = error
+            planned = PlannedPartition(location, (), SegmentListing((), FileNames()), ())
         partitions.append(planned)
     return Plan(roots, tuple(partitions), root_checks, unreadable, is_deep, size_bytes)
 
@@ -125,9 +125,9 @@ def _size_bytes(filesystem: FileSystem, task: SegmentTask) -> int:
 
 
 def _planned(
-    filesystem: FileSystem, place: PartitionPlace, is_deep: bool, max_batch_bytes: int
+    filesystem: FileSystem, location: PartitionLocation, is_deep: bool, max_batch_bytes: int
 ) -> PlannedPartition:
-    path = place.path
+    path = location.path
     # Before the segments are listed: what a compaction is about to replace is named too.
     names = tuple(sorted(each.name for each in filesystem.list_directory(path) if each.is_regular_file))
 
@@ -140,8 +140,8 @@ def _planned(
     tasks = tuple(
         SegmentTask(
             SegmentFile(
-                place.topic,
-                place.partition,
+                location.topic,
+                location.partition,
                 path,
                 base_offset,
                 SWAP_SUFFIX if base_offset in listing.swapped else "",
@@ -152,7 +152,7 @@ def _planned(
         )
         for base_offset, end_offset in zip_longest(bases, bases[1:])
     )
-    return PlannedPartition(place, names, listing, tasks)
+    return PlannedPartition(location, names, listing, tasks)
 
 
 def verify(
@@ -177,9 +177,9 @@ def verify(
         root_checks = plan.root_checks
         reports = []
         for partition in plan.partitions:
-            root_check = root_checks[partition.place.root]
+            root_check = root_checks[partition.location.root]
             facts: list[SegmentFacts | None] = []
-            refused = plan.unreadable.get(partition.place.path)
+            refused = plan.unreadable.get(partition.location.path)
             for task in partition.tasks:
                 found = checks.next()
                 if isinstance(found, LogDirectoryError):
@@ -194,11 +194,11 @@ def verify(
                     raise refused
                 partition, facts = _again_if_replaced(filesystem, partition, facts)  # noqa: PLW2901  (listed again)
                 report = check_partition(filesystem, root_check, partition, facts)
-                if filesystem.status(partition.place.path) is not None:
+                if filesystem.status(partition.location.path) is not None:
                     # Not deleted meanwhile.
                     reports.append(report)
             except LogDirectoryError as error:
-                reports.append(_unreadable_partition(partition.place, error, is_clean=root_check.is_clean))
+                reports.append(_unreadable_partition(partition.location, error, is_clean=root_check.is_clean))
     reports = with_topic_ids_compared(reports)
     if not reports:
         for root_check in root_checks.values():
@@ -236,20 +236,20 @@ def _about_indexes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     )
 
 
-def _unreadable_root(root: LogRoot) -> RootReport:
+def _unreadable_root(root: LogDir) -> RootReport:
     return RootReport(root.path, False, (Finding("unreadable", "file", root.path, root.problem or ""),))
 
 
 def _unreadable_partition(
-    place: PartitionPlace, error: LogDirectoryError, *, is_clean: bool
+    location: PartitionLocation, error: LogDirectoryError, *, is_clean: bool
 ) -> PartitionReport:
     """Report a partition of which nothing is known, because a file of it cannot be read."""
-    finding = Finding("unreadable", "file", error.path or place.path, str(error.args[0]))
+    finding = Finding("unreadable", "file", error.path or location.path, str(error.args[0]))
     nothing = (0,) * 6
     return PartitionReport(
-        place.topic,
-        place.partition,
-        place.path,
+        location.topic,
+        location.partition,
+        location.path,
         "unreadable",
         None,
         is_clean,
@@ -268,7 +268,7 @@ def _again_if_replaced(
     first = partition.tasks[0]
 
     def verified() -> tuple[PlannedPartition, list[SegmentFacts | None]]:
-        listed = _planned(filesystem, partition.place, first.is_deep, first.max_batch_bytes)
+        listed = _planned(filesystem, partition.location, first.is_deep, first.max_batch_bytes)
         return listed, [check_segment(filesystem, task) for task in listed.tasks]
 
     try:

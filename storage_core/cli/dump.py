@@ -205,15 +205,15 @@ def _is_directory(filesystem: FileSystem, path: str) -> bool:
 def _files_in(filesystem: FileSystem, directories: list[str], options: dict[str, object]) -> Iterator[str]:
     """Find the files of the partitions that are asked for, by name."""
     from storage_core.options import options_of  # noqa: PLC0415
-    from storage_core.views.roots import find_roots, require_listed, selected_places  # noqa: PLC0415
+    from storage_core.views.roots import find_roots, require_listed, selected_locations  # noqa: PLC0415
 
     parsed = options_of(directories, options)
     roots = find_roots(filesystem, parsed.paths, follow_symlinks=parsed.follow_symlinks)
     require_listed(roots)
-    for place in selected_places(filesystem, roots, parsed):
-        for entry in filesystem.list_directory(place.path):
+    for location in selected_locations(filesystem, roots, parsed):
+        for entry in filesystem.list_directory(location.path):
             if entry.name.endswith(SUFFIXES):
-                yield os.path.join(place.path, entry.name)
+                yield os.path.join(location.path, entry.name)
 
 
 def _write_text(dump: LogDump, files: list[str], in_directories: list[str], *, is_for_terminal: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -64,11 +65,12 @@ def rebuild(
     """
     if in_place == (target is not None):
         raise click.UsageError("Give either --in-place or --to OTHER.")
-    from storage_core.check.index_rebuild import log_bytes, rebuild_indexes  # noqa: PLC0415
+    from storage_core.check.index_rebuild import rebuild_indexes  # noqa: PLC0415
     from storage_core.errors import LogDirectoryLockedError  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.log_config import LogConfig  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
+    from storage_core.views.roots import log_bytes  # noqa: PLC0415
 
     filesystem, parsed = FileSystem(), options_of(paths, options)
     with progress("Rebuilding", log_bytes(filesystem, parsed), quiet) as advance:
@@ -95,8 +97,8 @@ def _show(console: Console, report: IndexReport) -> None:
         for finding in partition.findings:
             table.add_row(
                 printable(f"{partition.topic}-{partition.partition}"),
-                printable(finding.file),
-                printable(finding.detail),
+                printable(os.path.basename(finding.file)),
+                printable(finding.reason),
             )
     if report.finding_count:
         console.print(table)

@@ -83,18 +83,18 @@ def command(
         raise OptionError(
             f"--reset-plan prints CSV of its own, found --output {output.format}. Leave it out."
         )
-    snapshot = _Snapshot(paths, groups, options, is_quiet=quiet)
-    rows = snapshot.rows()
+    offsets = _CommittedOffsets(paths, groups, options, is_quiet=quiet)
+    rows = offsets.rows()
     if reset_plan:
         _print_reset_plan(rows.select(_IN_A_PLAN).to_pylist(), has_group=len(groups) != 1)
     else:
         shown = rows.select(_SHOWN) if output.format == "table" else rows
         output.write_batches(shown.schema, shown.to_batches(), zone=zone_of(options))
-    for line in snapshot.notes():
+    for line in offsets.notes():
         click.echo(printable(f"segmentlog: {line}"), err=True)
 
 
-class _Snapshot:
+class _CommittedOffsets:
     """The offsets that are asked for.
 
     Attributes:

@@ -81,12 +81,12 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     out, missing, damaged, or would not be served; 2 refused; 3 input or output.
     """
     _check_usage(target, in_place, aside, manifest, dry_run)
-    from storage_core.check.index_rebuild import log_bytes  # noqa: PLC0415
     from storage_core.errors import LogDirectoryLockedError, RecoveryWouldDiscardError  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.recover.recover import recover  # noqa: PLC0415
     from storage_core.recover.recover_in_place import recover_in_place  # noqa: PLC0415
+    from storage_core.views.roots import log_bytes  # noqa: PLC0415
 
     filesystem, parsed = FileSystem(), options_of([path], options)
     # Each byte is read once, and copied.

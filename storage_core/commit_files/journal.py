@@ -32,7 +32,7 @@ from storage_core.commit_files.commits_file import OWN_PREFIX, CommitEntry
 from storage_core.commit_files.json_fields import JsonFields, json_bytes, parse_json_file, with_crc_line
 from storage_core.commit_files.stage_names import STAGE_PREFIX, job_of, stage_of
 from storage_core.config import INT_MAX, LONG_MAX
-from storage_core.errors import CorruptCheckpointError, OptionError
+from storage_core.errors import CorruptCheckpointError, LogDirectoryError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -376,3 +376,18 @@ def _operation_values(operation: AppendOperation | LinkOperation) -> dict[str, A
         "index_size_before": operation.index_size_before_bytes,
         "time_index_size_before": operation.time_index_size_before_bytes,
     }
+
+
+def require_no_commit(filesystem: FileSystem, root: str) -> None:
+    """Require that no job's commit was interrupted in a log directory.
+
+    Raises:
+        LogDirectoryError: One was: only a writer that completes it knows what belongs to the logs.
+    """
+    for name in (COMMIT_JOURNAL, COMMIT_IN_PROGRESS):
+        if filesystem.status(os.path.join(root, name)) is not None:
+            raise LogDirectoryError(
+                f"A commit was interrupted: there is a {name}. Run the job again, or open the directory once with "
+                "LogDirectory.open, which completes it.",
+                path=root,
+            )

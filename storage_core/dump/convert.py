@@ -411,7 +411,7 @@ class _DatasetWriter:
         if len(self._open) >= self._settings.max_open_files:
             self._finish_file(next(iter(self._open)))
         if not waiting.files:
-            self._make_directories(waiting.path)
+            self._filesystem.make_directories(os.path.join(self._folder, waiting.path))
         self._require_room_for_a_file()
         relative_path = f"{waiting.path}/part-{waiting.files:05d}{_PARQUET_SUFFIX}"
         waiting.files += 1
@@ -433,13 +433,6 @@ class _DatasetWriter:
                 f"Expected at most {self._settings.max_files} files, found records of {len(self._days)} topics and "
                 "days: are the timestamps in milliseconds? Choose records with --where or --starting-timestamp."
             )
-
-    def _make_directories(self, relative_path: str) -> None:
-        path = self._folder
-        for name in relative_path.split("/"):
-            path = os.path.join(path, name)
-            if self._filesystem.status(path) is None:
-                self._filesystem.make_directory(path)
 
     def _finish_file(self, waiting: _Day) -> None:
         opened = self._open.pop(waiting)

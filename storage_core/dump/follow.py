@@ -136,7 +136,7 @@ class LogFollower:
             self._fit_to_log(position, tailed, log)
             yield from self._read_on(position, log, tailed.end_offset)
         except SegmentLogError:
-            if self._monitor.look_again(tailed):
+            if self._monitor.refresh_next_time(tailed):
                 position.failures += 1
             if position.failures >= _ATTEMPTS:
                 raise
@@ -146,7 +146,7 @@ class LogFollower:
     def _fit_to_log(self, position: _Position, tailed: TailedPartition, log: PartitionLog) -> None:
         """Go back or forward where what was read does not fit the log as it is now."""
         self._go_back_to(position, self._kept_up_to(position, tailed, log), log)
-        tailed.rewound_to = None
+        tailed.truncated_to = None
         if position.next_offset < log.log_start_offset:
             self._report_loss(position, log)
             position.next_offset = log.log_start_offset
@@ -155,8 +155,8 @@ class LogFollower:
     def _kept_up_to(position: _Position, tailed: TailedPartition, log: PartitionLog) -> int:
         """Find the offset up to which a log still has what was read."""
         offset = min(position.next_offset, max(log.log_end_offset, log.log_start_offset))
-        if tailed.rewound_to is not None:
-            offset = min(offset, tailed.rewound_to)
+        if tailed.truncated_to is not None:
+            offset = min(offset, tailed.truncated_to)
         # Read after the log end, because an epoch is noted before its first record is appended.
         return offset if position.epoch is None else min(offset, _end_of_epoch(log, position.epoch))
 

@@ -116,6 +116,10 @@ class FileSystem:
             return file_status(os.stat(path, follow_symlinks=follow_symlinks))
         return None
 
+    def exists(self, path: str) -> bool:
+        """Return True if a path leads to something, through links as well."""
+        return self.status(path, follow_symlinks=True) is not None
+
     def ignores_case(self, path: str) -> bool:
         """Return True if the file that exists at ``path`` is also found by its name in the other case."""
         directory, name = os.path.split(path)
@@ -292,6 +296,15 @@ class FileSystem:
         """
         with explained_writing(path, "make"):
             os.mkdir(path, _mode_in(path, (), _DIRECTORY_MODE))
+
+    def make_directories(self, path: str, *, like: Sequence[str] = ()) -> None:
+        """Make a directory and those above it that do not exist, durably, and as private as the directories ``like``."""
+        if not self.exists(path):
+            parent = os.path.dirname(path)
+            self.make_directories(parent, like=like)
+            self.make_directory(path)
+            self.make_as_private(path, like)
+            self.flush_directory(parent)
 
     def make_as_private(self, path: str, like: Sequence[str]) -> None:
         """Take permissions from a new directory that the directories ``like`` do not give."""

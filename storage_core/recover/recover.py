@@ -19,7 +19,6 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from storage_core.check.index_rebuild import partitions_of, require_empty, require_no_commit
 from storage_core.check.root_check import RootCheck
 from storage_core.checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -37,6 +36,7 @@ from storage_core.commit_files.commits_file import (
     OWN_PREFIX,
     parse_commits_file,
 )
+from storage_core.commit_files.journal import require_no_commit
 from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.discovery import OTHER_DIRECTORIES
@@ -74,7 +74,13 @@ from storage_core.segment.file_names import (
 from storage_core.views.files import RECOVERY_MANIFEST, STATE_REASONS, name_in_root, why_not_in_root
 from storage_core.views.finding import sentence
 from storage_core.views.json_values import json_value
-from storage_core.views.roots import LogRoot, has_topic_selection, require_outside
+from storage_core.views.roots import (
+    LogDir,
+    has_topic_selection,
+    partitions_of,
+    require_empty,
+    require_outside,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -431,7 +437,7 @@ def _foreign(filesystem: FileSystem, root: str, known: set[str]) -> Iterable[Lef
 def _refused(filesystem: FileSystem, root: str, *, is_in_place: bool) -> Iterator[LeftOutFile]:
     """Find what a broker does not start with: ``meta.properties``, and in place the directories that are nobody's to move."""
     kinds = ("metadata", "file") if is_in_place else ("metadata",)
-    for each in RootCheck(filesystem, LogRoot(root)).report().findings:
+    for each in RootCheck(filesystem, LogDir(root)).report().findings:
         if each.action == "refuse" and each.kind in kinds:
             yield LeftOutFile(each.file, f"{each.reason} A broker does not start with the directory.")
 

@@ -11,7 +11,6 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from storage_core.check.index_rebuild import make_directories, require_empty
 from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,
@@ -61,7 +60,7 @@ from storage_core.segment.file_names import (
 )
 from storage_core.segment.log_segment import LogSegment
 from storage_core.views.files import RECOVERY_MANIFEST
-from storage_core.views.roots import require_outside
+from storage_core.views.roots import require_empty, require_outside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -150,7 +149,7 @@ def _complete_replacements(
     if not any(name.endswith(_REPLACED) for name in names):
         return
     folder = os.path.join(aside, f"{directory.topic}-{directory.partition}")
-    make_directories(filesystem, folder, like=[directory.root.path, directory.path])
+    filesystem.make_directories(folder, like=[directory.root.path, directory.path])
     has_swap = any(name.endswith(LOG_SUFFIX + SWAP_SUFFIX) for name in names)
     for name in names:
         if name.endswith(_REPLACED) or (has_swap and name.endswith(LOG_SUFFIX)):
@@ -215,14 +214,14 @@ class _InPlace:
 
     def _put_aside(self, plans: Sequence[PartitionPlan]) -> None:
         filesystem, root = self._filesystem, self._scan.root.path
-        make_directories(filesystem, self._aside, like=[root])
+        filesystem.make_directories(self._aside, like=[root])
         for name in _SET_ASIDE:
             copy_flushed(filesystem, os.path.join(root, name), os.path.join(self._aside, name))
         for plan in plans:
             if not (plan.left_out or plan.left_out_files or plan.epochs or plan.damaged):
                 continue
             folder = path_in(self._aside, plan)
-            make_directories(filesystem, folder, like=[root, plan.directory.path])
+            filesystem.make_directories(folder, like=[root, plan.directory.path])
             for each in plan.left_out:
                 name = f"{each.file}.{each.start_byte}-{each.end_byte}.cut"
                 part = (each.start_byte, each.end_byte)

@@ -149,7 +149,7 @@ class LogMap:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTransaction:
+class LocatedTransaction:
     """A transaction, and where it is."""
 
     topic: str
@@ -189,8 +189,8 @@ class TransactionsSummary:
     """
 
     counts: dict[str, int]
-    open: tuple[FoundTransaction, ...]
-    longest: tuple[FoundTransaction, ...]
+    open: tuple[LocatedTransaction, ...]
+    longest: tuple[LocatedTransaction, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ def make_report(
         OptionError: A topic that is named does not exist.
         LogDirectoryError: A path does not exist, or has no log directory.
     """
-    snapshot = _Snapshot(filesystem, options, int(time.time() * _MS) if now_ms is None else now_ms)
+    examination = _Examination(filesystem, options, int(time.time() * _MS) if now_ms is None else now_ms)
     found = inventory(filesystem, options.paths, options=options)
     # One directory of each partition: the one that a read takes.
     partitions = [each for each in found.partitions if each.is_read and each.state == LIVE]
@@ -293,11 +293,11 @@ def make_report(
     histories: tuple[TopicHistory, ...] = ()
     transactions: TransactionsSummary | None = None
     if not is_quick:
-        maps = snapshot.check(jobs, advance)
-        histories, transactional = snapshot.walk_headers(partitions, advance)
-        transactions = snapshot.find_transactions(transactional)
-    groups = snapshot.find_groups(partitions)
-    snapshot.findings += (
+        maps = examination.check(jobs, advance)
+        histories, transactional = examination.walk_headers(partitions, advance)
+        transactions = examination.find_transactions(transactional)
+    groups = examination.find_groups(partitions)
+    examination.findings += (
         each
         for each in found.findings
         # The checks have found these, too.
@@ -305,10 +305,10 @@ def make_report(
     )
     return Report(
         options.paths,
-        snapshot.now_ms,
+        examination.now_ms,
         is_quick,
         found,
-        tuple(sorted(snapshot.findings, key=lambda each: SEVERITIES.index(each.severity))),
+        tuple(sorted(examination.findings, key=lambda each: SEVERITIES.index(each.severity))),
         histories,
         maps or (),
         transactions,
@@ -316,7 +316,7 @@ def make_report(
     )
 
 
-class _Snapshot:
+class _Examination:
     """One look at log directories, and what it found so far."""
 
     def __init__(self, filesystem: FileSystem, options: ReadOptions, now_ms: int) -> None:
@@ -364,9 +364,9 @@ class _Snapshot:
         options = tolerating_damage(self._options_of(summary))
         is_transactional = False
         for wanted in resolved_ranges(self._filesystem, options):
-            for run in PartitionSpans.of(wanted, options).chunks(self._filesystem):
-                buckets.add(run)
-                is_transactional |= bool((run.headers["attributes"] & TRANSACTIONAL_FLAG).any())
+            for chunk in PartitionSpans.of(wanted, options).chunks(self._filesystem):
+                buckets.add(chunk)
+                is_transactional |= bool((chunk.headers["attributes"] & TRANSACTIONAL_FLAG).any())
         return is_transactional
 
     def _options_of(self, summary: PartitionSummary) -> ReadOptions:
@@ -381,9 +381,9 @@ class _Snapshot:
     def find_transactions(self, partitions: Iterable[PartitionSummary]) -> TransactionsSummary:
         """Count the transactions of some partitions, and pick those that are open or took longest."""
         counts: Counter[str] = Counter()
-        open_ones: list[FoundTransaction] = []
+        open_ones: list[LocatedTransaction] = []
 
-        def ended() -> Iterator[FoundTransaction]:
+        def ended() -> Iterator[LocatedTransaction]:
             for each in partitions:
                 try:
                     for found in self._transactions_of(each):
@@ -403,10 +403,10 @@ class _Snapshot:
                 self.findings.append(_of_hanging(each, age_ms))
         return TransactionsSummary(dict(counts), tuple(oldest), tuple(longest))
 
-    def _transactions_of(self, summary: PartitionSummary) -> Iterator[FoundTransaction]:
+    def _transactions_of(self, summary: PartitionSummary) -> Iterator[LocatedTransaction]:
         for task in plan_transactions(self._filesystem, self._options_of(summary), now_ms=self.now_ms):
             for found in read_transactions(self._filesystem, task):
-                yield FoundTransaction(summary.topic, summary.partition, found)
+                yield LocatedTransaction(summary.topic, summary.partition, found)
 
     def find_groups(self, partitions: Iterable[PartitionSummary]) -> tuple[Group, ...] | None:
         """Find the groups and where they are.
@@ -443,7 +443,7 @@ class _Snapshot:
         ]
 
 
-def _of_hanging(found: FoundTransaction, age_ms: int) -> Finding:
+def _of_hanging(found: LocatedTransaction, age_ms: int) -> Finding:
     transaction = found.transaction
     return Finding(
         "warning",
@@ -471,7 +471,7 @@ def _of_position(position: GroupPosition) -> Iterator[Finding]:
 def _log_maps(filesystem: FileSystem, plan: Plan, checked: VerifyReport) -> Iterator[LogMap]:
     reports = {report.path: report for report in checked.partitions}
     for planned in plan.partitions:
-        report = reports.get(planned.place.path)
+        report = reports.get(planned.location.path)
         if report is None:
             # Deleted since the listing.
             continue
@@ -537,9 +537,9 @@ class _Buckets:
     record_count: int = 0
     is_counted: bool = True
 
-    def add(self, run: HeaderChunk) -> None:
-        """Account for the batches of a run."""
-        headers = run.headers
+    def add(self, chunk: HeaderChunk) -> None:
+        """Account for the batches of a chunk."""
+        headers = chunk.headers
         # A marker has the coordinator's time, not a producer's.
         headers = headers[(headers["attributes"] & CONTROL_FLAG) == 0]
         timestamps_ms = headers["max_timestamp_ms"].astype(np.int64)

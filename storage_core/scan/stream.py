@@ -57,7 +57,7 @@ Offsets = Mapping[TopicPartition, int]
 _POLLING_SHARE: Final = 1 / 20
 _LONGEST_PAUSE_S: Final = 0.5
 _SHOWN_PARTITIONS: Final = 20
-_SHOWN_PLACES: Final = 5
+_SHOWN_DIRECTORIES: Final = 5
 _TO_READ_ON: Final = "Set failOnDataLoss to false to read what is left."
 
 
@@ -113,7 +113,7 @@ class MicroBatchPlanner:
         # Partitions that may get another initial offset when the query starts again, and those of them that the first
         # batch takes nothing of.
         self._unrepeatable_starts: set[TopicPartition] = set()
-        self._held_in_first_batch: set[TopicPartition] = set()
+        self._empty_in_first_batch: set[TopicPartition] = set()
         self._has_begun = False
         self._final_ends: dict[TopicPartition, int] | None = None
         self._position: Offsets | None = None
@@ -121,7 +121,7 @@ class MicroBatchPlanner:
         self._triggered_s = -math.inf
         self._is_idle = False
         # The partitions that are known to be absent, or behind, and that a warning was about.
-        self._told: set[TopicPartition] = set()
+        self._reported: set[TopicPartition] = set()
         self._next_poll_s = -math.inf
 
     def initial_offsets(self) -> dict[TopicPartition, int]:
@@ -154,10 +154,10 @@ class MicroBatchPlanner:
             return self._resolved(log, start_offset, log.log_end_offset).start_offset
         self._unrepeatable_starts.add(key)
         if offset >= latest_offset or self._options.is_start_relative:
-            self._held_in_first_batch.add(key)
+            self._empty_in_first_batch.add(key)
         return offset
 
-    def pin_ends(self) -> None:
+    def stop_at_present_ends(self) -> None:
         """Read up to the present ends, and no further."""
         self._final_ends = self._poll()
 
@@ -191,7 +191,7 @@ class MicroBatchPlanner:
             ends = {key: min(ends[key], furthest_offset) for key, furthest_offset in furthest.items()}
         if is_first:
             # The first batch takes nothing of these, so that the checkpoint has their initial offsets.
-            ends |= {key: start[key] for key in self._held_in_first_batch & ends.keys()}
+            ends |= {key: start[key] for key in self._empty_in_first_batch & ends.keys()}
         if is_limited:
             ends = self._limited(start, ends)
         self._is_idle = ends == start
@@ -238,9 +238,9 @@ class MicroBatchPlanner:
                 behind[key] = self._monitor.log_of(key).log_end_offset
             ends[key] = start[key] if end_offset is None else end_offset
         absent = start.keys() - ends.keys()
-        self._report_absent({key: start[key] for key in absent - self._told})
-        self._report_behind({key: behind[key] for key in behind.keys() - self._told}, start)
-        self._told = absent | behind.keys()
+        self._report_absent({key: start[key] for key in absent - self._reported})
+        self._report_behind({key: behind[key] for key in behind.keys() - self._reported}, start)
+        self._reported = absent | behind.keys()
         return ends | {key: start[key] for key in absent}
 
     def _end_after(self, key: TopicPartition, start: int, end: int) -> int | None:
@@ -250,11 +250,11 @@ class MicroBatchPlanner:
             The end offset; None if the log ends before ``start``.
         """
         tailed = self._monitor.partitions[key]
-        if tailed.rewound_to is not None:
-            if tailed.rewound_to < start:
-                return tailed.rewound_to
+        if tailed.truncated_to is not None:
+            if tailed.truncated_to < start:
+                return tailed.truncated_to
             # The reader has gone back that far.
-            tailed.rewound_to = None
+            tailed.truncated_to = None
         # A high watermark may be older than the offsets of a checkpoint, and a last stable offset lower than they are if
         # the isolation level was another one.
         if end >= start or self._monitor.log_of(key).log_end_offset >= start:
@@ -268,7 +268,7 @@ class MicroBatchPlanner:
         read = json.dumps(json_of_offsets(dict(sorted(offsets.items())[:_SHOWN_PARTITIONS])))
         text = (
             f"[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Partitions {format_topic_partitions(offsets)} have been deleted, or are "
-            f"away; they were read up to {read}.{self._empty_places()}"
+            f"away; they were read up to {read}.{self._empty_directories()}"
         )
         if self._options.read.fail_on_data_loss:
             raise DataLossError(
@@ -304,11 +304,13 @@ class MicroBatchPlanner:
                 *(text, path, start[key]),
             )
 
-    def _empty_places(self) -> str:
+    def _empty_directories(self) -> str:
         """Write a sentence about directories that volumes may have to be mounted on, or nothing if there are none."""
-        places = self._monitor.empty_places()
-        shown = ", ".join(places[:_SHOWN_PLACES]) + (" and others" if len(places) > _SHOWN_PLACES else "")
-        return f" Nothing is in {shown}: is a volume not mounted?" if places else ""
+        directories = self._monitor.empty_directories()
+        shown = ", ".join(directories[:_SHOWN_DIRECTORIES]) + (
+            " and others" if len(directories) > _SHOWN_DIRECTORIES else ""
+        )
+        return f" Nothing is in {shown}: is a volume not mounted?" if directories else ""
 
     def _limited(self, start: Offsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         limits = self._options.limits
@@ -462,9 +464,9 @@ class MicroBatchPlanner:
         deleted = sorted(keys)
         if not deleted:
             return
-        places = self._empty_places()
-        message = f"Partitions {format_topic_partitions(deleted)} have been deleted.{places}"
-        if places and not self._options.read.fail_on_data_loss:
+        directories = self._empty_directories()
+        message = f"Partitions {format_topic_partitions(deleted)} have been deleted.{directories}"
+        if directories and not self._options.read.fail_on_data_loss:
             # The batch would skip what is only away.
             raise DataLossError(
                 f"[KAFKA_DATA_LOSS.PARTITIONS_DELETED] {message} Mount it and start the query again, which repeats this "

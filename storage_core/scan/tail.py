@@ -87,8 +87,8 @@ class TailedPartition:
     Attributes:
         directory: Its directory.
         end_offset: What may be read ends here: at the log end, or at the high watermark, or at the last stable offset.
-        place: What tells its log directory from another one that is mounted at the same path.
-        rewound_to: The lowest offset that the log was truncated to, or was created anew from, since this was last
+        volume_id: What tells its log directory from another one that is mounted at the same path.
+        truncated_to: The lowest offset that the log was truncated to, or was created anew from, since this was last
             taken note of; None if it only grew.
         active_path: The segment that grows; empty before the first look.
         active_status: Its status before the last look.
@@ -102,9 +102,9 @@ class TailedPartition:
     """
 
     directory: PartitionDirectory
-    place: tuple[int, int] | None
+    volume_id: tuple[int, int] | None
     end_offset: int = 0
-    rewound_to: int | None = None
+    truncated_to: int | None = None
     active_path: str = ""
     active_status: FileStatus | None = None
     directory_status: FileStatus | None = None
@@ -125,7 +125,7 @@ class _Root:
         partitions: Its partitions.
         checkpoint_status: The status of the checkpoint before it was read; None if there is none.
         changed_s: When it last changed, on the monotonic clock.
-        judged_s: When all partitions were last looked at because it did not change.
+        last_full_check_s: When all partitions were last looked at because it did not change.
         high_watermarks: Its content.
         left_out: The partitions that a warning named, because records after their high watermarks are left out.
     """
@@ -135,7 +135,7 @@ class _Root:
     partitions: list[TailedPartition] = field(default_factory=list)
     checkpoint_status: FileStatus | None = None
     changed_s: float = -float("inf")
-    judged_s: float = -float("inf")
+    last_full_check_s: float = -float("inf")
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     left_out: set[TopicPartition] = field(default_factory=set)
 
@@ -170,7 +170,7 @@ class PartitionMonitor:
         self._absent: dict[TopicPartition, TailedPartition] = {}
         # By path, the status of the directories whose entries are partitions or log directories, and whether a later
         # change will show in it.
-        self._places: dict[str, tuple[FileStatus | None, bool]] = {}
+        self._watched_directories: dict[str, tuple[FileStatus | None, bool]] = {}
         self._searched_s = -float("inf")
 
     def poll(self) -> dict[TopicPartition, int]:
@@ -187,11 +187,11 @@ class PartitionMonitor:
         self.examined = {}
         for _ in range(_LOOKS_BETWEEN_COMMITS):
             changed_roots = self._changed_roots()
-            have_places_changed = self._have_places_changed()
-            if changed_roots or have_places_changed:
+            have_directories_changed = self._have_directories_changed()
+            if changed_roots or have_directories_changed:
                 self._search()
             if all(
-                self._look_at(root, self._suspects(root, is_changed=root.path in changed_roots))
+                self._refresh(root, self._possibly_changed(root, is_changed=root.path in changed_roots))
                 for root in self._roots.values()
             ):
                 break
@@ -230,13 +230,13 @@ class PartitionMonitor:
         self._watch.has_changed()
         return {root for root, visibility in self._watch.known.items() if visibility != before.get(root)}
 
-    def _have_places_changed(self) -> bool:
+    def _have_directories_changed(self) -> bool:
         """Return True if a directory may have other entries than at the last poll."""
         have_changed = False
-        for path, (before, was_settled) in self._places.items():
+        for path, (before, was_settled) in self._watched_directories.items():
             status = self._filesystem.status(path, follow_symlinks=True)
             have_changed |= not was_settled or status != before
-            self._places[path] = status, is_settled(status)
+            self._watched_directories[path] = status, is_settled(status)
         pause_s = _SEARCH_AGAIN_S if self.partitions else _SEARCH_FOR_THE_FIRST_S
         return have_changed or time.monotonic() - self._searched_s > pause_s
 
@@ -263,27 +263,27 @@ class PartitionMonitor:
         self.partitions = {}
         for root in self._roots.values():
             root.partitions.clear()
-        places = {root: self._place_of(root) for root in {each.root.path for each in found}}
+        volume_ids = {root: self._volume_id(root) for root in {each.root.path for each in found}}
         for directory in found:
-            place = places[directory.root.path]
+            volume_id = volume_ids[directory.root.path]
             tailed = known.pop(directory.topic_partition, None)
             if tailed is None:
-                tailed = TailedPartition(directory, place)
-            elif (tailed.directory.path, tailed.place) != (directory.path, place):
+                tailed = TailedPartition(directory, volume_id)
+            elif (tailed.directory.path, tailed.volume_id) != (directory.path, volume_id):
                 # Moved to another disk, or another volume is mounted here: its list of truncations is another one.
-                tailed = TailedPartition(directory, place, tailed.end_offset, topic_id=tailed.topic_id)
+                tailed = TailedPartition(directory, volume_id, tailed.end_offset, topic_id=tailed.topic_id)
             elif tailed.directory.copies != directory.copies:
                 # One has come, or has gone.
                 tailed.directory, tailed.directory_status = directory, None
             self.partitions[directory.topic_partition] = tailed
             self._root_of(directory).partitions.append(tailed)
-            self._places.setdefault(directory.root.path, _UNKNOWN)
+            self._watched_directories.setdefault(directory.root.path, _UNKNOWN)
         for tailed in known.values():
             tailed.directory_status = None
         self._absent = known
         self.examined = {key: log for key, log in self.examined.items() if key in self.partitions}
 
-    def _place_of(self, root: str) -> tuple[int, int] | None:
+    def _volume_id(self, root: str) -> tuple[int, int] | None:
         status = self._filesystem.status(root, follow_symlinks=True)
         return None if status is None else (status.device, status.inode)
 
@@ -299,14 +299,14 @@ class PartitionMonitor:
         """Return the paths that exist: a log directory may appear later."""
         paths = split_paths(self._filesystem, self._options.read.paths)
         for path in paths:
-            self._places.setdefault(path, _UNKNOWN)
+            self._watched_directories.setdefault(path, _UNKNOWN)
         absent = [path for path in paths if self._filesystem.status(path, follow_symlinks=True) is None]
         if is_first:
             for path in absent:
                 _log.warning("%s does not exist yet. Waits for it.", path)
         return [path for path in paths if path not in absent]
 
-    def empty_places(self) -> list[str]:
+    def empty_directories(self) -> list[str]:
         """List directories that hold nothing, though logs are expected there: volumes may not be mounted on them."""
         found = dict.fromkeys(
             os.path.abspath(path) for path in split_paths(self._filesystem, self._options.read.paths)
@@ -379,7 +379,7 @@ class PartitionMonitor:
     def _checkpoint_path(root: str) -> str:
         return os.path.join(root, REPLICATION_OFFSET_CHECKPOINT)
 
-    def _suspects(self, root: _Root, *, is_changed: bool) -> list[TailedPartition]:
+    def _possibly_changed(self, root: _Root, *, is_changed: bool) -> list[TailedPartition]:
         """Return the partitions of a log directory that may end elsewhere than at the last poll."""
         before = root.high_watermarks
         self._follow_checkpoint(root)
@@ -389,9 +389,9 @@ class PartitionMonitor:
             return [each for each in root.partitions if self._has_changed(each)]
         now = root.high_watermarks
         # A broker writes its checkpoint every few seconds. If it does not, look now and then what that leaves out.
-        is_quiet = time.monotonic() - max(root.changed_s, root.judged_s) > _QUIET_S
+        is_quiet = time.monotonic() - max(root.changed_s, root.last_full_check_s) > _QUIET_S
         if is_quiet:
-            root.judged_s = time.monotonic()
+            root.last_full_check_s = time.monotonic()
         return [
             each
             for each in root.partitions
@@ -407,23 +407,23 @@ class PartitionMonitor:
             return True
         return self._filesystem.status(tailed.directory.path, follow_symlinks=True) != tailed.directory_status
 
-    def _look_at(self, root: _Root, suspects: Sequence[TailedPartition]) -> bool:
+    def _refresh(self, root: _Root, chosen: Sequence[TailedPartition]) -> bool:
         """Look up where partitions of a log directory end.
 
         Returns:
             False if a commit became visible meanwhile, so that nothing was noted.
         """
-        if not suspects:
+        if not chosen:
             return True
-        for each in suspects:
+        for each in chosen:
             # Before the look, so that later changes show in the next one.
             each.directory_status = self._filesystem.status(each.directory.path, follow_symlinks=True)
             each.active_status = self._filesystem.status(each.active_path) if each.active_path else None
         files = self._root_files(root.path)
         before = files.visibility
-        found = [(each, self._end_of(each, root, files)) for each in suspects]
+        found = [(each, self._end_of(each, root, files)) for each in chosen]
         if read_visibility(self._filesystem, root.path, before) != before:
-            for each in suspects:
+            for each in chosen:
                 each.directory_status = None
             return False
         for tailed, end in found:
@@ -492,7 +492,7 @@ class PartitionMonitor:
         tailed.notices = frozenset(log.notices)
         return log, end_offset
 
-    def look_again(self, tailed: TailedPartition) -> bool:
+    def refresh_next_time(self, tailed: TailedPartition) -> bool:
         """Look into a partition in the next poll in any case.
 
         Returns:
@@ -502,11 +502,11 @@ class PartitionMonitor:
         directories = (tailed.directory, *tailed.directory.copies)
         if all(self._filesystem.status(each.path, follow_symlinks=True) is not None for each in directories):
             return True
-        self._places = dict.fromkeys(self._places, _UNKNOWN)
+        self._watched_directories = dict.fromkeys(self._watched_directories, _UNKNOWN)
         return False
 
     def _note_failure(self, tailed: TailedPartition, error: SegmentLogError) -> None:
-        if not self.look_again(tailed):
+        if not self.refresh_next_time(tailed):
             return
         tailed.failures += 1
         if tailed.failures == 1:
@@ -518,7 +518,7 @@ class PartitionMonitor:
     def _note(self, tailed: TailedPartition, log: PartitionLog, end_offset: int) -> None:
         """Note where a partition ends, and what the next look compares with."""
         root = log.directory.root
-        self._note_rewind(tailed, log)
+        self._note_truncation(tailed, log)
         tailed.end_offset = end_offset
         tailed.topic_id = log.topic_id or tailed.topic_id
         tailed.truncations_bytes = root.visibility.truncations_bytes
@@ -534,17 +534,17 @@ class PartitionMonitor:
         if not is_certain or log.directory.copies:
             tailed.directory_status = None
 
-    def _note_rewind(self, tailed: TailedPartition, log: PartitionLog) -> None:
+    def _note_truncation(self, tailed: TailedPartition, log: PartitionLog) -> None:
         """Note that records were taken off the end of a log, which may have grown again meanwhile."""
         root, since_bytes = log.directory.root, tailed.truncations_bytes
-        rewound_to = None
+        offset = None
         # A shorter list is that of an older copy.
         if tailed.active_path and since_bytes <= root.visibility.truncations_bytes:
-            rewound_to = truncated_to(self._filesystem, root.path, log.topic, log.partition, since_bytes)
+            offset = truncated_to(self._filesystem, root.path, log.topic, log.partition, since_bytes)
         if None not in (tailed.topic_id, log.topic_id) and log.topic_id != tailed.topic_id:
             tailed.moved_from_topic_id = None if tailed.active_path else tailed.topic_id
             _log.warning("The topic of %s-%d was deleted and created anew.", log.topic, log.partition)
-            rewound_to = log.log_start_offset
-        if rewound_to is not None:
-            known = tailed.rewound_to
-            tailed.rewound_to = rewound_to if known is None else min(rewound_to, known)
+            offset = log.log_start_offset
+        if offset is not None:
+            known = tailed.truncated_to
+            tailed.truncated_to = offset if known is None else min(offset, known)

@@ -117,59 +117,59 @@ def _read(filesystem: FileSystem, task: ScanTask, wanted: frozenset[str]) -> Ite
     with_records = not wanted.isdisjoint(_NEED_RECORDS)
     for span in task.spans:
         limit_bytes = task.settings.max_batch_bytes
-        for run in iter_header_chunks(filesystem, span, task.settings, with_records=with_records):
-            unwrapped = _with_unwrapped(run, span, limit_bytes)
+        for chunk in iter_header_chunks(filesystem, span, task.settings, with_records=with_records):
+            unwrapped = _with_unwrapped(chunk, span, limit_bytes)
             if len(unwrapped):
                 yield _HeaderColumns(unwrapped, span, limit_bytes).batch(wanted)
 
 
 class _HeaderColumns:
-    """The rows of a run of batches, column by column."""
+    """The rows of a chunk of batches, column by column."""
 
-    def __init__(self, run: HeaderChunk, span: LogSpan, limit_bytes: int) -> None:
+    def __init__(self, chunk: HeaderChunk, span: LogSpan, limit_bytes: int) -> None:
         self._span = span
         self._limit_bytes = limit_bytes
-        self._run = run
-        self._attributes = self._run.headers["attributes"].astype(np.int32)
+        self._chunk = chunk
+        self._attributes = self._chunk.headers["attributes"].astype(np.int32)
 
     def batch(self, wanted: frozenset[str]) -> pa.RecordBatch:
         """Make the columns that are wanted."""
         fields = [field for field in _SCHEMA if field.name in wanted]
         arrays = [self._column(field) for field in fields]
         if not fields:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(self._run), pa.struct([])))
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(self._chunk), pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def _column(self, field: pa.Field) -> pa.Array:
         stated = _STATED.get(field.name)
         if stated is not None:
-            return pa.array(self._run.headers[stated].astype(field.type.to_pandas_dtype()), field.type)
+            return pa.array(self._chunk.headers[stated].astype(field.type.to_pandas_dtype()), field.type)
         array = _DERIVED[field.name](self)
         return array if isinstance(array, pa.Array) else pa.array(array, field.type)
 
     def topic(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._span.topic, pa.string()), len(self._run))
+        return pa.repeat(pa.scalar(self._span.topic, pa.string()), len(self._chunk))
 
     def partition(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._span.partition, pa.int32()), len(self._run))
+        return pa.repeat(pa.scalar(self._span.partition, pa.int32()), len(self._chunk))
 
     def segment(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._span.file_name, pa.string()), len(self._run))
+        return pa.repeat(pa.scalar(self._span.file_name, pa.string()), len(self._chunk))
 
     def positions(self) -> npt.NDArray[np.int64]:
-        return self._run.positions
+        return self._chunk.positions
 
     def sizes_bytes(self) -> npt.NDArray[np.int64]:
-        return self._run.sizes_bytes
+        return self._chunk.sizes_bytes
 
     def last_offsets(self) -> npt.NDArray[np.int64]:
-        return self._run.last_offsets
+        return self._chunk.last_offsets
 
     def attributes(self) -> npt.NDArray[np.int32]:
         return self._attributes
 
     def crcs_are_right(self) -> npt.NDArray[np.bool_]:
-        return self._run.crcs_are_right()
+        return self._chunk.crcs_are_right()
 
     def compression(self) -> pa.Array:
         codecs = self._attributes & CODEC_MASK
@@ -177,7 +177,7 @@ class _HeaderColumns:
 
     def timestamp_type(self) -> pa.Array:
         types = self._flags(LOG_APPEND_TIME_FLAG).astype(np.int32)
-        return pa.array(_TIMESTAMP_TYPES).take(pa.array(types, mask=self._run.headers["magic"] == 0))
+        return pa.array(_TIMESTAMP_TYPES).take(pa.array(types, mask=self._chunk.headers["magic"] == 0))
 
     def is_transactional(self) -> npt.NDArray[np.bool_]:
         return self._flags(TRANSACTIONAL_FLAG)
@@ -186,9 +186,9 @@ class _HeaderColumns:
         return self._flags(CONTROL_FLAG)
 
     def control_types(self) -> pa.Array:
-        types: list[str | None] = [None] * len(self._run)
+        types: list[str | None] = [None] * len(self._chunk)
         for index in np.flatnonzero(self.is_control()).tolist():
-            kind = control_type_of(self._run, index, self._limit_bytes)
+            kind = control_type_of(self._chunk, index, self._limit_bytes)
             types[index] = None if kind is None else _CONTROL_TYPES[kind]
         return pa.array(types, pa.string())
 
@@ -196,24 +196,24 @@ class _HeaderColumns:
         return self._flags(DELETE_HORIZON_FLAG)
 
     def delete_horizon(self) -> pa.Array:
-        return timestamps(self._run.headers["base_timestamp_ms"], is_null=~self.has_delete_horizon())
+        return timestamps(self._chunk.headers["base_timestamp_ms"], is_null=~self.has_delete_horizon())
 
     def base_timestamp(self) -> pa.Array:
-        return timestamps(self._run.headers["base_timestamp_ms"], is_null=self.has_delete_horizon())
+        return timestamps(self._chunk.headers["base_timestamp_ms"], is_null=self.has_delete_horizon())
 
     def max_timestamp(self) -> pa.Array:
-        return timestamps(self._run.headers["max_timestamp_ms"])
+        return timestamps(self._chunk.headers["max_timestamp_ms"])
 
     def last_sequences(self) -> npt.NDArray[np.int32]:
-        return last_sequences(self._run.headers)
+        return last_sequences(self._chunk.headers)
 
     def uncompressed_sizes_bytes(self) -> pa.Array:
         """Return the sizes of the decompressed records: what follows the header in format v2, whole messages before."""
-        headers, run = self._run.headers, self._run
-        sizes = run.sizes_bytes - np.where(headers["magic"] == MAGIC_V2, HEADER_SIZE_BYTES, 0)
-        is_unknown = np.zeros(len(run), np.bool_)
+        headers, chunk = self._chunk.headers, self._chunk
+        sizes = chunk.sizes_bytes - np.where(headers["magic"] == MAGIC_V2, HEADER_SIZE_BYTES, 0)
+        is_unknown = np.zeros(len(chunk), np.bool_)
         for index in np.flatnonzero(self._attributes & CODEC_MASK).tolist():
-            size_bytes = _uncompressed_size_bytes(run, index, self._limit_bytes)
+            size_bytes = _uncompressed_size_bytes(chunk, index, self._limit_bytes)
             is_unknown[index] = size_bytes is None
             sizes[index] = size_bytes or 0
         return pa.array(sizes, mask=is_unknown)
@@ -266,63 +266,63 @@ def last_sequences(headers: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     return np.where(first < 0, -1, wrapped).astype(np.int32)
 
 
-def control_type_of(run: HeaderChunk, index: int, limit_bytes: int) -> ControlType | None:
+def control_type_of(chunk: HeaderChunk, index: int, limit_bytes: int) -> ControlType | None:
     """Return the type of a control batch.
 
     Returns:
         None if compaction emptied it, or it is damaged.
     """
-    batch = run.batch(index, limit_bytes)
+    batch = chunk.batch(index, limit_bytes)
     if batch is None or not batch_crc_matches(batch):
         return None
     try:
-        return control_type(batch, run.header(index), path=run.opened.path)
+        return control_type(batch, chunk.header(index), path=chunk.opened.path)
     except _UNDECODABLE:
         return None
 
 
-def _uncompressed_size_bytes(run: HeaderChunk, index: int, limit_bytes: int) -> int | None:
+def _uncompressed_size_bytes(chunk: HeaderChunk, index: int, limit_bytes: int) -> int | None:
     """Return the size of a compressed batch's records.
 
     Returns:
         Bytes; None if they cannot be decompressed within the limit.
     """
-    batch = run.batch(index, limit_bytes)
+    batch = chunk.batch(index, limit_bytes)
     if batch is None:
         return None
     try:
-        section = batch_section(batch, run.header(index), path=run.opened.path, limit_bytes=limit_bytes)
+        section = batch_section(batch, chunk.header(index), path=chunk.opened.path, limit_bytes=limit_bytes)
     except _UNDECODABLE:
         return None
     return int(section.ends[0])
 
 
-def _with_unwrapped(run: HeaderChunk, span: LogSpan, limit_bytes: int) -> HeaderChunk:
+def _with_unwrapped(chunk: HeaderChunk, span: LogSpan, limit_bytes: int) -> HeaderChunk:
     """Replace the headers of wrappers by ones with the first offset and the number of the messages inside.
 
     A wrapper's header states neither, so it is decoded. One that cannot be keeps the lower bound and a count of 1; one
     that turns out to begin beyond the span is left out.
     """
-    wrappers = np.flatnonzero(wrapper_rows(run.headers)).tolist()
+    wrappers = np.flatnonzero(wrapper_rows(chunk.headers)).tolist()
     if not wrappers:
-        return run
-    headers = run.headers.copy()
+        return chunk
+    headers = chunk.headers.copy()
     for index in wrappers:
-        batch = run.batch(index, limit_bytes)
+        batch = chunk.batch(index, limit_bytes)
         if batch is None or not batch_crc_matches(batch):
             continue
-        header = run.header(index)
+        header = chunk.header(index)
         if header.position_bytes == span.position_bytes:
             # Its first messages may be below the offsets that are asked for.
             header = header.with_base_offset(span.base_offset)
         try:
-            offsets, _ = batch_timestamps(batch, header, path=run.opened.path, limit_bytes=limit_bytes)
+            offsets, _ = batch_timestamps(batch, header, path=chunk.opened.path, limit_bytes=limit_bytes)
         except _UNDECODABLE:
             continue
         row = headers[index : index + 1]
         row["base_offset"], row["last_offset_delta"] = offsets[0], header.last_offset - int(offsets[0])
         row["record_count"] = len(offsets)
-    unwrapped = dataclasses.replace(run, headers=headers)
+    unwrapped = dataclasses.replace(chunk, headers=headers)
     return unwrapped.part(0, int(np.count_nonzero(unwrapped.base_offsets < span.end_offset)))
 
 

@@ -102,23 +102,23 @@ def _read(
     _wanted: frozenset[str],
 ) -> Iterator[pa.RecordBatch]:
     in_log: dict[int, _EpochInLog] = {}
-    for run in task.part.chunks(filesystem):
-        for epoch, found in _epochs_of(run):
+    for chunk in task.part.chunks(filesystem):
+        for epoch, found in _epochs_of(chunk):
             known = in_log.get(epoch)
             in_log[epoch] = found if known is None else known.followed_by(found)
     return batches_of_rows(_COLUMNS, _rows(task, in_log))
 
 
-def _epochs_of(run: HeaderChunk) -> Iterator[tuple[int, _EpochInLog]]:
+def _epochs_of(chunk: HeaderChunk) -> Iterator[tuple[int, _EpochInLog]]:
     """Divide batches into stretches of equal epochs. Batches of older formats have none and are left out."""
-    epochs = run.headers["leader_epoch"].astype(np.int64)
+    epochs = chunk.headers["leader_epoch"].astype(np.int64)
     firsts = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
     lasts = np.append(firsts[1:], len(epochs)) - 1
-    base_offsets, last_offsets = run.base_offsets[firsts], run.last_offsets[lasts]
+    base_offsets, last_offsets = chunk.base_offsets[firsts], chunk.last_offsets[lasts]
     columns = (epochs[firsts], base_offsets, last_offsets, lasts - firsts + 1)
-    for epoch, *place in zip(*(column.tolist() for column in columns), strict=True):
+    for epoch, *facts in zip(*(column.tolist() for column in columns), strict=True):
         if epoch >= 0:
-            yield epoch, _EpochInLog(*place)
+            yield epoch, _EpochInLog(*facts)
 
 
 def _rows(task: _EpochsTask, in_log: dict[int, _EpochInLog]) -> Iterator[tuple[object, ...]]:

@@ -50,7 +50,7 @@ from storage_core.views.roots import (
     find_roots,
     has_topic_selection,
     require_listed,
-    selected_places,
+    selected_locations,
 )
 from storage_core.views.view import TIMESTAMP, Column, View, batches_of_rows
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import ExaminedEntry, FileSystem
     from storage_core.options import ReadOptions
-    from storage_core.views.roots import PartitionPlace
+    from storage_core.views.roots import PartitionLocation
 
 
 UNKNOWN: Final = "unknown"
@@ -261,32 +261,32 @@ class FilesTask:
     """Files to list: those of a partition's directory, or those of a log directory outside of its partitions.
 
     Attributes:
-        place: The partition's directory; None for the log directory.
+        location: The partition's directory; None for the log directory.
         partitions: For a log directory, those whose own rows are made, by name.
     """
 
     root: str
-    place: PartitionPlace | None = None
-    partitions: tuple[PartitionPlace, ...] = ()
+    location: PartitionLocation | None = None
+    partitions: tuple[PartitionLocation, ...] = ()
 
 
 def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[FilesTask]:
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
     require_listed(roots)
-    places = selected_places(filesystem, roots, options)
+    locations = selected_locations(filesystem, roots, options)
     whole = [] if has_topic_selection(options) else [root for root in roots if root.is_whole]
     return [
-        *(FilesTask(root.path, partitions=root.places) for root in whole),
-        *(FilesTask(place.root, place) for place in places),
+        *(FilesTask(root.path, partitions=root.locations) for root in whole),
+        *(FilesTask(location.root, location) for location in locations),
     ]
 
 
 def _read(filesystem: FileSystem, task: FilesTask, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    place = task.place
+    location = task.location
     rows = (
         root_files(filesystem, task.root, task.partitions)
-        if place is None
-        else _partition_rows(filesystem, place)
+        if location is None
+        else _partition_rows(filesystem, location)
     )
     return batches_of_rows(_COLUMNS, rows)
 
@@ -315,7 +315,7 @@ def _found(
     entry: ExaminedEntry,
     named: NamedFile,
     reason: str | None,
-    place: PartitionPlace | None = None,
+    location: PartitionLocation | None = None,
 ) -> FoundFile:
     return FoundFile(
         root,
@@ -325,28 +325,30 @@ def _found(
         None if entry.kind == "directory" else entry.size_bytes,
         entry.allocated_bytes,
         entry.modified_ms,
-        None if place is None else place.topic,
-        None if place is None else place.partition,
-        None if place is None else place.state,
+        None if location is None else location.topic,
+        None if location is None else location.partition,
+        None if location is None else location.state,
         named.base_offset,
         reason is None,
         reason,
     )
 
 
-def root_files(filesystem: FileSystem, root: str, places: Iterable[PartitionPlace]) -> Iterator[FoundFile]:
+def root_files(
+    filesystem: FileSystem, root: str, locations: Iterable[PartitionLocation]
+) -> Iterator[FoundFile]:
     """List the files and directories of a log directory, by name, without what is in those of its partitions.
 
     Raises:
         LogDirectoryError: It is gone, or this user may not list it.
     """
-    partitions = {os.path.basename(place.path): place for place in places}
+    partitions = {os.path.basename(location.path): location for location in locations}
     for entry in sorted(filesystem.examine_directory(root)):
         name = entry.name
-        place = partitions.get(name)
-        if place is not None:
-            reason = _NOT_REGULAR.get(entry.kind) or STATE_REASONS.get(place.state)
-            yield _found(root, name, entry, NamedFile(_DIRECTORY_KINDS[place.state]), reason, place)
+        location = partitions.get(name)
+        if location is not None:
+            reason = _NOT_REGULAR.get(entry.kind) or STATE_REASONS.get(location.state)
+            yield _found(root, name, entry, NamedFile(_DIRECTORY_KINDS[location.state]), reason, location)
         elif entry.kind == "directory":
             kind, reason = _other_directory(name)
             yield _found(root, name, entry, NamedFile(kind), reason)
@@ -368,24 +370,24 @@ def _other_directory(name: str) -> tuple[str, str | None]:
     return "directory", "not the directory of a partition: a broker does not start with it"
 
 
-def _partition_rows(filesystem: FileSystem, place: PartitionPlace) -> Iterator[FoundFile]:
-    root, name = place.root, os.path.basename(place.path)
+def _partition_rows(filesystem: FileSystem, location: PartitionLocation) -> Iterator[FoundFile]:
+    root, name = location.root, os.path.basename(location.path)
     try:
-        names = _file_names(filesystem, place.path)
-        for entry in filesystem.examine_directory(place.path):
+        names = _file_names(filesystem, location.path)
+        for entry in filesystem.examine_directory(location.path):
             path = os.path.join(name, entry.name)
             if entry.kind == "directory":
                 reason: str | None = "the directory of a partition has no others"
-                yield _found(root, path, entry, NamedFile("directory"), reason, place)
-                yield from _rows_below(filesystem, root, path, place, False)
+                yield _found(root, path, entry, NamedFile("directory"), reason, location)
+                yield from _rows_below(filesystem, root, path, location, False)
                 continue
             found = name_in_partition(entry.name)
             reason = (
                 _NOT_REGULAR.get(entry.kind)
-                or why_not_in_partition(found, place.topic, names)
-                or STATE_REASONS.get(place.state)
+                or why_not_in_partition(found, location.topic, names)
+                or STATE_REASONS.get(location.state)
             )
-            yield _found(root, path, entry, found, reason, place)
+            yield _found(root, path, entry, found, reason, location)
     except MissingError:
         # A broker has renamed or removed it since the log directory was listed.
         return
@@ -402,7 +404,7 @@ def _file_names(filesystem: FileSystem, path: str) -> FileNames:
 
 
 def _rows_below(
-    filesystem: FileSystem, root: str, path: str, place: PartitionPlace | None, is_cache: bool
+    filesystem: FileSystem, root: str, path: str, location: PartitionLocation | None, is_cache: bool
 ) -> Iterator[FoundFile]:
     """List the files in directories that Kafka does not have, or has for its cache."""
     pending = [path]
@@ -419,7 +421,7 @@ def _rows_below(
                 pending.append(inner)
             reason = _NOT_REGULAR.get(entry.kind) or (None if is_cache else _NO_SUCH_NAME)
             kind = _CACHE if is_cache else "directory" if entry.kind == "directory" else UNKNOWN
-            yield _found(root, inner, entry, NamedFile(kind), reason, place)
+            yield _found(root, inner, entry, NamedFile(kind), reason, location)
 
 
 FILES_VIEW: Final = View(

@@ -425,12 +425,12 @@ class _Marker(NamedTuple):
 
 def _markers(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[_Marker]:
     """Yield the markers up to the time that counts, in the order of the log."""
-    for run in task.part.chunks(filesystem):
-        for index in (run.headers["attributes"] & CONTROL_FLAG).nonzero()[0].tolist():
-            header = run.header(index)
+    for chunk in task.part.chunks(filesystem):
+        for index in (chunk.headers["attributes"] & CONTROL_FLAG).nonzero()[0].tolist():
+            header = chunk.header(index)
             if task.as_of_ms is not None and header.max_timestamp_ms > task.as_of_ms:
                 continue
-            marker = run.marker(index)
+            marker = chunk.marker(index)
             if marker is not None:
                 yield _Marker(header.last_offset, header.producer_id, marker.is_abort)
 
@@ -727,7 +727,7 @@ def _note(
     if not 0 < log.end_offset - offset <= _MOST_MARKERS:
         return None
     rest = PartitionSpans.of(log.part(offset, log.end_offset), tolerating_damage(options))
-    controls = [bool((run.headers["attributes"] & CONTROL_FLAG).all()) for run in rest.chunks(filesystem)]
+    controls = [bool((chunk.headers["attributes"] & CONTROL_FLAG).all()) for chunk in rest.chunks(filesystem)]
     return ONLY_MARKERS if controls and all(controls) else None
 
 

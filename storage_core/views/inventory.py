@@ -23,14 +23,14 @@ from storage_core.views.partitions import (
     choose_replicas,
     summarize_partition,
 )
-from storage_core.views.roots import LIVE, find_roots, has_topic_selection, selected_places
+from storage_core.views.roots import LIVE, find_roots, has_topic_selection, selected_locations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from storage_core.filesystem import FileSystem
     from storage_core.views.files import FoundFile
-    from storage_core.views.roots import LogRoot
+    from storage_core.views.roots import LogDir
 
 
 _Value = TypeVar("_Value")
@@ -175,9 +175,9 @@ def inventory(
     options = options or options_of(paths, {})
     roots = find_roots(filesystem, paths, follow_symlinks=options.follow_symlinks)
     found = _Examination(filesystem, has_selection=has_topic_selection(options))
-    places = selected_places(filesystem, roots, options)
-    for choice in choose_replicas(filesystem, places, found.files):
-        summary = summarize_partition(filesystem, choice, found.files.of(choice.place.root), exact=exact)
+    locations = selected_locations(filesystem, roots, options)
+    for choice in choose_replicas(filesystem, locations, found.files):
+        summary = summarize_partition(filesystem, choice, found.files.of(choice.location.root), exact=exact)
         if summary is not None:
             found.add_partition(summary)
             on_bytes(summary.log_bytes)
@@ -207,7 +207,7 @@ class _Examination:
             path = os.path.join(summary.directory, name)
             self._add_foreign(path, UNKNOWN, None, "no partition has a file of this name")
 
-    def add_root(self, root: LogRoot) -> None:
+    def add_root(self, root: LogDir) -> None:
         """Examine the files of a log directory itself."""
         if root.problem is not None:
             self._findings.append(Finding("unreadable", "log directory", root.path, root.problem))
@@ -260,9 +260,9 @@ class _Examination:
             self._findings.append(Finding("unreadable", name, path, str(error)))
         return None
 
-    def _tally_files(self, root: LogRoot) -> None:
+    def _tally_files(self, root: LogDir) -> None:
         try:
-            for file in root_files(self._filesystem, root.path, root.places):
+            for file in root_files(self._filesystem, root.path, root.locations):
                 self._tally_file(file)
         except LogDirectoryError as error:
             self._findings.append(Finding("unreadable", "log directory", root.path, str(error)))
@@ -284,7 +284,7 @@ class _Examination:
         if len(self._foreign) < _MOST_FOREIGN:
             self._foreign.append(ForeignFile(path, kind, size_bytes, reason))
 
-    def _check_root(self, root: LogRoot, *, is_clean: bool) -> None:
+    def _check_root(self, root: LogDir, *, is_clean: bool) -> None:
         if root.path in self.files.problems:
             problem = self.files.problems[root.path]
             self._findings.append(Finding("damage", "commit of a job", root.path, problem))
@@ -294,7 +294,7 @@ class _Examination:
                 "that starts recovers the logs from their recovery points on."
             )
             self._findings.append(Finding("warning", "unclean shutdown", root.path, message))
-        present = {(place.topic, place.partition) for place in root.places}
+        present = {(location.topic, location.partition) for location in root.locations}
         for name in ROOT_CHECKPOINTS:
             offsets = self._read_or_record_error(root.path, name, read_offset_checkpoint) or {}
             missing = sorted(f"{topic}-{partition}" for topic, partition in offsets.keys() - present)

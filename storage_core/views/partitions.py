@@ -44,7 +44,7 @@ from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_B
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.views.files import LOG_KIND, UNKNOWN, NamedFile, name_in_partition
 from storage_core.views.json_values import key_of
-from storage_core.views.roots import LIVE, find_roots, require_listed, selected_places
+from storage_core.views.roots import LIVE, find_roots, require_listed, selected_locations
 from storage_core.views.segments import (
     HeaderStatistics,
     codec_names,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from storage_core.options import ReadOptions
     from storage_core.record.batch_header import BatchHeader
     from storage_core.segment import SegmentReader
-    from storage_core.views.roots import PartitionPlace
+    from storage_core.views.roots import PartitionLocation
 
 
 _COLUMNS: Final = (
@@ -157,7 +157,7 @@ class ReplicaChoice:
         conflict: Why none of them can be chosen; None if one can.
     """
 
-    place: PartitionPlace
+    location: PartitionLocation
     is_read: bool
     replicas: tuple[str, ...]
     conflict: str | None = None
@@ -168,7 +168,7 @@ class PartitionSummary:
     """What one directory of a partition holds. What is not known is None.
 
     Attributes:
-        state: That of its place, or `UNCOMMITTED`.
+        state: That of its location, or `UNCOMMITTED`.
         is_read: Whether a read of the same paths takes it.
         replicas: Every live directory of the partition in these paths.
         log_bytes: Length of the segments' log files.
@@ -232,27 +232,29 @@ class PartitionSummary:
 
 
 def choose_replicas(
-    filesystem: FileSystem, places: Iterable[PartitionPlace], roots: RootFiles
+    filesystem: FileSystem, locations: Iterable[PartitionLocation], roots: RootFiles
 ) -> list[ReplicaChoice]:
     """Choose which of several directories of a partition a read takes.
 
-    They are ordered by partition, as `selected_places` orders them.
+    They are ordered by partition, as `selected_locations` orders them.
     """
     choices: list[ReplicaChoice] = []
-    for _, group in groupby(places, key=attrgetter("topic_partition")):
+    for _, group in groupby(locations, key=attrgetter("topic_partition")):
         members = list(group)
-        live = [place for place in members if place.state == LIVE]
-        paths = tuple(place.path for place in live)
+        live = [location for location in members if location.state == LIVE]
+        paths = tuple(location.path for location in live)
         conflict: str | None = None
         chosen: str | None = None
         if live:
             try:
-                chosen = preferred_replica(filesystem, [roots.directory(place) for place in live]).path
+                chosen = preferred_replica(filesystem, [roots.directory(location) for location in live]).path
             except SegmentLogError as error:
                 conflict = str(error)
         choices += [
-            ReplicaChoice(place, place.path == chosen, paths, conflict if place.state == LIVE else None)
-            for place in members
+            ReplicaChoice(
+                location, location.path == chosen, paths, conflict if location.state == LIVE else None
+            )
+            for location in members
         ]
     return choices
 
@@ -281,9 +283,9 @@ class RootFiles:
                 files.visibility = NOTHING_COMMITTED
         return files
 
-    def directory(self, place: PartitionPlace) -> PartitionDirectory:
-        """Return a place as the directory of a partition."""
-        return place.in_root(self.of(place.root))
+    def directory(self, location: PartitionLocation) -> PartitionDirectory:
+        """Return a location as the directory of a partition."""
+        return location.in_root(self.of(location.root))
 
 
 class _Listing:
@@ -387,14 +389,14 @@ def summarize_partition(
     Returns:
         None if the directory is gone.
     """
-    place = choice.place
-    is_hidden = place.state == LIVE and root.visibility.is_hidden(*place.topic_partition)
+    location = choice.location
+    is_hidden = location.state == LIVE and root.visibility.is_hidden(*location.topic_partition)
     summary = PartitionSummary(
-        place.topic,
-        place.partition,
-        UNCOMMITTED if is_hidden else place.state,
-        place.root,
-        place.path,
+        location.topic,
+        location.partition,
+        UNCOMMITTED if is_hidden else location.state,
+        location.root,
+        location.path,
         choice.is_read and not is_hidden,
         choice.replicas,
         choice.conflict,
@@ -402,14 +404,20 @@ def summarize_partition(
     try:
         return list_again_if_gone(
             lambda: _summarized(
-                filesystem, summary, place, root, exact=exact, with_last_stable_offset=with_last_stable_offset
+                filesystem,
+                summary,
+                location,
+                root,
+                exact=exact,
+                with_last_stable_offset=with_last_stable_offset,
             )
         )
     except (MissingError, DataLossError):
-        if filesystem.status(place.path) is None:
+        if filesystem.status(location.path) is None:
             return None
         return replace(
-            summary, unreadable=f"Its files were replaced faster than they could be examined. [{place.path}]"
+            summary,
+            unreadable=f"Its files were replaced faster than they could be examined. [{location.path}]",
         )
     except LogDirectoryError as error:
         return replace(summary, unreadable=str(error))
@@ -418,26 +426,26 @@ def summarize_partition(
 def _summarized(
     filesystem: FileSystem,
     summary: PartitionSummary,
-    place: PartitionPlace,
+    location: PartitionLocation,
     root: LogDirectoryFiles,
     *,
     exact: bool,
     with_last_stable_offset: bool,
 ) -> PartitionSummary:
-    listing = _Listing(filesystem, place.path)
+    listing = _Listing(filesystem, location.path)
     found = _PartitionFacts()
     found.damage += [
-        f"Expected a regular file, found a link or a special file. [{place.path}/{name}]"
+        f"Expected a regular file, found a link or a special file. [{location.path}/{name}]"
         for name in listing.not_regular
     ]
-    found.compute_or_record_error("topic_id", lambda: _topic_id(filesystem, place))
-    found.compute_or_record_error("leader_epoch", lambda: _leader_epoch(filesystem, place))
-    log = _load(filesystem, place, root, listing)
+    found.compute_or_record_error("topic_id", lambda: _topic_id(filesystem, location))
+    found.compute_or_record_error("leader_epoch", lambda: _leader_epoch(filesystem, location))
+    log = _load(filesystem, location, root, listing)
     try:
         _ = log.log_end_offset
     except CorruptError as error:
         found.damage.append(str(error))
-        log = _load(filesystem, place, root, listing, skip_damage=True)
+        log = _load(filesystem, location, root, listing, skip_damage=True)
     values = found.values
     values |= {
         "is_clean": root.clean_shutdown,
@@ -445,8 +453,8 @@ def _summarized(
         "log_end_offset": log.log_end_offset,
         "segment_count": len(log.segments),
     }
-    if place.state == LIVE:
-        values["recovery_point"] = root.recovery_points.get(place.topic_partition)
+    if location.state == LIVE:
+        values["recovery_point"] = root.recovery_points.get(location.topic_partition)
         try:
             values["high_watermark"] = log.high_watermark
         except CorruptError:
@@ -472,18 +480,18 @@ def _summarized(
     return replace(summary, **values)  # type: ignore[arg-type]  # by name
 
 
-def _topic_id(filesystem: FileSystem, place: PartitionPlace) -> str | None:
-    return read_partition_metadata(filesystem, os.path.join(place.path, PARTITION_METADATA))
+def _topic_id(filesystem: FileSystem, location: PartitionLocation) -> str | None:
+    return read_partition_metadata(filesystem, os.path.join(location.path, PARTITION_METADATA))
 
 
-def _leader_epoch(filesystem: FileSystem, place: PartitionPlace) -> int | None:
-    entries = read_leader_epoch_checkpoint(filesystem, os.path.join(place.path, LEADER_EPOCH_CHECKPOINT))
+def _leader_epoch(filesystem: FileSystem, location: PartitionLocation) -> int | None:
+    entries = read_leader_epoch_checkpoint(filesystem, os.path.join(location.path, LEADER_EPOCH_CHECKPOINT))
     return entries[-1].epoch if entries else None
 
 
 def _load(
     filesystem: FileSystem,
-    place: PartitionPlace,
+    location: PartitionLocation,
     root: LogDirectoryFiles,
     listing: _Listing,
     *,
@@ -496,9 +504,9 @@ def _load(
     names = listing.names
     has_swap = any(suffix.endswith(SWAP_SUFFIX) for suffix in names.suffixes)
     known = None if has_swap else SegmentListing(names.base_offsets(LOG_SUFFIX), names)
-    directory = place.in_root(root)
+    directory = location.in_root(root)
     log = PartitionLog.load(filesystem, directory, skip_damage=skip_damage, listing=known)
-    if place.state != LIVE:
+    if location.state != LIVE:
         log.log_start_offset = log.segments.base_offsets[0] if log.segments else 0
     return log
 
@@ -597,8 +605,8 @@ class PartitionsTask:
 def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[PartitionsTask]:
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
     require_listed(roots)
-    places = selected_places(filesystem, roots, options)
-    choices = choose_replicas(filesystem, places, RootFiles(filesystem))
+    locations = selected_locations(filesystem, roots, options)
+    choices = choose_replicas(filesystem, locations, RootFiles(filesystem))
     size = 1 if options.exact else _PARTITIONS_IN_A_TASK
     return [
         PartitionsTask(tuple(choices[start : start + size]), options.exact)
@@ -618,7 +626,7 @@ def _rows(
         summary = summarize_partition(
             filesystem,
             choice,
-            roots.of(choice.place.root),
+            roots.of(choice.location.root),
             exact=task.exact,
             with_last_stable_offset="lastStableOffset" in wanted,
         )

@@ -109,29 +109,29 @@ def _read(
         entry.producer_id: ProducerState.of_snapshot_entry(entry) for entry in task.snapshot.producers
     }
     changed: set[int] = set()
-    for run in task.part.chunks(filesystem):
-        for batch in _producer_batches(run):
+    for chunk in task.part.chunks(filesystem):
+        for batch in _producer_batches(chunk):
             _apply(producers.setdefault(batch.producer_id, ProducerState(batch.producer_id)), batch)
             changed.add(batch.producer_id)
     rows = (_row(task, producers[each], is_from_log=each in changed) for each in sorted(producers))
     return batches_of_rows(_COLUMNS, rows)
 
 
-def _producer_batches(run: HeaderChunk) -> tuple[ProducerBatch, ...]:
+def _producer_batches(chunk: HeaderChunk) -> tuple[ProducerBatch, ...]:
     """Return the batches that change the state of producers, without damaged markers."""
-    is_control = (run.headers["attributes"] & CONTROL_FLAG) != 0
+    is_control = (chunk.headers["attributes"] & CONTROL_FLAG) != 0
     is_kept = ~is_control
-    for index in np.flatnonzero(is_control & (run.headers["producer_id"] >= 0)).tolist():
-        is_kept[index] = run.marker(index) is not None
+    for index in np.flatnonzero(is_control & (chunk.headers["producer_id"] >= 0)).tolist():
+        is_kept[index] = chunk.marker(index) is not None
     chosen = np.flatnonzero(is_kept)
 
     def batch_at(number: int) -> tuple[memoryview, int]:
         index = int(chosen[number])
-        batch = run.batch(index, int(run.sizes_bytes[index]))
+        batch = chunk.batch(index, int(chunk.sizes_bytes[index]))
         assert batch is not None  # noqa: S101  (its marker was read)
-        return batch, int(run.positions[index])
+        return batch, int(chunk.positions[index])
 
-    return ProducerBatches.of_headers(run.headers[chosen], batch_at, path=run.opened.path).batches
+    return ProducerBatches.of_headers(chunk.headers[chosen], batch_at, path=chunk.opened.path).batches
 
 
 def _apply(state: ProducerState, batch: ProducerBatch) -> None:

@@ -16,7 +16,8 @@ from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError, UnreadableError
 from storage_core.filesystem.values import MissingError
 from storage_core.scan.pruning import prune_partition
-from storage_core.scan.resolve import select_partitions, split_paths
+from storage_core.scan.resolve import find_directories, select_partitions, split_paths
+from storage_core.segment.file_names import LOG_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,7 +31,7 @@ LIVE: Final = "live"
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlace:
+class PartitionLocation:
     """A partition's directory.
 
     Attributes:
@@ -55,24 +56,24 @@ class PartitionPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class LogRoot:
+class LogDir:
     """A log directory.
 
     Attributes:
-        places: The directories of partitions, by name.
-        is_whole: Whether all of it was asked for; if not, ``places`` are.
+        locations: The directories of partitions, by name.
+        is_whole: Whether all of it was asked for; if not, ``locations`` are.
         problem: Why it could not be listed; None if it was.
     """
 
     path: str
-    places: tuple[PartitionPlace, ...] = ()
+    locations: tuple[PartitionLocation, ...] = ()
     is_whole: bool = True
     problem: str | None = None
 
 
 def find_roots(
     filesystem: FileSystem, paths: Iterable[str], *, follow_symlinks: bool = False
-) -> tuple[LogRoot, ...]:
+) -> tuple[LogDir, ...]:
     """Find the log directories under paths, in the order of the paths.
 
     Each path is a log directory, a folder of them, or a partition directory. A log directory that this user may not
@@ -82,7 +83,7 @@ def find_roots(
         OptionError: A glob matches nothing.
         LogDirectoryError: A path does not exist, is no directory, or has no log directory.
     """
-    found: dict[str, LogRoot] = {}
+    found: dict[str, LogDir] = {}
     for path in split_paths(filesystem, paths):
         roots = list(_roots_at(filesystem, os.path.abspath(path), follow_symlinks))
         if not roots:
@@ -96,35 +97,35 @@ def find_roots(
     return tuple(found.values())
 
 
-def require_listed(roots: Iterable[LogRoot]) -> None:
+def require_listed(roots: Iterable[LogDir]) -> None:
     """Raise `UnreadableError` if one of the log directories could not be listed."""
     for root in roots:
         if root.problem is not None:
             raise UnreadableError(f"A log directory could not be listed: {root.problem}", path=root.path)
 
 
-def _merged(known: LogRoot | None, root: LogRoot) -> LogRoot:
+def _merged(known: LogDir | None, root: LogDir) -> LogDir:
     if known is None or (root.is_whole and not known.is_whole):
         return root
     if known.is_whole:
         return known
-    return replace(known, places=tuple(dict.fromkeys((*known.places, *root.places))))
+    return replace(known, locations=tuple(dict.fromkeys((*known.locations, *root.locations))))
 
 
-def _roots_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> Iterator[LogRoot]:
+def _roots_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> Iterator[LogDir]:
     status = filesystem.status(path, follow_symlinks=True)
     if status is None or not status.is_directory:
         found = "nothing" if status is None else "something else"
         raise LogDirectoryError(f"Expected a directory, found {found}. Check the path.", path=path)
-    place = _place(os.path.dirname(path), os.path.basename(path))
-    if place is not None and _is_partition(filesystem, path):
-        yield LogRoot(place.root, (place,), is_whole=False)
+    location = _location(os.path.dirname(path), os.path.basename(path))
+    if location is not None and _is_partition(filesystem, path):
+        yield LogDir(location.root, (location,), is_whole=False)
         return
     root, others = _look_at(filesystem, path, follow_symlinks)
     if root is not None:
         yield root
         # As in a read: what holds no partition itself may be a folder of log directories.
-        if root.problem is not None or any(place.state == LIVE for place in root.places):
+        if root.problem is not None or any(location.state == LIVE for location in root.locations):
             return
     for name in others:
         if not name.startswith("."):
@@ -133,28 +134,28 @@ def _roots_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> Itera
                 yield inner
 
 
-def _look_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> tuple[LogRoot | None, list[str]]:
+def _look_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> tuple[LogDir | None, list[str]]:
     """A directory as a log directory, or None, and the names of the directories in it that hold no partition."""
     try:
         entries = filesystem.list_directory(path)
     except MissingError:
         return None, []
     except UnreadableError as error:
-        return LogRoot(path, problem=str(error.args[0])), []
-    places: list[PartitionPlace] = []
+        return LogDir(path, problem=str(error.args[0])), []
+    locations: list[PartitionLocation] = []
     others: list[str] = []
     for entry in entries:
         if entry.name in OTHER_DIRECTORIES or not (
             entry.is_directory or (follow_symlinks and leads_to_directory(filesystem, path, entry))
         ):
             continue
-        place = _place(path, entry.name)
-        if place is not None and _is_partition(filesystem, place.path):
-            places.append(place)
+        location = _location(path, entry.name)
+        if location is not None and _is_partition(filesystem, location.path):
+            locations.append(location)
         else:
             others.append(entry.name)
-    if places or is_log_directory(entries):
-        return LogRoot(path, tuple(places)), others
+    if locations or is_log_directory(entries):
+        return LogDir(path, tuple(locations)), others
     return None, others
 
 
@@ -178,18 +179,18 @@ def _is_partition(filesystem: FileSystem, path: str) -> bool:
         return True
 
 
-def _place(root: str, name: str) -> PartitionPlace | None:
+def _location(root: str, name: str) -> PartitionLocation | None:
     parsed = parse_partition_directory_name(name)
     if parsed is None:
         return None
-    return PartitionPlace(
+    return PartitionLocation(
         os.path.join(root, name), parsed.topic, parsed.partition, parsed.suffix or LIVE, root
     )
 
 
-def selected_places(
-    filesystem: FileSystem, roots: Iterable[LogRoot], options: ReadOptions
-) -> list[PartitionPlace]:
+def selected_locations(
+    filesystem: FileSystem, roots: Iterable[LogDir], options: ReadOptions
+) -> list[PartitionLocation]:
     """The directories of the partitions that the options and their condition ask for, by topic and partition.
 
     Unlike in a read of records, internal topics need not be named.
@@ -197,21 +198,59 @@ def selected_places(
     Raises:
         OptionError: A topic that is named does not exist.
     """
-    places = [place for root in roots for place in root.places]
+    locations = [location for root in roots for location in root.locations]
     if has_topic_selection(options):
-        files = {place.root: LogDirectoryFiles(filesystem, place.root) for place in places}
-        directories = [place.in_root(files[place.root]) for place in places]
+        files = {location.root: LogDirectoryFiles(filesystem, location.root) for location in locations}
+        directories = [location.in_root(files[location.root]) for location in locations]
         selected = {each.topic_partition for each in select_partitions(directories, options)}
-        places = [place for place in places if place.topic_partition in selected]
+        locations = [location for location in locations if location.topic_partition in selected]
     if options.where is not None:
         where = options.where
-        places = [place for place in places if not prune_partition(where, *place.topic_partition).is_empty]
-    return sorted(places, key=lambda place: (place.topic, place.partition, place.state != LIVE, place.path))
+        locations = [
+            location
+            for location in locations
+            if not prune_partition(where, *location.topic_partition).is_empty
+        ]
+    return sorted(
+        locations,
+        key=lambda location: (location.topic, location.partition, location.state != LIVE, location.path),
+    )
 
 
 def has_topic_selection(options: ReadOptions) -> bool:
     """Whether the options name topics."""
     return (options.subscribe, options.subscribe_pattern, options.assign) != (None, None, None)
+
+
+def partitions_of(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
+    """Find the partitions below the paths: all, internal ones too, unless the options choose topics."""
+    found = find_directories(filesystem, options)
+    return list(select_partitions(found, options)) if has_topic_selection(options) else found
+
+
+def log_bytes(filesystem: FileSystem, options: ReadOptions) -> int:
+    """Return the size of all log files of these partitions."""
+    paths = (
+        os.path.join(directory.path, entry.name)
+        for directory in partitions_of(filesystem, options)
+        for entry in filesystem.walk_directory(directory.path)
+        if entry.is_regular_file and entry.name.endswith(LOG_SUFFIX)
+    )
+    return sum(status.size_bytes for path in paths if (status := filesystem.status(path)) is not None)
+
+
+def require_empty(filesystem: FileSystem, path: str) -> None:
+    """Require that a directory to write to does not exist, or is empty.
+
+    Raises:
+        LogDirectoryError: There is something in it.
+    """
+    status = filesystem.status(path, follow_symlinks=True)
+    if status is not None and (not status.is_directory or filesystem.list_directory(path)):
+        raise LogDirectoryError(
+            "Expected no such directory, or an empty one, found something in it. Choose another one.",
+            path=path,
+        )
 
 
 def require_outside(filesystem: FileSystem, path: str, sources: Iterable[str]) -> None:

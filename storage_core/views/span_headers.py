@@ -66,11 +66,11 @@ class HeaderChunk:
     """Neighbouring batches of a span, and perhaps their bytes.
 
     Attributes:
-        opened: The log file, while the run is the present one.
+        opened: The log file, while the chunk is the present one.
         headers: Per batch, its header: a structured array of `HEADER_DTYPE`. The base offset of a wrapper is a lower
             bound.
         positions: Per batch, where it begins in the file.
-        window: A window that holds the bytes of all of these batches, while the run is the present one; None if they
+        window: A window that holds the bytes of all of these batches, while the chunk is the present one; None if they
             were not read.
         first: The number of the first batch in the window.
     """

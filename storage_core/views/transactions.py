@@ -203,8 +203,8 @@ def read_transactions(filesystem: FileSystem, task: TransactionsTask) -> Iterato
         DataLossError: A segment was deleted or replaced since the task was planned.
     """
     replay = _OpenTransactions(task)
-    for run in task.part.chunks(filesystem, replay.note_damage):
-        yield from replay.ended_in(run)
+    for chunk in task.part.chunks(filesystem, replay.note_damage):
+        yield from replay.ended_in(chunk)
         if replay.is_complete:
             return
     yield from replay.still_open()
@@ -235,16 +235,16 @@ class _OpenTransactions:
             (each.first_offset or 0) < end_offset for each in self.open.values()
         )
 
-    def ended_in(self, run: HeaderChunk) -> Iterator[ObservedTransaction]:
-        """Yield the transactions that count and end in a run of batches."""
-        for step in _steps(run):
+    def ended_in(self, chunk: HeaderChunk) -> Iterator[ObservedTransaction]:
+        """Yield the transactions that count and end in a chunk of batches."""
+        for step in _steps(chunk):
             if not step.is_control:
                 self._add(step)
                 continue
-            ended = self._end(run, step.row)
+            ended = self._end(chunk, step.row)
             if ended is not None and self._counts(ended):
                 yield ended
-        self.next_offset = int(run.last_offsets[-1]) + 1
+        self.next_offset = int(chunk.last_offsets[-1]) + 1
 
     def note_damage(self, damage: DamagedRange) -> None:
         """Warn that markers may be lost: what is open there may have ended."""
@@ -290,14 +290,14 @@ class _OpenTransactions:
         transaction.record_count += step.record_count
         transaction.size_bytes += step.size_bytes
 
-    def _end(self, run: HeaderChunk, row: int) -> ObservedTransaction | None:
+    def _end(self, chunk: HeaderChunk, row: int) -> ObservedTransaction | None:
         """End the transaction of a control batch.
 
         Returns:
             The transaction, without data if the log has none; None if the batch is no marker.
         """
-        header = run.header(row)
-        marker = run.marker(row)
+        header = chunk.header(row)
+        marker = chunk.marker(row)
         if marker is None:
             return None
         transaction = self.open.pop(header.producer_id, None)
@@ -338,13 +338,13 @@ class _Step(NamedTuple):
     size_bytes: int
 
 
-def _steps(run: HeaderChunk) -> Iterator[_Step]:
-    """Yield what changes transactions in a run of batches, in order."""
-    attributes = run.headers["attributes"]
-    rows = np.flatnonzero(((attributes & TRANSACTIONAL_FLAG) != 0) & (run.headers["producer_id"] >= 0))
+def _steps(chunk: HeaderChunk) -> Iterator[_Step]:
+    """Yield what changes transactions in a chunk of batches, in order."""
+    attributes = chunk.headers["attributes"]
+    rows = np.flatnonzero(((attributes & TRANSACTIONAL_FLAG) != 0) & (chunk.headers["producer_id"] >= 0))
     if not len(rows):
         return
-    producer_ids = run.headers["producer_id"][rows].astype(np.int64)
+    producer_ids = chunk.headers["producer_id"][rows].astype(np.int64)
     is_control = (attributes[rows] & CONTROL_FLAG) != 0
     # Data before the first control batch is stretch 0, that batch is stretch 1, data after it is stretch 2.
     stretches = 2 * np.cumsum(is_control) - is_control
@@ -353,7 +353,7 @@ def _steps(run: HeaderChunk) -> Iterator[_Step]:
     firsts = np.concatenate([[0], np.flatnonzero(is_border) + 1])
     lasts = np.append(firsts[1:], len(order)) - 1
     rows = rows[order]
-    headers = run.headers[rows]
+    headers = chunk.headers[rows]
     first, last = headers[firsts], headers[lasts]
     has_horizon = (first["attributes"] & DELETE_HORIZON_FLAG) != 0
     columns = (

@@ -369,7 +369,7 @@ def test_the_search_finds_what_a_read_finds(tmp_path):
     shutil.copytree(backup / "disk0" / "orders-0", backup / f"orders-7.{UNIQUE}-stray")
     filesystem = FileSystem()
     roots = find_roots(filesystem, [str(backup)])
-    places = {place.path for root in roots for place in root.places if place.state == "live"}
+    places = {location.path for root in roots for location in root.locations if location.state == "live"}
     assert places == {str(backup / "disk0" / "orders-0"), str(backup / "2024-01" / "orders-0")}
     assert find_partitions(filesystem, [str(backup)])[0].path in places
     assert len(report_of(backup).partitions) == 2

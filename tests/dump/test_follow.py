@@ -336,7 +336,7 @@ class TestOtherChanges:
             append(logs.get("clicks"), 1)
             append(others.get("orders"), 1)
             monitor = read_new.follower._monitor
-            look_at = monitor._look_at
+            look_at = monitor._refresh
 
             def look_at_meanwhile(root, suspects):
                 if root.path.endswith("other") and (tmp_path / "data" / "clicks-0").exists():
@@ -345,7 +345,7 @@ class TestOtherChanges:
                     return False
                 return look_at(root, suspects)
 
-            monkeypatch.setattr(monitor, "_look_at", look_at_meanwhile)
+            monkeypatch.setattr(monitor, "_refresh", look_at_meanwhile)
             assert read_new() == {"orders-0": [1]}
 
     def test_a_batch_that_is_being_written(self, logs, root, follow):

@@ -378,7 +378,7 @@ def test_several_log_directories_are_recovered_one_by_one(source, tmp_path, targ
 
 def test_an_interrupted_commit_is_left_to_its_writer(source, target):
     (source / "segmentlog.commit-in-progress").mkdir()
-    with pytest.raises(LogDirectoryError, match="interrupted commit"):
+    with pytest.raises(LogDirectoryError, match="A commit was interrupted"):
         run(source, target)
 
 

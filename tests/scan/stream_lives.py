@@ -267,7 +267,7 @@ class Life:
         """Start the query with the trigger availableNow, and then as usual."""
         self.restart()
         if not self.has_failed:
-            self._attempt(lambda: (self.query.stream.pin_ends(), self._drain()))
+            self._attempt(lambda: (self.query.stream.stop_at_present_ends(), self._drain()))
         self.restart()
 
     def restart(self) -> None:

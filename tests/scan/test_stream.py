@@ -378,7 +378,7 @@ class TestAvailableNow:
         log = logs.create("orders")
         append(log, 7)
         running = Query(root, max_offsets_per_trigger=3, min_offsets_per_trigger=2)
-        running.stream.pin_ends()
+        running.stream.stop_at_present_ends()
         append(log, 5)
         append(logs.create("clicks"), 1)
         assert [len(batch) for batch in running.run()] == [3, 3, 1]
@@ -388,18 +388,18 @@ class TestAvailableNow:
         log = logs.create("orders")
         append(log, 2)
         running = Query(root)
-        running.stream.pin_ends()
+        running.stream.stop_at_present_ends()
         running.run()
         append(log, 1)
         append(logs.create("clicks"), 1)
-        running.start().stream.pin_ends()
+        running.start().stream.stop_at_present_ends()
         assert sorted(running.new_rows()) == [("clicks", 0, 0), *orders(2)]
 
     def test_of_a_query_that_starts_at_the_latest_offset(self, logs, root):
         log = logs.create("orders")
         append(log, 2)
         running = Query(root, starting_offsets="latest")
-        running.stream.pin_ends()
+        running.stream.stop_at_present_ends()
         append(log, 2)
         assert running.new_rows() == []
 
@@ -609,7 +609,7 @@ class TestDataLoss:
         running.run()
         running.run()
         log.truncate_to(3)
-        running.stream.pin_ends()  # looks
+        running.stream.stop_at_present_ends()  # looks
         append(log, 7)
         log.truncate_to(6)
         append(log, 6)

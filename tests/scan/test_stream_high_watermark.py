@@ -81,7 +81,7 @@ class TestABrokerThatDoesNotRun:
     def test_a_partition_without_a_line_is_named(self, broker, caplog):
         broker.checkpoint(10, None)
         running = Query(broker.root)
-        running.stream.pin_ends()
+        running.stream.stop_at_present_ends()
         assert running.new_rows() == orders(*range(10))
         assert left_out(caplog) == ["orders-1 from 0 to 10"]
 

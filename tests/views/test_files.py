@@ -236,8 +236,8 @@ def test_named_topics_leave_out_everything_else():
 def test_a_condition_opens_the_directories_of_its_partitions_alone():
     filesystem = FileSystem()
     options = options_of((DATA,), {"view": "files", "where": "topic = 'orders' AND partition = 1"})
-    places = [task.part.place for task in plan_view(filesystem, options)]
-    assert [None if place is None else place.path for place in places] == [None, str(DATA / "orders-1")]
+    locations = [task.part.location for task in plan_view(filesystem, options)]
+    assert [None if each is None else each.path for each in locations] == [None, str(DATA / "orders-1")]
 
 
 def test_names_that_are_not_utf_8(logs):
