@@ -44,7 +44,10 @@ Each message says what was expected, what was found, where, and what to do about
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "AppendError",
@@ -153,6 +156,12 @@ def visible(text: str) -> str:
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
     )
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Join the first names, and count the others: ``a, b and 7 more``."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _range(unit: str, start: int, end: int | None) -> str:

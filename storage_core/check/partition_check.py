@@ -38,12 +38,9 @@ from storage_core.directory.vouched_end import Vouchers
 from storage_core.errors import BatchTooLargeError, CorruptError
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import (
-    CLEANED_SUFFIX,
-    DELETED_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
-    SWAP_SUFFIX,
     base_offset_of,
     log_file_name,
     offset_index_file_name,
@@ -72,11 +69,6 @@ _ARCHIVED: Final = re.compile(
 )
 # A broker takes every file with one of these for one of a segment, whatever its name.
 _BROKER_SUFFIXES: Final = (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX)
-_LEFTOVER_ACTIONS: Final[dict[str, Action]] = {
-    SWAP_SUFFIX: "complete",
-    CLEANED_SUFFIX: "remove",
-    DELETED_SUFFIX: "remove",
-}
 _Snapshots = dict[int, "tuple[ProducerStateEntry, ...] | None"]
 
 
@@ -308,9 +300,9 @@ class _PartitionCheck:
         for name in sorted(self._names):
             path = self._path_of(name)
             found = name_in_partition(name)
-            if found.leftover in _LEFTOVER_ACTIONS:
-                reason = sentence(LEFTOVERS[found.leftover])
-                self._add("note", "file", path, reason, action=_LEFTOVER_ACTIONS[found.leftover])
+            leftover = None if found.leftover is None else LEFTOVERS[found.leftover]
+            if leftover is not None and leftover.action is not None:
+                self._add("note", "file", path, sentence(leftover.reason), action=leftover.action)
             elif found.leftover is None and found.kind == UNKNOWN and name.endswith(_BROKER_SUFFIXES):
                 # Other digits are those of the file with 20 of them.
                 has_offset = parse_integer(name.partition(".")[0], LONG_MAX) is not None

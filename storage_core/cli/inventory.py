@@ -16,8 +16,7 @@ from storage_core.cli.flags import (
     zone_of,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
-from storage_core.report.quantities import size_text
-from storage_core.views.json_values import json_value, key_of, timestamp_text
+from storage_core.views.texts import json_value, key_of, size_text, timestamp_text
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from storage_core.errors import visible
-from storage_core.views.json_values import escaped_surrogates, json_text, json_value, timestamp_text
+from storage_core.views.texts import escaped_surrogates, json_text, json_value, timestamp_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -20,6 +19,7 @@ from storage_core.cli.flags import (
     zone_of,
 )
 from storage_core.cli.output import DAMAGE, Output, printable, progress, rows_of
+from storage_core.views.texts import duration_text
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -39,7 +39,6 @@ _FLAG_TEXTS: Final = {
     "where": "A condition that transactions must meet, as `topic = 'orders' AND offset >= 100 AND timestamp < '-1 hour'`: "
     "`topic`, `partition`, `offset` and `timestamp` (of the first record) compared with literals, with `AND`, `OR`, `NOT`.",
 }
-_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 @click.command("transactions", short_help="Open, long and aborted transactions.", epilog="See docs/cli.md.")
@@ -137,7 +136,7 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     if most_ms is not None and query.oldest_ms > most_ms:
         message = (
             f"Expected no transaction to be open for more than {max_age}, found one that is open for "
-            f"{duration(query.oldest_ms)}."
+            f"{duration_text(query.oldest_ms)}."
         )
         click.echo(printable(f"segmentlog: {message}"), err=True)
         raise SystemExit(DAMAGE)
@@ -269,7 +268,7 @@ def _table_rows(
                 row["state"],
                 _offsets(row),
                 _to_the_minute(row["startTimestamp"]),
-                None if length_ms is None else duration(length_ms),
+                None if length_ms is None else duration_text(length_ms),
                 row["recordCount"],
             )
             for row, length_ms in zip(rows_of(batch, zone), lengths_ms, strict=True)
@@ -287,13 +286,3 @@ def _offsets(row: dict[str, Any]) -> str:
 
 def _to_the_minute(time: str | None) -> str | None:
     return None if time is None else ":".join(time.replace("T", " ").split(":")[:2])
-
-
-def duration(length_ms: int) -> str:
-    """Write a length of time in its two largest units: ``3 d 4 h``, ``12 s 500 ms``."""
-    sign, rest_ms = ("-", -length_ms) if length_ms < 0 else ("", length_ms)
-    for (unit_ms, unit), (next_ms, next_unit) in pairwise((*_UNITS, (1, "ms"))):
-        if rest_ms >= unit_ms:
-            rest = rest_ms % unit_ms // next_ms
-            return f"{sign}{rest_ms // unit_ms} {unit}" + (f" {rest} {next_unit}" if rest else "")
-    return f"{sign}{rest_ms} ms"

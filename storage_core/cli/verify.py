@@ -17,7 +17,7 @@ from storage_core.cli.flags import (
     read_flags,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
-from storage_core.views.json_values import json_value
+from storage_core.views.texts import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

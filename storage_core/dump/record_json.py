@@ -20,7 +20,7 @@ from storage_core.record.batch_header import (
     BatchHeader,
 )
 from storage_core.record.control_records import CONTROL_KEY, ControlType
-from storage_core.views.json_values import json_value
+from storage_core.views.texts import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

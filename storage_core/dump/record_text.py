@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.errors import OptionError, visible
-from storage_core.views.json_values import json_value
+from storage_core.views.texts import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

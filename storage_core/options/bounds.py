@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from storage_core.config import INT_MAX, LONG_MAX
-from storage_core.errors import OptionError
+from storage_core.errors import OptionError, first_of
 from storage_core.options.values import as_integer, parse_time
 
 if TYPE_CHECKING:
@@ -154,10 +154,7 @@ def parse_partition_timestamps(option: str, value: object, zone: dt.tzinfo, now_
 def format_topic_partitions(topic_partitions: object) -> str:
     """List topic-partitions for an error message, in order; of many, the first ones."""
     names = [f"{topic}-{partition}" for topic, partition in sorted(topic_partitions)]  # type: ignore[call-overload]
-    more = len(names) - _SHOWN_PARTITIONS
-    if more > 0:
-        names[_SHOWN_PARTITIONS:] = [f"and {more} more"]
-    return f"[{', '.join(names)}]"
+    return f"[{first_of(names, _SHOWN_PARTITIONS)}]"
 
 
 def _partition_values(

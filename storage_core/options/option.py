@@ -11,7 +11,7 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from storage_core.errors import OptionError
+from storage_core.errors import OptionError, first_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -139,7 +139,4 @@ def nearest_hint(given: str, known: Iterable[str]) -> str:
     if not names:
         return ""
     listed = sorted(names.values(), key=str.lower)
-    more = len(listed) - _SHOWN_NAMES
-    if more > 0:
-        listed[_SHOWN_NAMES:] = [f"and {more} more"]
-    return f" Known are: {', '.join(listed)}."
+    return f" Known are: {first_of(listed, _SHOWN_NAMES)}."

@@ -73,7 +73,6 @@ from storage_core.segment.file_names import (
 )
 from storage_core.views.files import RECOVERY_MANIFEST, STATE_REASONS, name_in_root, why_not_in_root
 from storage_core.views.finding import sentence
-from storage_core.views.json_values import json_value
 from storage_core.views.roots import (
     LogDir,
     has_topic_selection,
@@ -81,6 +80,7 @@ from storage_core.views.roots import (
     require_empty,
     require_outside,
 )
+from storage_core.views.texts import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

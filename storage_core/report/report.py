@@ -26,9 +26,8 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
     wrapper_rows,
 )
-from storage_core.report.quantities import count_text, duration_text
 from storage_core.segment.file_names import log_file_name
-from storage_core.views.finding import SEVERITIES, Finding
+from storage_core.views.finding import Finding, by_severity
 from storage_core.views.group_offsets import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
@@ -40,6 +39,7 @@ from storage_core.views.group_offsets import (
 from storage_core.views.inventory import inventory
 from storage_core.views.roots import LIVE
 from storage_core.views.span_headers import PartitionSpans
+from storage_core.views.texts import count_text, duration_text
 from storage_core.views.transactions import (
     BOOTSTRAP_SERVER,
     OPEN,
@@ -308,7 +308,7 @@ def make_report(
         examination.now_ms,
         is_quick,
         found,
-        tuple(sorted(examination.findings, key=lambda each: SEVERITIES.index(each.severity))),
+        by_severity(examination.findings),
         histories,
         maps or (),
         transactions,

@@ -19,7 +19,8 @@ from markupsafe import Markup
 
 from storage_core.errors import visible
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
-from storage_core.report.quantities import count_text, duration_text, size_text
+from storage_core.views.finding import has_severity, verdict_of
+from storage_core.views.texts import count_text, duration_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -97,13 +98,13 @@ def _policy(style: str, script: str) -> str:
 
 
 def _verdict(report: Report) -> str:
-    found = {each.severity for each in report.findings}
-    for severity in ("damage", "unreadable"):
-        if severity in found:
-            return severity
+    verdict = verdict_of(report.findings)
+    if verdict in {"damage", "unreadable"}:
+        return verdict
     if report.is_quick:
         return "unchecked"
-    return "warning" if found & {"suspect", "warning"} else "good"
+    is_warning = verdict == "suspect" or has_severity("warning", report.findings)
+    return "warning" if is_warning else "good"
 
 
 def _same_findings(findings: Iterable[Finding]) -> list[list[Finding]]:

@@ -18,7 +18,7 @@ from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.directory import LogDirectoryFiles
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitWatch
-from storage_core.errors import DataLossError, LogDirectoryError, OptionError
+from storage_core.errors import DataLossError, LogDirectoryError, OptionError, first_of
 from storage_core.options.bounds import (
     LATEST_OFFSET,
     LatestBound,
@@ -307,9 +307,7 @@ class MicroBatchPlanner:
     def _empty_directories(self) -> str:
         """Write a sentence about directories that volumes may have to be mounted on, or nothing if there are none."""
         directories = self._monitor.empty_directories()
-        shown = ", ".join(directories[:_SHOWN_DIRECTORIES]) + (
-            " and others" if len(directories) > _SHOWN_DIRECTORIES else ""
-        )
+        shown = first_of(directories, _SHOWN_DIRECTORIES)
         return f" Nothing is in {shown}: is a volume not mounted?" if directories else ""
 
     def _limited(self, start: Offsets, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:

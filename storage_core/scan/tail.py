@@ -19,7 +19,7 @@ from storage_core.directory import LogDirectoryFiles, find_partitions
 from storage_core.directory.discovery import OTHER_DIRECTORIES
 from storage_core.directory.log_directory_files import LOCK_FILE, is_log_directory
 from storage_core.directory.visibility import CommitWatch, read_visibility
-from storage_core.errors import LogDirectoryError, SegmentLogError
+from storage_core.errors import LogDirectoryError, SegmentLogError, first_of
 from storage_core.filesystem.values import MissingError
 from storage_core.scan.pruning import prune_partition
 from storage_core.scan.resolve import ReadLimit, load_log, select_partitions, split_paths
@@ -451,13 +451,11 @@ class PartitionMonitor:
         shown = [
             f"{topic}-{number} from {begin} to {end}" for (topic, number), (begin, end) in left_out.items()
         ]
-        if len(shown) > _SHOWN_LOGS:
-            shown[_SHOWN_LOGS:] = [f"and {len(shown) - _SHOWN_LOGS} more"]
         _log.warning(
             "The stream ends at the high watermarks in %s, and no broker is seen to run there, or to renew them. "
             "Left out are offsets %s. Set endingAt=logEnd to read to the log ends.",
             self._checkpoint_path(root.path),
-            ", ".join(shown),
+            first_of(shown, _SHOWN_LOGS),
         )
 
     def _end_of(

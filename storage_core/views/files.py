@@ -45,6 +45,7 @@ from storage_core.segment.file_names import (
     TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
 )
+from storage_core.views.finding import Action
 from storage_core.views.roots import (
     LIVE,
     find_roots,
@@ -100,12 +101,40 @@ _CACHE_DIRECTORY: Final = "remote-log-index-cache"
 _CACHE: Final = "remote log index cache"
 # Of KRaft snapshots: end offset and epoch (Kafka's ``Snapshots``).
 _METADATA_SNAPSHOT_NAME: Final = re.compile(r"([0-9]{20})-[0-9]{10}(?:-[^/]*)?\.checkpoint")
+
+
+class Leftover(NamedTuple):
+    """What the suffix of a file says that awaits its removal, replaces another one or was never finished.
+
+    Attributes:
+        reason: Why it is there, of one file.
+        plural: The same of several.
+        action: What a broker does about it when it starts.
+    """
+
+    reason: str
+    plural: str
+    action: Action | None = None
+
+
 LEFTOVERS: Final = {
-    DELETED_SUFFIX: "it awaits its removal: a broker removes it a minute after the rename, or when it starts",
-    CLEANED_SUFFIX: "output of a compaction that was not finished: a broker removes it when it starts",
-    SWAP_SUFFIX: "output of a compaction that had begun to replace segments: a starting broker completes that",
-    TEMPORARY_SUFFIX: "it was never finished: a broker writes it again",
-    ".part": "a snapshot that was never finished: a broker removes it",
+    DELETED_SUFFIX: Leftover(
+        "it awaits its removal: a broker removes it a minute after the rename, or when it starts",
+        "await their removal",
+        "remove",
+    ),
+    CLEANED_SUFFIX: Leftover(
+        "output of a compaction that was not finished: a broker removes it when it starts",
+        "are output of a compaction that was not finished",
+        "remove",
+    ),
+    SWAP_SUFFIX: Leftover(
+        "output of a compaction that had begun to replace segments: a starting broker completes that",
+        "are about to replace segments that were compacted",
+        "complete",
+    ),
+    TEMPORARY_SUFFIX: Leftover("it was never finished: a broker writes it again", "were never finished"),
+    ".part": Leftover("a snapshot that was never finished: a broker removes it", "were never finished"),
 }
 STATE_REASONS: Final = {
     "delete": "its directory awaits its deletion",
@@ -176,7 +205,7 @@ def why_not_in_root(found: NamedFile, name: str) -> str | None:
         The reason; None if it is expected.
     """
     if found.leftover is not None:
-        return LEFTOVERS[found.leftover]
+        return LEFTOVERS[found.leftover].reason
     if found.kind == _STAGED:
         return "a job staged it, and has not committed or removed it"
     if name == COMMIT_JOURNAL:
@@ -195,7 +224,7 @@ def why_not_in_partition(found: NamedFile, topic: str, names: FileNames) -> str 
         The reason; None if it is expected.
     """
     if found.leftover is not None:
-        return LEFTOVERS[found.leftover]
+        return LEFTOVERS[found.leftover].reason
     if found.kind == UNKNOWN:
         return _NO_SUCH_NAME
     if found.kind in (METADATA_SNAPSHOT, _QUORUM_STATE) and topic != CLUSTER_METADATA_TOPIC:

@@ -82,6 +82,16 @@ def verdict_of(findings: Iterable[Finding]) -> Verdict:
     return "sound"
 
 
+def has_severity(severity: Severity, findings: Iterable[Finding]) -> bool:
+    """Return True if a finding has a severity."""
+    return any(each.severity == severity for each in findings)
+
+
+def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort findings, the worst first."""
+    return tuple(sorted(findings, key=lambda each: SEVERITIES.index(each.severity)))
+
+
 def sentence(clause: str) -> str:
     """Return a clause with a capital letter and a full stop."""
     return f"{clause[0].upper()}{clause[1:].rstrip('.')}."

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage_core.checkpoint import META_PROPERTIES, read_meta_properties, read_offset_checkpoint
 from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
-from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError
+from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError, first_of
 from storage_core.options import ReadOptions, options_of
-from storage_core.views.files import UNKNOWN, root_files
-from storage_core.views.finding import SEVERITIES, Finding
+from storage_core.views.files import LEFTOVERS, UNKNOWN, root_files
+from storage_core.views.finding import Finding, by_severity, has_severity
 from storage_core.views.partitions import (
     FileTally,
     PartitionSummary,
@@ -41,13 +41,6 @@ _STATES: Final = {
     "future": "are being moved here from another disk",
     "stray": "are not known to the cluster: no broker deletes them by itself",
     "uncommitted": "are created by a job that has not committed yet",
-}
-_LEFTOVERS: Final = {
-    ".deleted": "await their removal",
-    ".cleaned": "are output of a compaction that was not finished",
-    ".swap": "are about to replace segments that were compacted",
-    ".tmp": "were never finished",
-    ".part": "were never finished",
 }
 
 
@@ -141,13 +134,13 @@ class Inventory:
 
     @property
     def has_damage(self) -> bool:
-        """Whether something contradicts its format. An unclean shutdown by itself is none."""
-        return any(finding.severity == "damage" for finding in self.findings)
+        """Whether something contradicts its format. An unclean shutdown alone does not count."""
+        return has_severity("damage", self.findings)
 
     @property
     def is_complete(self) -> bool:
         """Whether everything could be read."""
-        return all(finding.severity != "unreadable" for finding in self.findings)
+        return not has_severity("unreadable", self.findings)
 
 
 def inventory(
@@ -299,7 +292,7 @@ class _Examination:
             offsets = self._read_or_record_error(root.path, name, read_offset_checkpoint) or {}
             missing = sorted(f"{topic}-{partition}" for topic, partition in offsets.keys() - present)
             if root.is_whole and missing:
-                message = f"The checkpoint names partitions that have no directory here: {_some(missing)}."
+                message = f"The checkpoint names partitions that have no directory here: {first_of(missing, _MOST_NAMED)}."
                 self._findings.append(Finding("warning", name, os.path.join(root.path, name), message))
 
     def report(self, *, exact: bool) -> Inventory:
@@ -311,7 +304,7 @@ class _Examination:
         if self._foreign:
             paths = [file.path for file in self._foreign]
             more = "at least " if len(paths) == _MOST_FOREIGN else ""
-            message = f"Neither Kafka nor segmentlog has such files, {more}{len(paths)}: {_some(paths)}."
+            message = f"Neither Kafka nor segmentlog has such files, {more}{len(paths)}: {first_of(paths, _MOST_NAMED)}."
             self._findings.append(Finding("note", "foreign files", "", message))
         return Inventory(
             tuple(self._roots),
@@ -319,7 +312,7 @@ class _Examination:
             tuple(self._partitions),
             tuple(sorted(files, key=lambda tally: tally.size_bytes, reverse=True)),
             tuple(self._foreign),
-            tuple(sorted(self._findings, key=lambda finding: SEVERITIES.index(finding.severity))),
+            by_severity(self._findings),
             exact,
         )
 
@@ -342,12 +335,6 @@ def _sum_tallies(tallies: Iterable[FileTally]) -> list[FileTally]:
     return list(sums.values())
 
 
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MOST_NAMED])
-    more = len(names) - _MOST_NAMED
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
 def _partition_findings(partitions: Sequence[PartitionSummary]) -> Iterator[Finding]:
     for each in partitions:
         if each.unreadable is not None:
@@ -359,7 +346,7 @@ def _partition_findings(partitions: Sequence[PartitionSummary]) -> Iterator[Find
         members = [each for each in partitions if each.state == state]
         if members:
             size_bytes = sum(member.size_bytes for member in members)
-            names = _some([os.path.basename(member.directory) for member in members])
+            names = first_of([os.path.basename(member.directory) for member in members], _MOST_NAMED)
             message = f"Directories of {size_bytes:,} bytes in total {meaning}: {names}."
             yield Finding("warning" if state == "stray" else "note", f"{state} directories", "", message)
     preallocated_bytes = sum(each.preallocated_bytes for each in partitions)
@@ -371,9 +358,7 @@ def _partition_findings(partitions: Sequence[PartitionSummary]) -> Iterator[Find
         yield Finding("note", "preallocated space", "", message)
     orphans = [each.name for each in partitions if each.orphan_files]
     if orphans:
-        message = (
-            f"Index files or snapshots belong to no segment, and a broker deletes them: in {_some(orphans)}."
-        )
+        message = f"Index files or snapshots belong to no segment, and a broker deletes them: in {first_of(orphans, _MOST_NAMED)}."
         yield Finding("note", "orphans", "", message)
 
 
@@ -384,7 +369,7 @@ def _replica_findings(partitions: Iterable[PartitionSummary]) -> Iterator[Findin
             yield Finding("warning", "replicas", "", each.replica_conflict)
     agreeing = [name for name, each in replicated.items() if each.replica_conflict is None]
     if agreeing:
-        message = f"Partitions with several directories, of which a read takes one: {_some(agreeing)}."
+        message = f"Partitions with several directories, of which a read takes one: {first_of(agreeing, _MOST_NAMED)}."
         yield Finding("note", "replicas", "", message)
 
 
@@ -400,9 +385,7 @@ def _cluster_findings(roots: Iterable[RootSummary]) -> Iterator[Finding]:
 def _leftover_findings(files: Iterable[FileTally]) -> Iterator[Finding]:
     by_suffix = _sum_tallies(replace(each, kind="") for each in files if each.leftover is not None)
     for each in by_suffix:
-        message = (
-            f"{each.count:,} files of {each.size_bytes:,} bytes in total {_LEFTOVERS[each.leftover or '']}."
-        )
+        message = f"{each.count:,} files of {each.size_bytes:,} bytes in total {LEFTOVERS[each.leftover or ''].plural}."
         yield Finding("note", f"{each.leftover} files", "", message)
 
 

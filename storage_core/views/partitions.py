@@ -43,7 +43,6 @@ from storage_core.segment.file_names import (
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.views.files import LOG_KIND, UNKNOWN, NamedFile, name_in_partition
-from storage_core.views.json_values import key_of
 from storage_core.views.roots import LIVE, find_roots, require_listed, selected_locations
 from storage_core.views.segments import (
     HeaderStatistics,
@@ -54,6 +53,7 @@ from storage_core.views.segments import (
     summarize_segment,
     under_present_name,
 )
+from storage_core.views.texts import key_of
 from storage_core.views.view import TIMESTAMP, Column, View, batches_of_rows
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from storage_core.scan.resolve import (
 from storage_core.scan.rows import LARGEST_TIMESTAMP_MS, evaluate
 from storage_core.scan.spans import project
 from storage_core.scan.table import read_records
-from storage_core.views.json_values import escaped_surrogates
 from storage_core.views.roots import has_topic_selection
+from storage_core.views.texts import escaped_surrogates
 
 if TYPE_CHECKING:
     import os

@@ -20,7 +20,7 @@ from storage_core.cli.flags import flag_of, output_flag, paths_argument, read_fl
 from storage_core.cli.main import COMMANDS, run
 from storage_core.cli.output import Output, printable, progress
 from storage_core.errors import CorruptRecordError, OptionError, StorageError
-from storage_core.views.json_values import json_value
+from storage_core.views.texts import json_value
 
 
 def test_the_help_names_every_command_with_a_line(segmentlog):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.archives import unpack_case
 
-from storage_core.cli.transactions import duration
+from storage_core.views.texts import duration_text
 from storage_core.views.transactions import abort_command
 from tests.record.encoding import TRANSACTIONAL, Batch, Record
 
@@ -145,4 +145,4 @@ def test_a_producer_may_take_microseconds_for_milliseconds(segmentlog, tmp_path,
     ],
 )
 def test_lengths_of_time(length_ms, text):
-    assert duration(length_ms) == text
+    assert duration_text(length_ms) == text

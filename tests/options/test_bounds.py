@@ -226,4 +226,4 @@ def test_malformed_timestamps():
 def test_topic_partitions_in_messages():
     assert format_topic_partitions({("b", 1), ("a", 10), ("a", 2)}) == "[a-2, a-10, b-1]"
     many = format_topic_partitions({("a", number) for number in range(60)})
-    assert many.endswith("a-49, and 10 more]")
+    assert many.endswith("a-49 and 10 more]")

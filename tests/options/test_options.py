@@ -381,7 +381,7 @@ def test_hints():
     assert nearest_hint("x", ["orders", "Payments"]) == " Known are: orders, Payments."
     assert not nearest_hint("x", [])
     assert nearest_hint("x", [f"topic-{number:03}" for number in range(50)]).endswith(
-        "topic-039, and 10 more."
+        "topic-039 and 10 more."
     )
 
 

@@ -15,7 +15,6 @@ from storage_core import LogDirectory
 from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
-from storage_core.report.quantities import duration_text
 from storage_core.report.report import make_report
 from storage_core.report.report_page import page_of
 from tests.check.hostile_directory import FILE_NAMES, SCRIPTS, make_hostile_directory
@@ -169,12 +168,6 @@ class TestFindings:
         )
         assert [each.topic for each in report.maps] == ["kept"]
         assert "kept" in Page(page_of(report)).text
-
-    @pytest.mark.parametrize(
-        ("duration_ms", "text"), [(999, "999 ms"), (3_600_000, "1 hour"), (5_400_000, "1.5 hours")]
-    )
-    def test_durations(self, duration_ms, text):
-        assert duration_text(duration_ms) == text
 
     def test_only_topics_that_are_asked_for(self, example_data):
         report = make_report(FileSystem(), options_of([example_data], {"subscribe": "clicks"}))

@@ -1,4 +1,4 @@
-"""Reports and rows of views as JSON can hold them."""
+"""Values as JSON can hold them, and sizes, durations and counts as texts for people."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import dataclasses
 import datetime as dt
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 _TIMESTAMP: Final = "timestamp_ms"
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_KIBI: Final = 1024
+_SIZE_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+_TIME_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms"))
 
 
 def json_value(value: Any) -> Any:
@@ -84,3 +88,27 @@ def _bytes_value(value: bytes) -> object:
         return value.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(value).decode()}
+
+
+def size_text(size_bytes: float) -> str:
+    """Write a number of bytes in its largest unit: ``1.5 MiB``."""
+    unit = 0
+    while size_bytes >= _KIBI and unit + 1 < len(_SIZE_UNITS):
+        size_bytes /= _KIBI
+        unit += 1
+    return f"{size_bytes:,.0f} bytes" if unit == 0 else f"{size_bytes:,.1f} {_SIZE_UNITS[unit]}"
+
+
+def duration_text(duration_ms: int) -> str:
+    """Write a duration in its two largest units: ``3 d 4 h``, ``12 s 500 ms``."""
+    sign, rest_ms = ("-", -duration_ms) if duration_ms < 0 else ("", duration_ms)
+    for (unit_ms, unit), (next_ms, next_unit) in pairwise(_TIME_UNITS):
+        if rest_ms >= unit_ms:
+            rest = rest_ms % unit_ms // next_ms
+            return f"{sign}{rest_ms // unit_ms} {unit}" + (f" {rest} {next_unit}" if rest else "")
+    return f"{sign}{rest_ms} ms"
+
+
+def count_text(number: int, what: str) -> str:
+    """Write a number of things: ``1 segment``, ``1,200 segments``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
