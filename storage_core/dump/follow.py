@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitWatch
-from storage_core.errors import DataLossError, LogTruncationError, OptionError, SegmentLogError
+from storage_core.errors import LogTruncationError, OptionError, SegmentLogError
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.options import StreamOptions
 from storage_core.options.bounds import LatestBound, OffsetsBound, TimestampBound
-from storage_core.scan.offset_ranges import PartitionRange
+from storage_core.scan.offset_ranges import PartitionRange, report_data_loss
 from storage_core.scan.plan import plan_partition
 from storage_core.scan.read import read_task
 from storage_core.scan.resolve import resolve, resolve_start
@@ -148,7 +148,15 @@ class LogFollower:
         self._go_back_to(position, self._kept_up_to(position, tailed, log), log)
         tailed.truncated_to = None
         if position.next_offset < log.log_start_offset:
-            self._report_loss(position, log)
+            report_data_loss(
+                f"Expected to read {log.topic}-{log.partition} on from offset {position.next_offset}, found that it "
+                f"starts at offset {log.log_start_offset}: records were deleted before they were read.",
+                fails=self._options.fail_on_data_loss,
+                then="Reads on from there",
+                path=log.path,
+                offset=position.next_offset,
+                last_offset=log.log_start_offset - 1,
+            )
             position.next_offset = log.log_start_offset
 
     @staticmethod
@@ -163,34 +171,18 @@ class LogFollower:
     def _go_back_to(self, position: _Position, offset: int, log: PartitionLog) -> None:
         if offset >= position.next_offset:
             return
-        message = (
+        report_data_loss(
             f"Expected {log.topic}-{log.partition} to keep its records up to offset {position.next_offset - 1}, which "
-            f"were read, found that it was truncated to offset {offset}, or created anew."
+            f"were read, found that it was truncated to offset {offset}, or created anew.",
+            fails=self._options.fail_on_data_loss,
+            then="Reads on from there",
+            error_type=LogTruncationError,
+            path=log.path,
+            offset=offset,
+            last_offset=position.next_offset - 1,
         )
-        if self._options.fail_on_data_loss:
-            raise LogTruncationError(
-                f"{message} To read on from there, set failOnDataLoss to false.",
-                path=log.path,
-                offset=offset,
-                last_offset=position.next_offset - 1,
-            )
-        _log.warning("%s Reads on from there.", message)
         position.next_offset = offset
         position.epoch = None
-
-    def _report_loss(self, position: _Position, log: PartitionLog) -> None:
-        message = (
-            f"Expected to read {log.topic}-{log.partition} on from offset {position.next_offset}, found that it starts at "
-            f"offset {log.log_start_offset}: records were deleted before they were read."
-        )
-        if self._options.fail_on_data_loss:
-            raise DataLossError(
-                f"{message} To read on from there, set failOnDataLoss to false.",
-                path=log.path,
-                offset=position.next_offset,
-                last_offset=log.log_start_offset - 1,
-            )
-        _log.warning("%s Reads on from there.", message)
 
     def _read_on(self, position: _Position, log: PartitionLog, end_offset: int) -> Iterator[pa.RecordBatch]:
         start_offset = position.next_offset

@@ -8,20 +8,41 @@ than can be listed, and most are empty, so pieces are made one at a time.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from storage_core.errors import DataLossError
 from storage_core.scan.spans import LogSpan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from storage_core.directory import PartitionLog
+    from storage_core.errors import SegmentLogError
     from storage_core.scan.isolation import AbortedTransactions
     from storage_core.segment import SegmentReader
+
+
+_log = logging.getLogger(__name__)
+
+
+def report_data_loss(
+    message: str,
+    *,
+    fails: bool,
+    advice: str = "Set failOnDataLoss to false to read the records left.",
+    then: str = "The read continues without them",
+    error_type: type[SegmentLogError] = DataLossError,
+    **position: Any,
+) -> None:
+    """Raise an error about records that are gone, or warn of them and say what the read does then."""
+    if fails:
+        raise error_type(f"{message} {advice}", **position)
+    _log.warning("%s %s, because failOnDataLoss is false.", message, then)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from storage_core.record import WantedFields, decode_records
 from storage_core.record.batch_header import MAGIC_V2
 from storage_core.record.section import SectionMaker
 from storage_core.scan.isolation import AbortedTransactions
-from storage_core.scan.offset_ranges import PartitionRange, locate_spans
+from storage_core.scan.offset_ranges import PartitionRange, locate_spans, report_data_loss
 from storage_core.scan.rows import (
     BatchBuilder,
     DamageReporter,
@@ -296,7 +296,7 @@ class _TaskReader:
             offset = self._truncated_to(span, span.end_offset if error.offset is None else error.offset)
             if offset is None:
                 raise
-            self._report_truncation(span, offset, error)
+            self._report_truncation(span, offset)
 
     def _read(self, span: LogSpan) -> Iterator[pa.RecordBatch]:
         pending = [span]
@@ -469,40 +469,36 @@ class _TaskReader:
         )
         return offset if offset is not None and offset < span.end_offset else None
 
-    def _report_truncation(self, span: LogSpan, offset: int, error: SegmentLogError | None = None) -> None:
-        message = (
+    def _report_truncation(self, span: LogSpan, offset: int) -> None:
+        report_data_loss(
             f"Expected to read offsets {span.start_offset} to {span.end_offset - 1} of {span.topic}-{span.partition} as "
             f"they were when the read was planned, found that the log was truncated to offset {offset} since then, or "
-            "deleted: these offsets may belong to other records now."
+            "deleted: these offsets may belong to other records now.",
+            fails=self._settings.fail_on_data_loss,
+            advice="Read again. If it was interrupted, opening the log directory for writing completes it.",
+            then="The read continues after them",
+            error_type=LogTruncationError,
+            path=span.directory,
+            offset=offset,
+            last_offset=span.end_offset - 1,
         )
-        if self._settings.fail_on_data_loss:
-            raise LogTruncationError(
-                f"{message} Read again. If it was interrupted, opening the log directory for writing completes it.",
-                path=span.directory,
-                offset=offset,
-                last_offset=span.end_offset - 1,
-            ) from error
-        _log.warning("%s The read continues after them, because failOnDataLoss is false.", message)
 
     def _report_loss(self, span: LogSpan, next_offset: int, found: str, *, is_away: bool = False) -> None:
-        message = (
+        report_data_loss(
             f"Expected to read offsets {next_offset} to {span.end_offset - 1} of {span.topic}-{span.partition}, "
-            f"found {found}."
-        )
-        if self._settings.fail_on_data_loss or is_away:
+            f"found {found}.",
             # Records on a volume that is away are not lost.
-            advice = (
+            fails=self._settings.fail_on_data_loss or is_away,
+            advice=(
                 "Its log directory is gone, too: mount or restore it, and read again."
                 if is_away
-                else "To read the records left, set failOnDataLoss to false."
-            )
-            raise DataLossError(
-                f"{message} {advice}",
-                path=span.directory,
-                offset=next_offset,
-                last_offset=span.end_offset - 1,
-            )
-        _log.warning("%s The read continues with the records left, because failOnDataLoss is false.", message)
+                else "Set failOnDataLoss to false to read the records left."
+            ),
+            then="The read continues with the records left",
+            path=span.directory,
+            offset=next_offset,
+            last_offset=span.end_offset - 1,
+        )
 
 
 class _StaleListingError(FileReplacedError):

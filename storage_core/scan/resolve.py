@@ -44,7 +44,7 @@ from storage_core.options.java_pattern import compile_java_pattern
 from storage_core.options.option import nearest_hint
 from storage_core.options.values import path_of
 from storage_core.scan.isolation import last_stable_offset
-from storage_core.scan.offset_ranges import PartitionRange
+from storage_core.scan.offset_ranges import PartitionRange, report_data_loss
 from storage_core.scan.pruning import prune_partition
 
 if TYPE_CHECKING:
@@ -169,15 +169,13 @@ def resolve_range(
     log_start_offset = log.log_start_offset
 
     def report_loss(first_offset: int, end: int, reason: str) -> None:
-        message = (
+        report_data_loss(
             "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Could not read records in offset "
-            f"[{first_offset}, {end}) for topic partition {log.topic}-{log.partition}: {reason}."
+            f"[{first_offset}, {end}) for topic partition {log.topic}-{log.partition}: {reason}.",
+            fails=fail_on_data_loss,
+            error_type=OffsetOutOfRangeError,
+            path=log.path,
         )
-        if fail_on_data_loss:
-            raise OffsetOutOfRangeError(
-                f"{message} Set failOnDataLoss to false to read the records left.", path=log.path
-            )
-        _log.warning("%s The read continues without them, because failOnDataLoss is false.", message)
 
     if start_offset < log_start_offset:
         report_loss(start_offset, log_start_offset, f"the log starts at offset {log_start_offset}")

@@ -29,7 +29,7 @@ from storage_core.options.bounds import (
 )
 from storage_core.options.values import as_integer
 from storage_core.scan.isolation import last_stable_offset
-from storage_core.scan.offset_ranges import PartitionRange, locate_spans
+from storage_core.scan.offset_ranges import PartitionRange, locate_spans, report_data_loss
 from storage_core.scan.plan import ScanPlan, cut_span, plan_ranges
 from storage_core.scan.resolve import (
     ReadLimit,
@@ -58,7 +58,6 @@ _POLLING_SHARE: Final = 1 / 20
 _LONGEST_PAUSE_S: Final = 0.5
 _SHOWN_PARTITIONS: Final = 20
 _SHOWN_DIRECTORIES: Final = 5
-_TO_READ_ON: Final = "Set failOnDataLoss to false to read what is left."
 
 
 def offsets_of_json(value: object) -> dict[TopicPartition, int]:
@@ -266,42 +265,30 @@ class MicroBatchPlanner:
         if not offsets:
             return
         read = json.dumps(json_of_offsets(dict(sorted(offsets.items())[:_SHOWN_PARTITIONS])))
-        text = (
+        report_data_loss(
             f"[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Partitions {format_topic_partitions(offsets)} have been deleted, or are "
-            f"away; they were read up to {read}.{self._empty_directories()}"
-        )
-        if self._options.read.fail_on_data_loss:
-            raise DataLossError(
-                f"{text} Nothing of them is skipped: mount or restore them and start the query again, which goes on "
-                "there. If they were deleted on purpose, or the options leave them out, set failOnDataLoss to false to go on "
-                "without them.",
-                path=", ".join(self._options.read.paths),
-            )
-        _log.warning(
-            "%s The stream goes on without them, because failOnDataLoss is false, and keeps these offsets: it reads "
-            "partitions that come back from there.",
-            text,
+            f"away; they were read up to {read}.{self._empty_directories()}",
+            fails=self._options.read.fail_on_data_loss,
+            advice="Nothing of them is skipped: mount or restore them and start the query again, which goes on "
+            "there. If they were deleted on purpose, or the options leave them out, set failOnDataLoss to false to go on "
+            "without them.",
+            then="The stream goes on without them, and will read those that come back from these offsets on",
+            path=", ".join(self._options.read.paths),
         )
 
     def _report_behind(self, log_ends: Offsets, start: Offsets) -> None:
         """Report logs that end before what was read of them."""
         for key, end_offset in log_ends.items():
-            text = (
+            report_data_loss(
                 f"[KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED] Partition {_name(key)}'s offset was changed from "
-                f"{start[key]} to {end_offset}: this is an older copy, or the log was truncated or created anew."
-            )
-            path = self._monitor.partitions[key].directory.path
-            if self._options.read.fail_on_data_loss:
-                raise DataLossError(
-                    f"{text} Nothing is skipped or read again: if it is an older copy, put the newer one back and start "
-                    "the query again. Otherwise start a query with a new checkpoint; with failOnDataLoss=false, this one "
-                    f"goes on at offset {start[key]} once the log has grown past it.",
-                    path=path,
-                )
-            _log.warning(
-                "%s %s: because failOnDataLoss is false, the stream goes on at offset %d once the log has grown past it, "
-                "without what is appended before.",
-                *(text, path, start[key]),
+                f"{start[key]} to {end_offset}: this is an older copy, or the log was truncated or created anew.",
+                fails=self._options.read.fail_on_data_loss,
+                advice="Nothing is skipped or read again: if it is an older copy, put the newer one back and start "
+                "the query again. Otherwise start a query with a new checkpoint; with failOnDataLoss=false, this one "
+                f"goes on at offset {start[key]} once the log has grown past it.",
+                then=f"The stream goes on at offset {start[key]} once the log has grown past it, without what is "
+                "appended before",
+                path=self._monitor.partitions[key].directory.path,
             )
 
     def _empty_directories(self) -> str:
@@ -474,10 +461,11 @@ class MicroBatchPlanner:
         self._report_loss("PARTITIONS_DELETED", message)
 
     def _report_loss(self, condition: str, message: str) -> None:
-        text = f"[KAFKA_DATA_LOSS.{condition}] {message} Some data may have been missed."
-        if self._options.read.fail_on_data_loss:
-            raise DataLossError(f"{text} {_TO_READ_ON}")
-        _log.warning("%s The stream goes on, because failOnDataLoss is false.", text)
+        report_data_loss(
+            f"[KAFKA_DATA_LOSS.{condition}] {message} Some data may have been missed.",
+            fails=self._options.read.fail_on_data_loss,
+            then="The stream goes on",
+        )
 
 
 def backlog(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import CorruptError, DataLossError
+from storage_core.errors import CorruptError
 from storage_core.record.batch_header import (
     HEADER_DTYPE,
     HEADER_SIZE_BYTES,
@@ -32,7 +32,7 @@ from storage_core.record.batch_header import (
     batch_crc_matches,
 )
 from storage_core.record.control_records import MAX_CONTROL_BYTES, read_marker
-from storage_core.scan.offset_ranges import locate_spans
+from storage_core.scan.offset_ranges import locate_spans, report_data_loss
 from storage_core.scan.span_reader import FileReplacedError, missing_range, open_span
 from storage_core.scan.spans import ReadSettings
 from storage_core.segment import DamagedRange, Resynchroniser
@@ -234,16 +234,15 @@ def iter_header_chunks(
             reader.on_damage = on_damage
             for chunk in reader.chunks():
                 yield from _overlapping(chunk, span)
-    except FileReplacedError as error:
-        message = (
+    except FileReplacedError:
+        report_data_loss(
             f"Expected the batches with offsets {span.start_offset} to {span.end_offset - 1} in the file that was listed, "
-            "found it deleted by retention, or replaced by a cleaner."
+            "found it deleted by retention, or replaced by a cleaner.",
+            fails=settings.fail_on_data_loss,
+            advice="Read again.",
+            path=f"{span.directory}/{span.file_name}",
+            offset=span.start_offset,
         )
-        if settings.fail_on_data_loss:
-            raise DataLossError(
-                f"{message} Read again.", path=f"{span.directory}/{span.file_name}", offset=span.start_offset
-            ) from error
-        _log.warning("%s: %s The read continues without them.", span.directory, message)
 
 
 def _overlapping(chunk: HeaderChunk, span: LogSpan) -> Iterator[HeaderChunk]:
