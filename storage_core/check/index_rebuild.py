@@ -22,7 +22,7 @@ from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log_config import LogConfig
 from storage_core.options.values import path_of
 from storage_core.record.batch_window import BatchWindow
-from storage_core.segment import AbortedTransaction, Resynchroniser, SegmentReader
+from storage_core.segment import AbortedTransaction, DamageScanner, SegmentReader
 from storage_core.segment.file_names import (
     log_file_name,
     log_paths_beside,
@@ -142,7 +142,7 @@ def check_segments(
             base_offset,
             suffix=suffix,
             max_batch_bytes=max_batch_bytes,
-            end_offset=end_offset,
+            offset_limit=end_offset,
             skip_damage=True,
         )
         try:
@@ -290,9 +290,7 @@ class _Rebuild:
         if compared.end.position_bytes == compared.size_bytes:
             return None
         with self.filesystem.open(os.path.join(path, log_file_name(check.base_offset))) as log_file:
-            rest = Resynchroniser(
-                log_file, check.base_offset, compared.size_bytes, None, self.max_batch_bytes
-            )
+            rest = DamageScanner(log_file, check.base_offset, compared.size_bytes, None, self.max_batch_bytes)
             if rest.is_blank(compared.end.position_bytes):
                 return None
         return f"the log ends at byte {compared.end.position_bytes} with a torn batch. Recover the log first."

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from storage_core.checkpoint import ProducerStateEntry
-    from storage_core.directory.segment_listing import SegmentListing
+    from storage_core.directory.segment_listing import SegmentFiles
     from storage_core.filesystem import FileSystem
     from storage_core.views.roots import PartitionLocation
 
@@ -112,7 +112,7 @@ class PlannedPartition:
 
     location: PartitionLocation
     names: tuple[str, ...]
-    listing: SegmentListing
+    listing: SegmentFiles
     tasks: tuple[SegmentTask, ...]
 
 
@@ -424,7 +424,7 @@ class _PartitionCheck:
         for kind, ranges in (("batch", facts.damage), ("record", facts.malformed)):
             for found in ranges[:MOST_RANGES]:
                 # A batch that is larger than what may be decompressed may be sound: its checksum is right.
-                is_unknown = kind == "record" and found.kind is BatchTooLargeError
+                is_unknown = kind == "record" and found.error_type is BatchTooLargeError
                 self._add(
                     "suspect" if is_unknown else "damage", kind, facts.log_path, found.reason,
                     start_byte=found.start_bytes, end_byte=found.end_bytes,
@@ -432,7 +432,9 @@ class _PartitionCheck:
                     **self._action_at(facts, found.start_bytes),
                 )  # fmt: skip
             if len(ranges) > MOST_RANGES:
-                is_unknown = all(found.kind is BatchTooLargeError for found in ranges) and kind == "record"
+                is_unknown = (
+                    all(found.error_type is BatchTooLargeError for found in ranges) and kind == "record"
+                )
                 self._add(
                     "suspect" if is_unknown else "damage", kind, facts.log_path,
                     f"Expected valid batches, found {len(ranges) - MOST_RANGES} more damaged ranges: the view damage has "

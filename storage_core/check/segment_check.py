@@ -27,7 +27,7 @@ from storage_core.record.section import SectionMaker
 from storage_core.scan.read import RecordReader
 from storage_core.scan.rows import DamageReporter
 from storage_core.scan.spans import LogSpan, ReadSettings, record_schema
-from storage_core.segment import DamagedRange, Resynchroniser
+from storage_core.segment import DamagedRange, DamageScanner
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.damage import BatchProbe, reason_at
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
@@ -243,14 +243,12 @@ def _tail(log_file: OpenFile, segment: SegmentReader, compared: IndexComparisons
         start_bytes = max(start_bytes, compared.damage[-1].end_bytes)
     if start_bytes >= compared.size_bytes:
         return None
-    resynchroniser = Resynchroniser(
-        log_file, segment.base_offset, compared.size_bytes, segment.end_offset, MAX_ENCODABLE_BATCH_BYTES
+    scanner = DamageScanner(
+        log_file, segment.base_offset, compared.size_bytes, segment.offset_limit, MAX_ENCODABLE_BATCH_BYTES
     )
     probe = BatchProbe(log_file, compared.size_bytes)
-    error = reason_at(
-        probe, resynchroniser.limits, start_bytes, compared.end.next_offset, segment.max_batch_bytes
-    )
-    kind = resynchroniser.tail_kind(start_bytes)
+    error = reason_at(probe, scanner.limits, start_bytes, compared.end.next_offset, segment.max_batch_bytes)
+    kind = scanner.tail_kind(start_bytes)
     reason = "Expected a record batch, found other bytes." if error is None else str(error.args[0])
     return Tail(start_bytes, compared.size_bytes, reason, is_torn=kind != "bad", is_blank=kind == "blank")
 

@@ -24,7 +24,7 @@ from storage_core.check.partition_check import (
 from storage_core.check.root_check import RootCheck, RootReport, compare_roots
 from storage_core.check.segment_check import SegmentFacts, SegmentTask, check_segment
 from storage_core.directory.consistent import GONE, list_again_if_gone
-from storage_core.directory.segment_listing import FileNames, SegmentListing, list_segments
+from storage_core.directory.segment_listing import FileNames, SegmentFiles, list_segments
 from storage_core.errors import LogDirectoryError
 from storage_core.filesystem import FileSystem
 from storage_core.filesystem.values import MissingError
@@ -114,7 +114,7 @@ def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: 
             continue
         except LogDirectoryError as error:
             unreadable[location.path] = error
-            planned = PlannedPartition(location, (), SegmentListing((), FileNames()), ())
+            planned = PlannedPartition(location, (), SegmentFiles((), FileNames()), ())
         partitions.append(planned)
     return Plan(roots, tuple(partitions), root_checks, unreadable, is_deep, size_bytes)
 

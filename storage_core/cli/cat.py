@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from storage_core.directory import PartitionDirectory
-    from storage_core.directory.visibility import CommitWatch
+    from storage_core.directory.visibility import CommitMonitor
     from storage_core.dump.record_text import RecordText
     from storage_core.filesystem import FileSystem
     from storage_core.options import ReadOptions
@@ -178,7 +178,7 @@ def _read(
 def _tasks_in_turn(filesystem: FileSystem, options: ReadOptions) -> Iterator[ScanTask]:
     """Plan partition by partition: the first records are printed before the last partitions are looked at."""
     from storage_core.directory.consistent import read_consistently  # noqa: PLC0415
-    from storage_core.directory.visibility import CommitWatch  # noqa: PLC0415
+    from storage_core.directory.visibility import CommitMonitor  # noqa: PLC0415
     from storage_core.options.bounds import warn_of_seconds  # noqa: PLC0415
     from storage_core.scan.plan import plan_ranges  # noqa: PLC0415
     from storage_core.scan.resolve import (  # noqa: PLC0415
@@ -188,16 +188,16 @@ def _tasks_in_turn(filesystem: FileSystem, options: ReadOptions) -> Iterator[Sca
         select_partitions,
     )
 
-    def find(watch: CommitWatch) -> dict[tuple[str, int], PartitionDirectory]:
+    def find(watch: CommitMonitor) -> dict[tuple[str, int], PartitionDirectory]:
         selected = select_partitions(find_directories(filesystem, options, watch), options)
         return {each.topic_partition: each for each in directories_to_open(selected, options, options.where)}
 
     warn_of_seconds(options.starting, options.ending)
-    watch = CommitWatch(filesystem)
+    watch = CommitMonitor(filesystem)
     directories = read_consistently(watch, find)
     known = dict(watch.known)
 
-    def plan(topic_partition: tuple[str, int], watch: CommitWatch) -> ScanPlan:
+    def plan(topic_partition: tuple[str, int], watch: CommitMonitor) -> ScanPlan:
         nonlocal directories, known
         if watch.known != known:
             # A commit became visible since they were found.

@@ -288,8 +288,8 @@ def _indexed_last_batch(walk: BatchWalk, entry: OffsetPosition) -> BatchHeader |
 
 def _last_batch(walk: BatchWalk, position_bytes: int) -> BatchHeader | None:
     """Return the last batch of a walk from a boundary on."""
-    last = deque(walk.skim(position_bytes), maxlen=1)
-    return walk.batch_at(last[0][0]) if last else None
+    last = deque(walk.iter_summaries(position_bytes), maxlen=1)
+    return walk.batch_at(last[0].position_bytes) if last else None
 
 
 def _check_transactions(

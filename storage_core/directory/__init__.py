@@ -13,7 +13,7 @@ from storage_core.directory.log_directory_files import (
     is_legal_topic_name,
     parse_partition_directory_name,
 )
-from storage_core.directory.partition_log import PartitionLog, ProducerSnapshot, Segments
+from storage_core.directory.partition_log import PartitionLog, ProducerSnapshot, SegmentSequence
 
 __all__ = [
     "CLUSTER_METADATA_TOPIC",
@@ -23,7 +23,7 @@ __all__ = [
     "PartitionDirectoryName",
     "PartitionLog",
     "ProducerSnapshot",
-    "Segments",
+    "SegmentSequence",
     "check_topic_partition",
     "find_partitions",
     "is_legal_topic_name",

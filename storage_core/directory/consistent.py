@@ -14,7 +14,7 @@ from storage_core.errors import DataLossError, SegmentLogError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage_core.directory.visibility import CommitWatch
+    from storage_core.directory.visibility import CommitMonitor
 
 
 GONE: Final = (FileNotFoundError, DataLossError)
@@ -45,34 +45,34 @@ def list_again_if_gone(read: Callable[[], _Found], before_next: Callable[[], Non
     return read()
 
 
-def read_consistently(watch: CommitWatch, read: Callable[[CommitWatch], _Found]) -> _Found:
+def read_consistently(monitor: CommitMonitor, read: Callable[[CommitMonitor], _Found]) -> _Found:
     """Repeat a read until no commit began or became visible during it, no log was truncated, and no file was gone.
 
     Other errors count only then, too. During a truncation, or after an interrupted one, they count only if every attempt
     fails.
 
     Args:
-        watch: The log directories; knows afterwards what was visible in them.
-        read: Lists files, and reads them, with what the watch knows.
+        monitor: The log directories; knows afterwards what was visible in them.
+        read: Lists files, and reads them, with what the monitor knows.
 
     Raises:
         DataLossError: Commits or truncations followed each other too quickly, or files were gone each time.
     """
-    return list_again_if_gone(lambda: _read_between_commits(watch, read))
+    return list_again_if_gone(lambda: _read_between_commits(monitor, read))
 
 
-def _read_between_commits(watch: CommitWatch, read: Callable[[CommitWatch], _Found]) -> _Found:
+def _read_between_commits(monitor: CommitMonitor, read: Callable[[CommitMonitor], _Found]) -> _Found:
     for attempts_left in reversed(range(_LOOKS_BETWEEN_COMMITS)):
         try:
-            found = read(watch)
+            found = read(monitor)
         except SegmentLogError:
-            if not watch.has_changed() and (not attempts_left or not watch.is_truncating()):
+            if not monitor.has_changed() and (not attempts_left or not monitor.is_truncating()):
                 raise
         else:
-            if not watch.has_changed():
+            if not monitor.has_changed():
                 return found
     message = (
         "Expected to read this log directory between two commits or truncations, found that one interfered with "
         f"each of {_LOOKS_BETWEEN_COMMITS} attempts. Read again, or commit less often."
     )
-    raise DataLossError(message, path=", ".join(watch.known))
+    raise DataLossError(message, path=", ".join(monitor.known))

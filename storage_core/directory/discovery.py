@@ -48,7 +48,7 @@ from storage_core.segment.file_names import LOG_SUFFIX, base_offset_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from storage_core.directory.visibility import CommitWatch
+    from storage_core.directory.visibility import CommitMonitor
     from storage_core.filesystem import DirectoryEntry, FileSystem
 
 
@@ -209,7 +209,7 @@ def find_partitions(
     paths: Iterable[str],
     *,
     follow_symlinks: bool = False,
-    watch: CommitWatch | None = None,
+    monitor: CommitMonitor | None = None,
     must_be_log_directory: bool = False,
     is_repeated: bool = False,
 ) -> list[PartitionDirectory]:
@@ -224,7 +224,7 @@ def find_partitions(
         filesystem: Where to look.
         paths: Log directories, folders of them, or partition directories.
         follow_symlinks: Whether symbolic links to directories are followed.
-        watch: Notes each log directory, and says what is visible in it.
+        monitor: Notes each log directory, and says what is visible in it.
         must_be_log_directory: Whether finding no partition is an error, unless a path is an empty log directory,
             or a folder of such.
         is_repeated: Whether these paths were searched before: what is left out is then no news for the log.
@@ -235,7 +235,7 @@ def find_partitions(
         ReplicaConflictError: A partition is in two roots that do not belong together.
     """
     paths = tuple(paths)
-    search = _Search(filesystem, follow_symlinks, watch, logging.DEBUG if is_repeated else logging.WARNING)
+    search = _Search(filesystem, follow_symlinks, monitor, logging.DEBUG if is_repeated else logging.WARNING)
     for path in paths:
         search.add_path(path)
     found = search.result()
@@ -412,12 +412,12 @@ class _Search:
     """The partitions found so far."""
 
     def __init__(
-        self, filesystem: FileSystem, follow_symlinks: bool, watch: CommitWatch | None, level: int
+        self, filesystem: FileSystem, follow_symlinks: bool, monitor: CommitMonitor | None, level: int
     ) -> None:
         self._log_directories: set[str] = set()
         self._filesystem = filesystem
         self._follow_symlinks = follow_symlinks
-        self._watch = watch
+        self._monitor = monitor
         self._level = level
         self._roots: dict[str, LogDirectoryFiles] = {}
         self._found: dict[tuple[str, int], list[PartitionDirectory]] = {}
@@ -512,8 +512,8 @@ class _Search:
         root = self._roots.get(path)
         if root is None:
             root = self._roots[path] = LogDirectoryFiles(self._filesystem, path)
-            if self._watch is not None:
-                root.visibility = self._watch.visibility_of(path)
+            if self._monitor is not None:
+                root.visibility = self._monitor.visibility_of(path)
         return root
 
     def _is_hidden(self, name: PartitionDirectoryName, root_path: str) -> bool:
@@ -523,7 +523,7 @@ class _Search:
         """List a directory that may be a root; if it has commits or truncations, again after reading their visibility."""
         entries = self._filesystem.list_directory(path)
         is_watched = any(entry.name in _WATCHED_FILES for entry in entries)
-        if is_watched and self._watch is not None and self._watch.observe(path):
+        if is_watched and self._monitor is not None and self._monitor.observe(path):
             entries = self._filesystem.list_directory(path)
         if is_log_directory(entries):
             self._log_directories.add(path)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from storage_core.cached_property import cached_property
 from storage_core.directory.log_directory_files import INTERNAL_TOPICS
-from storage_core.directory.partition_log import PartitionLog, Segments
+from storage_core.directory.partition_log import PartitionLog, SegmentSequence
 from storage_core.directory.segment_listing import FileNames
 from storage_core.errors import CorruptError, SegmentLogError
 from storage_core.record.batch_header import MAX_OFFSET
@@ -75,7 +75,7 @@ class JoinedLog(PartitionLog):
         return None
 
 
-class _JoinedSegments(Segments):
+class _JoinedSegments(SegmentSequence):
     """Segments of several logs, each from the offset on that is read from it.
 
     Attributes:

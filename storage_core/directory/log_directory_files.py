@@ -34,7 +34,7 @@ from storage_core.checkpoint import (
 from storage_core.commit_files.commits_file import OWN_PREFIX
 from storage_core.commit_files.journal import COMMIT_IN_PROGRESS
 from storage_core.config import INT_MAX
-from storage_core.directory.visibility import Visibility, read_visibility
+from storage_core.directory.visibility import VisibleCommits, read_visible_commits
 from storage_core.errors import CorruptCheckpointError, OptionError
 
 if TYPE_CHECKING:
@@ -257,13 +257,13 @@ class LogDirectoryFiles:
         )
 
     @cached_property
-    def visibility(self) -> Visibility:
+    def visibility(self) -> VisibleCommits:
         """Which commits of jobs are visible under this root.
 
         Raises:
             CorruptCheckpointError: The journal of a commit, or the list of commits, is damaged.
         """
-        return read_visibility(self._filesystem, self.path)
+        return read_visible_commits(self._filesystem, self.path)
 
     def without_checkpoints(self) -> LogDirectoryFiles:
         """Return the same files, as if there were no checkpoint of log starts, recovery points and high watermarks."""

@@ -26,7 +26,7 @@ from storage_core.checkpoint import (
     read_partition_metadata,
     read_producer_snapshot,
 )
-from storage_core.directory.segment_listing import SegmentListing, list_segments
+from storage_core.directory.segment_listing import SegmentFiles, list_segments
 from storage_core.directory.vouched_end import VouchedEnd, Vouchers, vouchers_of
 from storage_core.errors import (
     CorruptCheckpointError,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from storage_core.directory.log_directory_files import PartitionDirectory
     from storage_core.filesystem import FileSystem
     from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment.resynchronise import TailKind
+    from storage_core.segment.damage_scanner import TailKind
 
 
 _log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class ProducerSnapshot:
 _MOST_OPENED: Final = 16_384
 
 
-class Segments(Sequence[SegmentReader]):
+class SegmentSequence(Sequence[SegmentReader]):
     """The segments of a log by ascending base offset, each created at its first use.
 
     A bounded number of them is kept. The oldest are created again when they are needed, but never the last
@@ -80,7 +80,7 @@ class Segments(Sequence[SegmentReader]):
 
     def __init__(
         self,
-        listing: SegmentListing,
+        listing: SegmentFiles,
         open_segment: Callable[[int, Collection[str] | None, str], SegmentReader],
     ) -> None:
         self.listing = listing
@@ -163,7 +163,7 @@ class PartitionLog:
         self,
         filesystem: FileSystem,
         directory: PartitionDirectory,
-        segments: Segments,
+        segments: SegmentSequence,
         *,
         skip_damage: bool = False,
     ) -> None:
@@ -185,7 +185,7 @@ class PartitionLog:
         use_indexes: bool = True,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
         skip_damage: bool = False,
-        listing: SegmentListing | None = None,
+        listing: SegmentFiles | None = None,
         is_followed: bool = False,
     ) -> PartitionLog:
         """List a partition directory.
@@ -219,7 +219,7 @@ class PartitionLog:
                 use_indexes,
                 suffix,
                 max_batch_bytes,
-                end_offset=base_offsets[next_index] if next_index < len(base_offsets) else None,
+                offset_limit=base_offsets[next_index] if next_index < len(base_offsets) else None,
                 skip_damage=skip_damage,
             )
             if changing is not None and base_offsets and next_index == len(base_offsets):
@@ -239,7 +239,7 @@ class PartitionLog:
         if changing is not None:
             listing = listing.before(changing.log_end_before)
         base_offsets = listing.base_offsets
-        log = cls(filesystem, directory, Segments(listing, open_segment), skip_damage=skip_damage)
+        log = cls(filesystem, directory, SegmentSequence(listing, open_segment), skip_damage=skip_damage)
         log._vouchers, log._is_followed = vouchers, is_followed
         if changing is not None:
             log.log_start_offset, log.log_end_offset = changing.log_start_before, changing.log_end_before
@@ -323,7 +323,7 @@ class PartitionLog:
             return vouched.offset
         # Limit the last segment to it: torn batches, preallocated zeros and later appends are not seen.
         last_segment.known_status = replace(last_segment.status, size_bytes=end.position_bytes)
-        last_segment.end_offset = end.next_offset
+        last_segment.offset_limit = end.next_offset
         if vouched is None:
             self._warn_of_later_names(valid_end_offset)
             return valid_end_offset

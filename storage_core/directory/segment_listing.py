@@ -92,7 +92,7 @@ class FileNames(Collection[str]):
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentListing:
+class SegmentFiles:
     """The files of a partition directory.
 
     Attributes:
@@ -105,7 +105,7 @@ class SegmentListing:
     file_names: FileNames
     swapped: frozenset[int] = frozenset()
 
-    def before(self, offset: int) -> SegmentListing:
+    def before(self, offset: int) -> SegmentFiles:
         """The listing without the segments that begin at or after an offset."""
         kept = self.base_offsets[: bisect.bisect_left(self.base_offsets, offset)]
         return replace(self, base_offsets=kept)
@@ -118,7 +118,7 @@ def list_segments(
     is_clean: bool,
     swap_end_offset: Callable[[int], int],
     is_still_clean: Callable[[], bool] = lambda: True,
-) -> SegmentListing:
+) -> SegmentFiles:
     """List the segments of a partition.
 
     If no broker uses the directory (``is_clean``, and still so after the listing), one listing is enough.
@@ -132,13 +132,13 @@ def list_segments(
     if names is None or not is_still_clean():
         names = _settled_file_names(filesystem, path)
     if not _has_swap(names):
-        return SegmentListing(names.base_offsets(LOG_SUFFIX), names)
+        return SegmentFiles(names.base_offsets(LOG_SUFFIX), names)
     try:
         names, swapped = _complete_swaps(names, swap_end_offset)
     except FileNotFoundError:
         # The broker had not crashed, and has just gone on.
         names, swapped = _complete_swaps(_settled_file_names(filesystem, path), swap_end_offset)
-    return SegmentListing(sorted(swapped.union(names.base_offsets(LOG_SUFFIX))), names, swapped)
+    return SegmentFiles(sorted(swapped.union(names.base_offsets(LOG_SUFFIX))), names, swapped)
 
 
 def regular_file_names(filesystem: FileSystem, path: str) -> FileNames:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Visibility:
+class VisibleCommits:
     """Which commits of a log directory are visible.
 
     Two are equal if the same rows are visible, and no log was truncated or deleted in between.
@@ -53,10 +53,12 @@ class Visibility:
         return journalled is not None and journalled.is_new
 
 
-NOTHING_COMMITTED: Final = Visibility()
+NO_COMMITS: Final = VisibleCommits()
 
 
-def read_visibility(filesystem: FileSystem, root: str, before: Visibility = NOTHING_COMMITTED) -> Visibility:
+def read_visible_commits(
+    filesystem: FileSystem, root: str, before: VisibleCommits = NO_COMMITS
+) -> VisibleCommits:
     """Read which commits of a log directory are visible; a journal unchanged since ``before`` is not parsed again.
 
     Raises:
@@ -68,7 +70,7 @@ def read_visibility(filesystem: FileSystem, root: str, before: Visibility = NOTH
     last_commit = read_last_commit(filesystem, root)
     size_bytes = truncations_bytes(filesystem, root)
     if data is None:
-        return Visibility(last_commit, truncations_bytes=size_bytes)
+        return VisibleCommits(last_commit, truncations_bytes=size_bytes)
     if (data, last_commit) == (before.journal_data, before.last_commit):
         return (
             before
@@ -77,12 +79,12 @@ def read_visibility(filesystem: FileSystem, root: str, before: Visibility = NOTH
         )
     journal = parse_own_journal(data, os.path.join(root, COMMIT_JOURNAL))
     if last_commit is not None and last_commit.job_id == journal.job_id:
-        return Visibility(last_commit, truncations_bytes=size_bytes)
+        return VisibleCommits(last_commit, truncations_bytes=size_bytes)
     partitions = {each.topic_partition: each for each in journal.partitions}
-    return Visibility(last_commit, data, partitions, size_bytes)
+    return VisibleCommits(last_commit, data, partitions, size_bytes)
 
 
-class CommitWatch:
+class CommitMonitor:
     """Detects whether a commit began or became visible, or a log was truncated, during a read of log directories.
 
     A read may begin with an old visibility, or with none: if it is the same afterwards, then it did not
@@ -92,26 +94,26 @@ class CommitWatch:
         known: The visibility of log directories that is known, by path.
     """
 
-    def __init__(self, filesystem: FileSystem, known: Mapping[str, Visibility] | None = None) -> None:
+    def __init__(self, filesystem: FileSystem, known: Mapping[str, VisibleCommits] | None = None) -> None:
         self.known = dict(known or {})
         self._filesystem = filesystem
 
-    def visibility_of(self, root: str) -> Visibility:
+    def visibility_of(self, root: str) -> VisibleCommits:
         """The visibility of a log directory for this read; if it is not known, without any commit."""
-        return self.known.setdefault(root, NOTHING_COMMITTED)
+        return self.known.setdefault(root, NO_COMMITS)
 
     def observe(self, root: str) -> bool:
-        """Read the visibility of a log directory if it is new to this watch; return whether it is."""
+        """Read the visibility of a log directory if it is new to this monitor; return whether it is."""
         if root in self.known:
             return False
-        self.known[root] = read_visibility(self._filesystem, root)
+        self.known[root] = read_visible_commits(self._filesystem, root)
         return True
 
     def has_changed(self) -> bool:
         """Whether the visibility changed during this read; the next one begins with the present one."""
         has_changed = False
         for root, before in self.known.items():
-            now = self.known[root] = read_visibility(self._filesystem, root, before)
+            now = self.known[root] = read_visible_commits(self._filesystem, root, before)
             has_changed |= now != before
         return has_changed
 

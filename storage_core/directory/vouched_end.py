@@ -6,7 +6,7 @@ rest is damaged, or missing:
     the marker of a clean stop           every byte of the last file, and what both checkpoints say
     recovery-point-offset-checkpoint     everything below it was on disk, whatever happened afterwards
     replication-offset-checkpoint        everything below it was written; a power cut may have lost it
-    a later segment                      everything below its base offset (`SegmentReader.end_offset`)
+    a later segment                      everything below its base offset (`SegmentReader.offset_limit`)
 
 docs/decisions/0016-what-vouches-for-a-log-end.md says why, and what else counts.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from storage_core.directory.log_directory_files import PartitionDirectory
-    from storage_core.segment.resynchronise import TailKind
+    from storage_core.segment.damage_scanner import TailKind
 
 
 class VouchedEnd(NamedTuple):

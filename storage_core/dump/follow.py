@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from storage_core.directory.consistent import read_consistently
-from storage_core.directory.visibility import CommitWatch
+from storage_core.directory.visibility import CommitMonitor
 from storage_core.errors import LogTruncationError, OptionError, SegmentLogError
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.options import StreamOptions
@@ -106,7 +106,7 @@ class LogFollower:
 
     def _first_positions(self) -> dict[TopicPartition, _Position]:
         resolution = read_consistently(
-            CommitWatch(self._filesystem),
+            CommitMonitor(self._filesystem),
             lambda watch: resolve(self._filesystem, self._options, self._options.where, watch),
         )
         ends = self._monitor.poll()

@@ -15,7 +15,7 @@ from storage_core.commit_replay import finish_commit
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.log_directory_files import LOCK_FILE, check_topic_partition
-from storage_core.directory.visibility import CommitWatch, read_visibility
+from storage_core.directory.visibility import CommitMonitor, read_visible_commits
 from storage_core.errors import (
     LogClosedError,
     LogDirectoryError,
@@ -164,7 +164,7 @@ class LogDirectory:
             # Complete an interrupted job before anything else is written.
             finish_commit(filesystem, root_path, logs._config_of)
             # Without the list of commits no reader accepts what would be appended.
-            read_visibility(filesystem, root_path)
+            read_visible_commits(filesystem, root_path)
             remove_temporary_files(filesystem, root_path)
             directories = partitions_to_load(filesystem, root_path, broker_directory=broker_directory)
             logs._load(directories, is_checked=recovery == "tail")
@@ -493,8 +493,10 @@ class LogDirectory:
         if not self.read_only and self._owner.is_this:
             return self._logs
         filesystem = self._root.filesystem
-        watch = CommitWatch(filesystem)
-        found = read_consistently(watch, lambda watch: find_partitions(filesystem, [self.path], watch=watch))
+        watch = CommitMonitor(filesystem)
+        found = read_consistently(
+            watch, lambda watch: find_partitions(filesystem, [self.path], monitor=watch)
+        )
         known = self._logs
         present = {
             each.topic_partition: known.get(each.topic_partition)

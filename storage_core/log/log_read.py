@@ -13,7 +13,7 @@ import numpy as np
 
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog
 from storage_core.directory.consistent import list_again_if_gone, read_consistently
-from storage_core.directory.visibility import CommitWatch, Visibility
+from storage_core.directory.visibility import CommitMonitor, VisibleCommits
 from storage_core.errors import (
     LogTruncationError,
     OffsetOutOfRangeError,
@@ -95,7 +95,7 @@ class LogQueries:
         self._directory = directory
         self._state = state
         # Where the next search for visible commits may begin. The mapping is replaced, never changed.
-        self._known_commits: Mapping[str, Visibility] = {}
+        self._known_commits: Mapping[str, VisibleCommits] = {}
 
     def ask_either(
         self, of_state: Callable[[LogState], _Answer], of_disk: Callable[[PartitionLog], _Answer]
@@ -106,7 +106,7 @@ class LogQueries:
 
     def ask_disk(self, query: Callable[[PartitionLog], _Answer]) -> _Answer:
         """Query the log as it is on disk now, with all rows of a job's commit or none."""
-        watch = CommitWatch(self._filesystem, self._known_commits)
+        watch = CommitMonitor(self._filesystem, self._known_commits)
         answer = read_consistently(watch, lambda watch: query(self._log_on_disk(watch)))
         self._known_commits = watch.known
         return answer
@@ -141,7 +141,7 @@ class LogQueries:
         state = self._state
         return state if state is not None and state.owner.is_this else None
 
-    def _log_on_disk(self, watch: CommitWatch) -> PartitionLog:
+    def _log_on_disk(self, watch: CommitMonitor) -> PartitionLog:
         """Load the files of the log as they are on disk now. Nothing that was read earlier is reused."""
         directory = self._directory
         root = LogDirectoryFiles(self._filesystem, directory.root.path)

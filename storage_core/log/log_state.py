@@ -25,9 +25,9 @@ from storage_core.checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog, Segments
-from storage_core.directory.segment_listing import FileNames, SegmentListing
-from storage_core.directory.visibility import Visibility
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog, SegmentSequence
+from storage_core.directory.segment_listing import FileNames, SegmentFiles
+from storage_core.directory.visibility import VisibleCommits
 from storage_core.errors import (
     AppendError,
     CorruptCheckpointError,
@@ -553,7 +553,7 @@ def partition_log_of_view(
         if suffix or file_names is None:
             return SegmentReader(filesystem, directory.path, base_offset, None, suffix=suffix)
         reader = readers[base_offset].reader()
-        reader.end_offset = ends[base_offset]
+        reader.offset_limit = ends[base_offset]
         if base_offset == base_offsets[-1]:
             reader.known_status = replace(reader.status, size_bytes=view.active_size_bytes)
             reader.known_end = SegmentEnd(offsets.log_end_offset, view.active_size_bytes)
@@ -565,7 +565,7 @@ def partition_log_of_view(
     root = LogDirectoryFiles(filesystem, directory.root.path)
     # The view is newer than the checkpoint files of the root.
     root.is_own, root.clean_shutdown = True, False
-    root.visibility = Visibility(truncations_bytes=truncations_bytes)
+    root.visibility = VisibleCommits(truncations_bytes=truncations_bytes)
     key = directory.topic_partition
     root.recovery_points = {key: offsets.recovery_point}
     root.log_start_offsets = {key: offsets.log_start_offset}
@@ -573,7 +573,7 @@ def partition_log_of_view(
     log = PartitionLog(
         filesystem,
         PartitionDirectory(directory.path, directory.topic, directory.partition, root),
-        Segments(SegmentListing(base_offsets, names), open_segment),
+        SegmentSequence(SegmentFiles(base_offsets, names), open_segment),
     )
     log.log_start_offset = offsets.log_start_offset
     log.log_end_offset = offsets.log_end_offset

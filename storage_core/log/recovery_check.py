@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage_core.directory.segment_listing import FileNames, SegmentListing, list_segments
+from storage_core.directory.segment_listing import FileNames, SegmentFiles, list_segments
 from storage_core.errors import CorruptError, LogDirectoryError, OffsetOverflowError
 from storage_core.log.producer_batches import ProducerBatches
-from storage_core.segment import Resynchroniser, SegmentEnd, SegmentReader, TransactionIndex
+from storage_core.segment import DamageScanner, SegmentEnd, SegmentReader, TransactionIndex
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
@@ -84,7 +84,7 @@ def check_directory(
             ),
         )
     else:
-        listing = SegmentListing(tuple(log_base_offsets(names)), FileNames(names))
+        listing = SegmentFiles(tuple(log_base_offsets(names)), FileNames(names))
     base_offsets, present = listing.base_offsets, listing.file_names
     suffixes = dict.fromkeys(listing.swapped, SWAP_SUFFIX)
 
@@ -300,18 +300,18 @@ def _read_markers(window: BatchWindow) -> None:
 
 def _dropped_from(log_file: OpenFile, base_offset: int, scan: SegmentScan, size_bytes: int) -> list[str]:
     """Complete batches after the last valid one in a file."""
-    resynchroniser = Resynchroniser(log_file, base_offset, size_bytes, None, MAX_ENCODABLE_BATCH_BYTES)
+    scanner = DamageScanner(log_file, base_offset, size_bytes, None, MAX_ENCODABLE_BATCH_BYTES)
     position_bytes = scan.end_position_bytes
-    if resynchroniser.is_blank(position_bytes):
+    if scanner.is_blank(position_bytes):
         return []
-    found = resynchroniser.next_log_batch(position_bytes, scan.next_offset)
+    found = scanner.next_log_batch(position_bytes, scan.next_offset)
     if found is not None and found.position_bytes == position_bytes and scan.problem is not None:
         what = f"from a complete batch on that is rejected: {scan.problem.args[0]}"
     elif found is not None:
         what = f"from a complete batch at byte {found.position_bytes} with base offset {found.base_offset} on"
-    elif resynchroniser.is_intact(position_bytes):
+    elif scanner.is_intact(position_bytes):
         what = f"from a complete batch at byte {position_bytes} on, whose offsets are out of order"
-    elif resynchroniser.probe.is_exhausted:
+    elif scanner.probe.is_exhausted:
         what = "possibly complete batches: too many bytes look like one to be sure"
     else:
         return []

@@ -24,7 +24,7 @@ from storage_core.checkpoint import (
     read_partition_metadata,
     read_producer_snapshot,
 )
-from storage_core.directory.segment_listing import FileNames, SegmentListing, list_segments
+from storage_core.directory.segment_listing import FileNames, SegmentFiles, list_segments
 from storage_core.errors import (
     CorruptCheckpointError,
     CorruptError,
@@ -40,7 +40,7 @@ from storage_core.log.recovery_check import (
 from storage_core.record.batch_header import CONTROL_FLAG, MAGIC_V2
 from storage_core.record.control_records import read_marker
 from storage_core.recover.missing_offsets import Missing, OffsetAccount
-from storage_core.segment import Resynchroniser, SegmentReader
+from storage_core.segment import DamageScanner, SegmentReader
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -378,7 +378,7 @@ class _Planner:
         ranges[-1] = replace(last, end_offset=missing.end_offset, reason=reason)
         return True
 
-    def _list(self) -> SegmentListing:
+    def _list(self) -> SegmentFiles:
         names = self._names
         if self._is_salvage and (
             swaps := damaged_swaps(self._filesystem, self._path, names, self._max_batch_bytes)
@@ -389,7 +389,7 @@ class _Planner:
                 )
             self._names = names = tuple(name for name in names if name not in swaps)
         if not any(name.endswith(SWAP_SUFFIX) for name in names):
-            return SegmentListing(tuple(log_base_offsets(names)), FileNames(names))
+            return SegmentFiles(tuple(log_base_offsets(names)), FileNames(names))
         return list_segments(
             self._filesystem,
             self._path,
@@ -619,7 +619,7 @@ class _Planner:
         segment = self._open(check.base_offset, check.suffix)
         with segment.open_log() as log_file:
             size_bytes = log_file.status.size_bytes
-            rest = Resynchroniser(log_file, check.base_offset, size_bytes, None, self._max_batch_bytes)
+            rest = DamageScanner(log_file, check.base_offset, size_bytes, None, self._max_batch_bytes)
             return rest.is_blank(position_bytes)
 
     # The other files.

@@ -214,18 +214,17 @@ class TransactionReplay:
                 return aborted
             position_bytes = first.position_bytes
         for batch, header in segment.batches_of_transactions(position_bytes):
-            _, batch_end_bytes, base_offset, last_offset, _ = batch
-            if base_offset >= end_offset:
+            if batch.base_offset >= end_offset:
                 return aborted
-            if upper_bound_offset is not None and self._has_passed(upper_bound_offset, base_offset):
+            if upper_bound_offset is not None and self._has_passed(upper_bound_offset, batch.base_offset):
                 self.is_complete = True
                 return aborted
-            if base_offset >= self.next_offset:
+            if batch.base_offset >= self.next_offset:
                 transaction = None if header is None else self._apply(segment, header)
                 if transaction is not None:
                     aborted.append(transaction)
-                self.next_offset = last_offset + 1
-            position_bytes = batch_end_bytes
+                self.next_offset = batch.last_offset + 1
+            position_bytes = batch.end_bytes
         # A walk ends without an error at a torn batch, which only the last segment can have.
         if not is_last and not segment.is_preallocated_after(position_bytes, self.next_offset):
             raise CorruptRecordError(
@@ -235,7 +234,7 @@ class TransactionReplay:
                 position_bytes=position_bytes,
                 end_position_bytes=segment.size_bytes,
                 offset=self.next_offset,
-                last_offset=None if segment.end_offset is None else segment.end_offset - 1,
+                last_offset=None if segment.offset_limit is None else segment.offset_limit - 1,
             )
         return aborted
 

@@ -253,7 +253,7 @@ def _span_of(segment: SegmentReader, wanted: PartitionRange, next_base_offset: i
         None if next_base_offset is None else segment.size_bytes,
         () if wanted.aborted is None else wanted.aborted.touching(wanted.start_offset, wanted.end_offset),
         segment_end_bytes=segment.size_bytes,
-        segment_end_offset=segment.end_offset,
+        segment_end_offset=segment.offset_limit,
         is_first=wanted.is_first,
     )
 

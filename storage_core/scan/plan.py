@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from storage_core.directory.consistent import read_consistently
-from storage_core.directory.visibility import CommitWatch
+from storage_core.directory.visibility import CommitMonitor
 from storage_core.options.bounds import warn_of_seconds
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.offset_ranges import PartitionRange, RangePieces, locate_spans, split_ranges
@@ -147,10 +147,10 @@ def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate
     warn_of_seconds(options.starting, options.ending)
     condition = conjunction(options.where, predicate)
 
-    def plan(watch: CommitWatch) -> ScanPlan:
+    def plan(watch: CommitMonitor) -> ScanPlan:
         return _plan(resolve(filesystem, options, condition, watch), options, condition)
 
-    return read_consistently(CommitWatch(filesystem), plan)
+    return read_consistently(CommitMonitor(filesystem), plan)
 
 
 def plan_partition(wanted: PartitionRange, options: ReadOptions) -> ScanPlan:

@@ -50,7 +50,7 @@ from storage_core.scan.pruning import prune_partition
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from storage_core.directory.visibility import CommitWatch
+    from storage_core.directory.visibility import CommitMonitor
     from storage_core.filesystem import FileSystem
     from storage_core.options import ReadOptions
     from storage_core.options.predicate import Predicate
@@ -274,7 +274,7 @@ def resolve(
     filesystem: FileSystem,
     options: ReadOptions,
     condition: Predicate | None = None,
-    watch: CommitWatch | None = None,
+    watch: CommitMonitor | None = None,
 ) -> Resolution:
     """Find the partitions to read, and where each starts and stops.
 
@@ -373,14 +373,14 @@ def _public_topics(directories: Iterable[PartitionDirectory]) -> list[str]:
 
 
 def find_directories(
-    filesystem: FileSystem, options: ReadOptions, watch: CommitWatch | None = None
+    filesystem: FileSystem, options: ReadOptions, watch: CommitMonitor | None = None
 ) -> list[PartitionDirectory]:
     """Find all partitions, whether they are asked for or not. Raises as `resolve` does."""
     return find_partitions(
         filesystem,
         split_paths(filesystem, options.paths),
         follow_symlinks=options.follow_symlinks,
-        watch=watch,
+        monitor=watch,
         must_be_log_directory=True,
     )
 

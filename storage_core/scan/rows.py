@@ -77,7 +77,7 @@ def damage_json(damage: DamagedRange, span: LogSpan) -> str:
             "endByte": damage.end_bytes,
             "startOffset": damage.start_offset,
             "endOffset": damage.end_offset,
-            "error": damage.kind.__name__,
+            "error": damage.error_type.__name__,
             "reason": damage.reason,
         }
     )

@@ -1,7 +1,7 @@
 """Read a span of a segment file: valid batches and damaged ranges, in file order and in bounded memory.
 
 The file is read in windows of whole batches. Headers, CRCs and the order of offsets are checked for a
-window at once. Only if a check fails, a `Resynchroniser` finds out what is damaged, from where to where.
+window at once. Only if a check fails, a `DamageScanner` finds out what is damaged, from where to where.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
 )
 from storage_core.record.batch_window import BatchWindow
-from storage_core.segment import AbortedTransaction, DamagedRange, Resynchroniser
+from storage_core.segment import AbortedTransaction, DamagedRange, DamageScanner
 from storage_core.segment.batch_windows import WindowBuffer, WindowReader
 from storage_core.segment.damage import known_offset
 from storage_core.segment.file_names import DELETED_SUFFIX
@@ -193,7 +193,7 @@ class SpanReader:
         self._source = WindowReader(opened, span.position_bytes, span.end_position_bytes, buffer)
         self._lowest_offset = span.base_offset
         self._is_past_end = False
-        self._known_resynchroniser: Resynchroniser | None = None
+        self._known_scanner: DamageScanner | None = None
 
     def parts(self) -> Iterator[WindowPart | DamagedRange]:
         """Yield the span's batches, window by window, and its damaged ranges.
@@ -298,14 +298,14 @@ class SpanReader:
         Returns:
             The index of the suspect or of the batch before it; None if both are valid.
         """
-        resynchroniser = self._resynchroniser
+        scanner = self._scanner
         for index in (suspect - 1, suspect):
             if first <= index < len(window.starts):
                 lowest_offset = self._lowest_offset
                 if index > first:
                     lowest_offset = int(chosen.last_offsets[index - 1]) + 1
                 position_bytes = window.position_bytes + int(window.starts[index])
-                if resynchroniser.log_batch_at(position_bytes, lowest_offset) is None:
+                if scanner.log_batch_at(position_bytes, lowest_offset) is None:
                     return index
         return None
 
@@ -325,7 +325,7 @@ class SpanReader:
         """
         position_bytes = window.position_bytes + window.end
         if window.is_preallocated_after:
-            if not self._is_complete or not self._resynchroniser.is_blank(position_bytes):
+            if not self._is_complete or not self._scanner.is_blank(position_bytes):
                 return self._damage_at(position_bytes)
             self._require_whole_file()
             return None
@@ -339,15 +339,15 @@ class SpanReader:
             return None if is_preallocated else self._damage_at(position_bytes)
         size_bytes = self._source.needed_bytes
         if size_bytes > self._max_batch_bytes or (
-            self._known_resynchroniser is not None
+            self._known_scanner is not None
             and size_bytes > _LARGE_BATCH_BYTES
-            and self._resynchroniser.log_batch_at(position_bytes, self._lowest_offset) is None
+            and self._scanner.log_batch_at(position_bytes, self._lowest_offset) is None
         ):
             return self._damage_at(position_bytes)
         return None
 
     def _damage_at(self, position_bytes: int) -> DamagedRange:
-        damage = self._resynchroniser.damage_at(position_bytes, self._lowest_offset)
+        damage = self._scanner.damage_at(position_bytes, self._lowest_offset)
         self._require_whole_file()
         if damage.end_bytes <= position_bytes:
             # A valid batch, but the span ends within it: a wrong index misled the planning.
@@ -378,13 +378,13 @@ class SpanReader:
         return end_offset is None or self._lowest_offset >= end_offset
 
     @property
-    def _resynchroniser(self) -> Resynchroniser:
-        if self._known_resynchroniser is None:
-            self._known_resynchroniser = Resynchroniser(
+    def _scanner(self) -> DamageScanner:
+        if self._known_scanner is None:
+            self._known_scanner = DamageScanner(
                 self._opened,
                 self._span.base_offset,
                 self._segment_end_bytes,
                 self._span.segment_end_offset,
                 self._max_batch_bytes,
             )
-        return self._known_resynchroniser
+        return self._known_scanner

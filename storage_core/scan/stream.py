@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.directory import LogDirectoryFiles
 from storage_core.directory.consistent import read_consistently
-from storage_core.directory.visibility import CommitWatch
+from storage_core.directory.visibility import CommitMonitor
 from storage_core.errors import DataLossError, LogDirectoryError, OptionError, first_of
 from storage_core.options.bounds import (
     LATEST_OFFSET,
@@ -377,15 +377,15 @@ class MicroBatchPlanner:
         if not wanted:
             return plan_ranges((), self._options.read)
 
-        def planned(watch: CommitWatch) -> ScanPlan:
+        def planned(watch: CommitMonitor) -> ScanPlan:
             directories = self._directories(wanted.keys(), watch)
             ranges = [self._range(directory, *wanted[key]) for key, directory in sorted(directories.items())]
             return plan_ranges([each for each in ranges if not each.is_empty], self._options.read)
 
-        return read_consistently(CommitWatch(self._filesystem), planned)
+        return read_consistently(CommitMonitor(self._filesystem), planned)
 
     def _directories(
-        self, keys: Iterable[TopicPartition], watch: CommitWatch
+        self, keys: Iterable[TopicPartition], watch: CommitMonitor
     ) -> dict[TopicPartition, PartitionDirectory]:
         """Return the directories of partitions as they are now."""
         if not all(key in self._monitor.partitions for key in keys):

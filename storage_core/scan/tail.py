@@ -18,7 +18,7 @@ from storage_core.checkpoint.truncations_file import truncated_to
 from storage_core.directory import LogDirectoryFiles, find_partitions
 from storage_core.directory.discovery import OTHER_DIRECTORIES
 from storage_core.directory.log_directory_files import LOCK_FILE, is_log_directory
-from storage_core.directory.visibility import CommitWatch, read_visibility
+from storage_core.directory.visibility import CommitMonitor, read_visible_commits
 from storage_core.errors import LogDirectoryError, SegmentLogError, first_of
 from storage_core.filesystem.values import MissingError
 from storage_core.scan.pruning import prune_partition
@@ -62,7 +62,7 @@ def present_partitions(
     filesystem: FileSystem,
     options: ReadOptions,
     paths: Sequence[str],
-    watch: CommitWatch,
+    watch: CommitMonitor,
     *,
     is_repeated: bool = True,
 ) -> list[PartitionDirectory]:
@@ -74,7 +74,7 @@ def present_partitions(
         filesystem,
         paths,
         follow_symlinks=options.follow_symlinks,
-        watch=watch,
+        monitor=watch,
         is_repeated=is_repeated,
     )
     return select_partitions(found, options, may_be_absent=True)
@@ -163,7 +163,7 @@ class PartitionMonitor:
         self._filesystem = filesystem
         self._options = options
         self._condition = condition
-        self._watch = CommitWatch(filesystem)
+        self._watch = CommitMonitor(filesystem)
         self._roots: dict[str, _Root] = {}
         self._reported: dict[str, set[tuple[str, int]]] = {}
         # Those that an earlier poll found, as they were then.
@@ -422,7 +422,7 @@ class PartitionMonitor:
         files = self._root_files(root.path)
         before = files.visibility
         found = [(each, self._end_of(each, root, files)) for each in chosen]
-        if read_visibility(self._filesystem, root.path, before) != before:
+        if read_visible_commits(self._filesystem, root.path, before) != before:
             for each in chosen:
                 each.directory_status = None
             return False

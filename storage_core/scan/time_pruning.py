@@ -427,7 +427,7 @@ def _proven_batch(segment: SegmentReader, entry: TimestampOffset, position_bytes
     """
     named = batch_reaching(segment, entry.offset)
     if named is None or named.base_offset > entry.offset or named.max_timestamp_ms != entry.timestamp_ms:
-        segment.set_time_index_aside()
+        segment.ignore_time_index()
         return None
     last_indexed = segment.offset_index.last_entry
     if position_bytes <= named.position_bytes or last_indexed is None:

@@ -269,7 +269,7 @@ class RecordLengths:
 
     def _record(self, position_bytes: int, declared_bytes: int = 0) -> _Record | None:
         """The record at a position, if its lengths add up."""
-        if not self._probe.spend_on_proof(_RECORD_COST_BYTES):
+        if not self._probe.charge_proof(_RECORD_COST_BYTES):
             return None
         try:
             return self._parse_record(position_bytes, declared_bytes)
@@ -298,7 +298,7 @@ class RecordLengths:
     def _end_of_headers(self, position_bytes: int, limit_bytes: int) -> int | None:
         count, position = self._varint(position_bytes)
         for _ in range(count):
-            if position > limit_bytes or not self._probe.spend_on_proof(_RECORD_COST_BYTES):
+            if position > limit_bytes or not self._probe.charge_proof(_RECORD_COST_BYTES):
                 return None
             key_length, key_start = self._varint(position)
             if key_length < 0:

@@ -282,7 +282,7 @@ class BatchSearch:
         crc = 0
         if magic < MAGIC_V2:
             crc, start_bytes = layout.compute(bytes([magic])), start_bytes + 1
-        if not is_whole or not self._probe.spend_on_proof(end_bytes - start_bytes):
+        if not is_whole or not self._probe.charge_proof(end_bytes - start_bytes):
             return False
         stated = self._probe.read_at(_CRC_BYTES, position_bytes + layout.position)
         return self._probe.crc(magic, start_bytes, end_bytes, crc) == int.from_bytes(stated, "big")
@@ -298,7 +298,7 @@ class BatchSearch:
         from_bytes, crc = position_bytes + CRC_START, 0
         last_bytes = min(position_bytes + _LOOK_AHEAD_BYTES, self._probe.end_bytes)
         for candidate_bytes in self._candidates(position_bytes + HEADER_SIZE_BYTES, last_bytes, 0):
-            if not self._probe.spend_on_proof(candidate_bytes - from_bytes + _HEADER_COST_BYTES):
+            if not self._probe.charge_proof(candidate_bytes - from_bytes + _HEADER_COST_BYTES):
                 return None
             crc = self._probe.crc(MAGIC_V2, from_bytes, candidate_bytes, crc)
             from_bytes = candidate_bytes
@@ -387,7 +387,7 @@ class BatchSearch:
     def _ends_look_ahead(self, first: BatchHeader, header: BatchHeader) -> bool:
         """Whether to look no further for a better candidate than the first one."""
         is_far = header.position_bytes > first.position_bytes + _LOOK_AHEAD_BYTES
-        return is_far or not self._probe.spend(_HEADER_COST_BYTES)
+        return is_far or not self._probe.charge_read(_HEADER_COST_BYTES)
 
     def _first_of_neighbours(self, header: BatchHeader, *earlier: BatchHeader | None) -> BatchHeader:
         """The first earlier batch from which headers lead to a batch without a gap; that batch itself if none does."""
@@ -441,7 +441,7 @@ class BatchSearch:
         last_bytes = min(run.end_bytes + _LOOK_AHEAD_BYTES, self._probe.end_bytes)
         # A batch that follows at once, out of order, is a matter between neighbours and is decided there.
         for other in self._valid_batches(run.end_bytes + 1, last_bytes, lowest_offset):
-            if not self._probe.spend_on_proof(_HEADER_COST_BYTES):
+            if not self._probe.charge_proof(_HEADER_COST_BYTES):
                 break
             other_bytes = other.position_bytes
             if self._leads_far(other_bytes) or self._run(other).end_bytes - other_bytes > run_bytes:
@@ -505,7 +505,7 @@ class BatchSearch:
         What is copied into a value hardly ever has the very offsets that are missing there. The header of a
         wrapper does not tell where its offsets begin.
         """
-        while header.end_position_bytes < position_bytes and self._probe.spend_on_proof(_HEADER_COST_BYTES):
+        while header.end_position_bytes < position_bytes and self._probe.charge_proof(_HEADER_COST_BYTES):
             following = self._probe.header(header.end_position_bytes)
             if following is None or known_offset(following) <= header.last_offset:
                 return False
@@ -534,7 +534,7 @@ class BatchSearch:
         lowest_offset = 0
         while position_bytes < goal_bytes:
             passed.append(position_bytes)
-            if position_bytes in dead_ends or not self._probe.spend(_HEADER_COST_BYTES):
+            if position_bytes in dead_ends or not self._probe.charge_read(_HEADER_COST_BYTES):
                 break
             header = self._probe.header(position_bytes)
             if header is None or not self._limits.follows(header, lowest_offset):
@@ -562,7 +562,7 @@ class BatchSearch:
             # A chain that was followed before is known, and costs nothing.
             chain = self._chains.get(position_bytes)
             if chain is None:
-                if not self._probe.spend_on_proof(_HEADER_COST_BYTES):
+                if not self._probe.charge_proof(_HEADER_COST_BYTES):
                     break
                 chain = _HeaderChain(header.end_position_bytes, header.last_offset)
             passed.append(position_bytes)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -98,19 +98,24 @@ def record_timestamps(
     return batch_timestamps(batch, header, path=log_file.path, limit_bytes=limit_bytes)
 
 
-SkimmedBatch: TypeAlias = tuple[int, int, int, int, int]
-"""The fields of a batch that look-ups compare: position, end position, base offset, last offset, max timestamp.
+class BatchSummary(NamedTuple):
+    """The fields of a batch that look-ups compare. A wrapper's base offset is a lower bound."""
 
-A plain tuple, because one is made for each batch of a walk. Unpack it to give its fields names.
+    position_bytes: int
+    end_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
 
-A wrapper's base offset is a lower bound.
-"""
+
+# Calling the class would take three times as long.
+_new_tuple: Final = tuple.__new__
 PAGE_SIZE_BYTES: Final = 4096
 USUAL_MAX_BATCH_BYTES: Final = 2 * 1024 * 1024
 """Batches are hardly ever larger: brokers accept 1 MiB by default. How far searches and proofs look; not a limit."""
 _LARGEST_BLOCK_BYTES: Final = 64 * 1024
 # Base offset, batch length, magic, last offset delta and max timestamp of a v2 header.
-_SKIMMED: Final = struct.Struct(">qi4xb4x2xi8xq")
+_SUMMARY: Final = struct.Struct(">qi4xb4x2xi8xq")
 # The lower byte of a v2 header's attributes.
 _ATTRIBUTES_POSITION: Final = 22
 # The first 17 bytes tell the format. A broker ignores a shorter rest.
@@ -131,13 +136,13 @@ class BatchWalk:
         # Positions of batches at which blocks began, back to one that is at least a usual batch away.
         self._block_places: deque[int] = deque()
 
-    def skim(self, position_bytes: int = 0) -> Iterator[SkimmedBatch]:
+    def iter_summaries(self, position_bytes: int = 0) -> Iterator[BatchSummary]:
         """Walk from a batch boundary and yield only the fields that look-ups compare.
 
         Raises:
             CorruptRecordError: The bytes are no batch, or offsets do not ascend.
         """
-        unpack = _SKIMMED.unpack_from
+        unpack, new_tuple = _SUMMARY.unpack_from, _new_tuple
         next_offset = self._base_offset
         last_start = self.end_position_bytes - _FORMAT_BYTES - 1
         while position_bytes <= last_start:
@@ -147,9 +152,8 @@ class BatchWalk:
                 last_start = self.end_position_bytes - _FORMAT_BYTES - 1
                 if position_bytes > last_start:
                     return
-            base_offset, length, magic, offset_delta, max_timestamp_ms = unpack(
-                self._block, position_bytes - self._block_start
-            )
+                start = 0
+            base_offset, length, magic, offset_delta, max_timestamp_ms = unpack(self._block, start)
             batch_end = position_bytes + LOG_OVERHEAD_BYTES + length
             if batch_end > self.end_position_bytes and length >= MIN_LENGTH:
                 return
@@ -172,8 +176,9 @@ class BatchWalk:
                 messages = self._messages(position_bytes, next_offset)
                 if messages:
                     yield from messages
-                    self._typical_batch_bytes = (messages[-1][1] - position_bytes) // len(messages)
-                    next_offset, position_bytes = messages[-1][3] + 1, messages[-1][1]
+                    last = messages[-1]
+                    self._typical_batch_bytes = (last.end_bytes - position_bytes) // len(messages)
+                    next_offset, position_bytes = last.last_offset + 1, last.end_bytes
                     continue
                 # The block does not hold all of it.
                 last_offset, _, _, _, attributes, max_timestamp_ms = unpack_message(
@@ -181,29 +186,29 @@ class BatchWalk:
                 )
                 if attributes & CODEC_MASK:
                     base_offset = max(next_offset, last_offset - MAX_OFFSET_DELTA)
-            yield position_bytes, batch_end, base_offset, last_offset, max_timestamp_ms
-            batch_bytes = batch_end - position_bytes
-            # The first batch counts fully: a proof of an index entry reads only one or two.
-            self._typical_batch_bytes += (batch_bytes - self._typical_batch_bytes) // (
-                4 if self._typical_batch_bytes else 1
+            yield new_tuple(
+                BatchSummary, (position_bytes, batch_end, base_offset, last_offset, max_timestamp_ms)
             )
+            batch_bytes, typical_bytes = batch_end - position_bytes, self._typical_batch_bytes
+            # The first batch counts fully: a proof of an index entry reads only one or two.
+            self._typical_batch_bytes += (batch_bytes - typical_bytes) // (4 if typical_bytes else 1)
             next_offset = last_offset + 1
             position_bytes = batch_end
 
     def batches(self, position_bytes: int = 0) -> Iterator[BatchHeader]:
-        """Walk from a batch boundary and yield whole headers; raises what `skim` raises."""
-        for position, _, base_offset, _, _ in self.skim(position_bytes):
-            yield self.header(position, base_offset)
+        """Walk from a batch boundary and yield whole headers; raises what `iter_summaries` raises."""
+        for batch in self.iter_summaries(position_bytes):
+            yield self.header(batch.position_bytes, batch.base_offset)
 
     def batch_at(self, position_bytes: int) -> BatchHeader | None:
-        """The header at a batch boundary; None if a walk would end there. Raises what `skim` raises."""
+        """The header at a batch boundary; None if a walk would end there. Raises what `iter_summaries` raises."""
         return next(self.batches(position_bytes), None)
 
     def first_reaching(self, offset: int, position_bytes: int) -> BatchHeader | None:
         """The first batch from a boundary on whose last offset is at least ``offset``."""
-        for position, _, base_offset, last_offset, _ in self.skim(position_bytes):
-            if last_offset >= offset:
-                return self.header(position, base_offset)
+        for batch in self.iter_summaries(position_bytes):
+            if batch.last_offset >= offset:
+                return self.header(batch.position_bytes, batch.base_offset)
         return None
 
     def is_proven(self, position_bytes: int, start_position_bytes: int) -> bool:
@@ -260,16 +265,15 @@ class BatchWalk:
                 break
         return position_bytes == end_position_bytes
 
-    def transactional_header(self, batch: SkimmedBatch) -> BatchHeader | None:
+    def transactional_header(self, batch: BatchSummary) -> BatchHeader | None:
         """The whole header of a skimmed batch; None if the batch is not transactional."""
-        position_bytes, _, base_offset, _, _ = batch
-        start = self._start_in_block(position_bytes)
+        start = self._start_in_block(batch.position_bytes)
         if (
             self._block[start + MAGIC_POSITION] != MAGIC_V2
             or not self._block[start + _ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG
         ):
             return None
-        return self.header(position_bytes, base_offset)
+        return self.header(batch.position_bytes, batch.base_offset)
 
     def first_offset(self, header: BatchHeader, limit_bytes: int) -> int:
         """The offset of a batch's first record. A wrapper is read and decoded for it.
@@ -289,7 +293,7 @@ class BatchWalk:
         header = parse_batch_header(self._block, start, position_bytes, path=self._log_file.path)
         return header if header.base_offset == base_offset else header.with_base_offset(base_offset)
 
-    def _messages(self, position_bytes: int, next_offset: int) -> list[SkimmedBatch]:
+    def _messages(self, position_bytes: int, next_offset: int) -> list[BatchSummary]:
         """The whole messages of format v0 and v1 in the block, from a position on, while their offsets ascend.
 
         The first one's offset is at least ``next_offset``.
@@ -308,7 +312,8 @@ class BatchWalk:
         count = int(is_disordered.argmax()) + 1 if is_disordered.any() else len(starts)
         borders = np.append(starts, end) + self._block_start
         columns = (borders[:-1], borders[1:], base_offsets, last_offsets, headers["max_timestamp_ms"])
-        return list(zip(*(column[:count].tolist() for column in columns), strict=True))
+        rows = (column[:count].tolist() for column in columns)
+        return [_new_tuple(BatchSummary, each) for each in zip(*rows, strict=True)]
 
     def _start_in_block(self, position_bytes: int) -> int:
         """Where a skimmed batch begins in the block, which may have to be read again."""

@@ -116,7 +116,7 @@ class BatchProbe:
             return False
         known = self._checked.get(position_bytes)
         if known is None:
-            if not self.spend(header.size_bytes):
+            if not self.charge_read(header.size_bytes):
                 return False
             if len(self._checked) >= _LARGEST_CACHE:
                 self._checked.clear()
@@ -140,7 +140,7 @@ class BatchProbe:
             start_bytes += len(block)
         return crc
 
-    def spend(self, size_bytes: int) -> bool:
+    def charge_read(self, size_bytes: int) -> bool:
         """Take from the allowance; False if not enough is left."""
         if size_bytes > self._allowance_bytes:
             self.is_exhausted = True
@@ -148,7 +148,7 @@ class BatchProbe:
         self._allowance_bytes -= size_bytes
         return True
 
-    def spend_on_proof(self, size_bytes: int) -> bool:
+    def charge_proof(self, size_bytes: int) -> bool:
         """Take from the allowance for proofs; False if not enough is left: then nothing more is proven here."""
         if size_bytes > self._proof_allowance_bytes:
             return False
@@ -193,7 +193,7 @@ class DamagedRange:
         end_offset: The offset after the last one that may be lost. Where nothing is lost, as with stray
             bytes between two batches, it equals ``start_offset``.
         reason: What was expected at the first byte, and what was found.
-        kind: The class of the error that reports it.
+        error_type: The class of the error that reports it.
         may_hold_markers: Whether a transaction marker may be lost.
     """
 
@@ -203,13 +203,13 @@ class DamagedRange:
     start_offset: int
     end_offset: int
     reason: str
-    kind: type[SegmentLogError] = CorruptRecordError
+    error_type: type[SegmentLogError] = CorruptRecordError
     may_hold_markers: bool = True
 
     def error(self) -> SegmentLogError:
         """The error for a reader that stops at damage."""
         is_empty = self.start_offset == self.end_offset
-        return self.kind(
+        return self.error_type(
             self.reason,
             path=self.path,
             position_bytes=self.start_bytes,

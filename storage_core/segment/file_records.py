@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptRecordError, LogDirectoryError, OptionError, RecordBatchTooLargeError
-from storage_core.segment.batch_walk import BatchWalk, SkimmedBatch
+from storage_core.segment.batch_walk import BatchSummary, BatchWalk
 from storage_core.segment.file_names import AbortedTransaction, TimestampOffset
 
 if TYPE_CHECKING:
@@ -228,21 +228,21 @@ class LogFileView:
             found = _next_offset(BatchWalk(log_file, self.base_offset, self.size_bytes), 0)
         return self.base_offset if found is None else found
 
-    def first_batch(self) -> SkimmedBatch | None:
+    def first_batch(self) -> BatchSummary | None:
         """The first batch; None if there is none."""
         if self.size_bytes == 0:
             return None
         with self.filesystem.open(self.path) as log_file:
-            return next(BatchWalk(log_file, self.base_offset, self.size_bytes).skim(), None)
+            return next(BatchWalk(log_file, self.base_offset, self.size_bytes).iter_summaries(), None)
 
     def largest_timestamp_from(self, known: TimestampOffset) -> TimestampOffset:
         """The largest timestamp, given the largest one up to the batch that ``known`` names."""
 
         def largest(walk: BatchWalk, start_bytes: int) -> TimestampOffset:
             found = known
-            for _, _, _, last_offset, max_timestamp_ms in walk.skim(start_bytes):
-                if max_timestamp_ms > found.timestamp_ms:
-                    found = TimestampOffset(max_timestamp_ms, last_offset)
+            for batch in walk.iter_summaries(start_bytes):
+                if batch.max_timestamp_ms > found.timestamp_ms:
+                    found = TimestampOffset(batch.max_timestamp_ms, batch.last_offset)
             return found
 
         return self._walk_from(known.offset, 0, largest)
@@ -266,6 +266,6 @@ class LogFileView:
 
 def _next_offset(walk: BatchWalk, start_bytes: int) -> int | None:
     found = None
-    for _, _, _, last_offset, _ in walk.skim(start_bytes):
-        found = last_offset + 1
+    for batch in walk.iter_summaries(start_bytes):
+        found = batch.last_offset + 1
     return found

@@ -563,7 +563,7 @@ class LogSegment:
         if self._first_batch_timestamp_ms is None:
             first = self._view().first_batch()
             if first is not None:
-                *_, self._first_batch_timestamp_ms = first
+                self._first_batch_timestamp_ms = first.max_timestamp_ms
         return self._first_batch_timestamp_ms
 
     def _log_path(self, directory: str, suffix: str) -> str:

@@ -15,14 +15,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
+from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.batch_walk import (
     PAGE_SIZE_BYTES,
     USUAL_MAX_BATCH_BYTES,
+    BatchSummary,
     BatchWalk,
-    SkimmedBatch,
     read_batch,
     record_timestamps,
+)
+from storage_core.segment.damage_scanner import (
+    BatchLocation,
+    DamageScanner,
+    DamageSkippingReader,
+    TailKind,
+    end_of_batches,
 )
 from storage_core.segment.file_names import (
     SegmentEnd,
@@ -34,15 +42,7 @@ from storage_core.segment.file_names import (
 )
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import OffsetIndex
-from storage_core.segment.resynchronise import (
-    BatchLocation,
-    Resynchroniser,
-    TailKind,
-    TolerantWalk,
-    end_of_batches,
-)
 from storage_core.segment.time_index import TimeIndex
-from storage_core.segment.timestamp_search import StaleTimeIndexError, TimestampSearch
 from storage_core.segment.transaction_index import TransactionIndex
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class SegmentReader:
         max_batch_bytes: The largest batch that is read, compressed or not.
         known_status: The ``stat`` result of the log file, if it is known. Otherwise it is read
             when it is first needed. The segment ends at that size from then on.
-        end_offset: The offset that no batch reaches: the next segment's base offset, or the log
+        offset_limit: The offset that no batch reaches: the next segment's base offset, or the log
             end offset; None if that is not known.
         skip_damage: Whether look-ups and walks continue after damage; otherwise damage is an error.
 
@@ -92,7 +92,7 @@ class SegmentReader:
     suffix: str = ""
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
     known_status: FileStatus | None = field(default=None, repr=False)
-    end_offset: int | None = None
+    offset_limit: int | None = None
     skip_damage: bool = False
     _offset_index: OffsetIndex | None = field(default=None, init=False, repr=False)
     _time_index: TimeIndex | None = field(default=None, init=False, repr=False)
@@ -237,12 +237,12 @@ class SegmentReader:
         """Read the transaction index again when it is next needed: it may have been written meanwhile."""
         self._transaction_index = None
 
-    def set_offset_index_aside(self, problem: str) -> None:
+    def ignore_offset_index(self, problem: str) -> None:
         """Continue without the offset index, because it was found to be wrong."""
         self._offset_index = OffsetIndex.without_entries(self.base_offset, problem)
         self._report("offset index", problem)
 
-    def set_time_index_aside(self) -> None:
+    def ignore_time_index(self) -> None:
         """Continue without the time index, because it was found to be wrong."""
         problem = "it disagrees with the batches that it names"
         self._time_index = TimeIndex.without_entries(self.base_offset, problem)
@@ -282,17 +282,17 @@ class SegmentReader:
 
     def batches_of_transactions(
         self, position_bytes: int = 0
-    ) -> Iterator[tuple[SkimmedBatch, BatchHeader | None]]:
+    ) -> Iterator[tuple[BatchSummary, BatchHeader | None]]:
         """Walk as `batches` does, but parse only the headers of transactional batches."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            for batch in walk.skim(position_bytes):
-                yield batch, walk.raw.transactional_header(batch)
+            for batch in walk.iter_summaries(position_bytes):
+                yield batch, walk.strict.transactional_header(batch)
 
     def items(self, position_bytes: int = 0) -> Iterator[BatchHeader | DamagedRange]:
         """Batches and damaged ranges from a batch boundary on. All bytes are read, and every CRC checked."""
         with self.open_log() as log_file:
-            yield from self._resynchroniser(log_file).items(position_bytes, self.base_offset)
+            yield from self._scanner(log_file).items(position_bytes, self.base_offset)
 
     def read_batch(self, header: BatchHeader) -> bytes:
         """Read one whole batch, header included, and check its CRC; see `read_batch`."""
@@ -314,7 +314,7 @@ class SegmentReader:
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             start_bytes = self.start_position(walk, offset, boundary_bytes)
-            return walk.first_reaching(offset, start_bytes, partial(self.index_proves_next, walk.raw))
+            return walk.first_reaching(offset, start_bytes, partial(self.index_proves_next, walk.strict))
 
     def locate_offset(self, offset: int) -> BatchLocation:
         """The first batch that reaches an offset, and what precedes it. Damage is skipped, whatever `skip_damage` says."""
@@ -336,10 +336,10 @@ class SegmentReader:
         """
         if position_bytes >= self.size_bytes:
             return True
-        if self.end_offset is not None and next_offset < self.end_offset:
+        if self.offset_limit is not None and next_offset < self.offset_limit:
             return False
         with self.open_log() as log_file:
-            return self._resynchroniser(log_file).is_blank(position_bytes)
+            return self._scanner(log_file).is_blank(position_bytes)
 
     def check_gap(self, offset: int) -> None:
         """Check the batches before and after an offset that no batch seems to hold.
@@ -352,35 +352,33 @@ class SegmentReader:
         """
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            before: SkimmedBatch | None = None
-            after: SkimmedBatch | None = None
-            for batch in walk.skim(self.start_position(walk, offset)):
-                _, _, _, last_offset, _ = batch
-                if last_offset >= offset:
+            before: BatchSummary | None = None
+            after: BatchSummary | None = None
+            for batch in walk.iter_summaries(self.start_position(walk, offset)):
+                if batch.last_offset >= offset:
                     after = batch
                     break
                 before = batch
-            resynchroniser = self._resynchroniser(log_file)
+            scanner = self._scanner(log_file)
             lowest_offset = None
             if before is not None:
-                position_bytes, _, base_offset, last_offset, _ = before
-                if not resynchroniser.is_intact(position_bytes):
-                    raise resynchroniser.damage_at(position_bytes, base_offset).error()
-                lowest_offset = last_offset + 1
+                if not scanner.is_intact(before.position_bytes):
+                    raise scanner.damage_at(before.position_bytes, before.base_offset).error()
+                lowest_offset = before.last_offset + 1
             if after is not None:
-                position_bytes, _, base_offset, _, _ = after
+                position_bytes = after.position_bytes
                 if lowest_offset is None:
-                    lowest_offset = base_offset if position_bytes > 0 else self.base_offset
-                if resynchroniser.log_batch_at(position_bytes, lowest_offset) is None:
-                    raise resynchroniser.damage_at(position_bytes, lowest_offset).error()
+                    lowest_offset = after.base_offset if position_bytes > 0 else self.base_offset
+                if scanner.log_batch_at(position_bytes, lowest_offset) is None:
+                    raise scanner.damage_at(position_bytes, lowest_offset).error()
 
     def stop_position(self, offset: int) -> int:
         """Where a walk that does not find an offset ends: at a torn batch, at zeros, or at the end of the file."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             position_bytes = self.start_position(walk, offset)
-            for _, end_bytes, _, _, _ in walk.skim(position_bytes):
-                position_bytes = end_bytes
+            for batch in walk.iter_summaries(position_bytes):
+                position_bytes = batch.end_bytes
             return position_bytes
 
     def end(self) -> SegmentEnd:
@@ -402,16 +400,14 @@ class SegmentReader:
         if end.position_bytes >= self.size_bytes:
             return "none", end.next_offset
         with self.open_log() as log_file:
-            rest = Resynchroniser(
-                log_file, self.base_offset, self.size_bytes, None, MAX_ENCODABLE_BATCH_BYTES
-            )
+            rest = DamageScanner(log_file, self.base_offset, self.size_bytes, None, MAX_ENCODABLE_BATCH_BYTES)
             kind = rest.tail_kind(end.position_bytes)
             return kind, rest.declared_end(end.position_bytes, end.next_offset)
 
     def end_at_file_end(self, offset: int) -> None:
         """End the segment at an offset and with its file: what follows the valid batches is damage."""
         self.known_end = SegmentEnd(offset, self.size_bytes)
-        self.end_offset = offset
+        self.offset_limit = offset
 
     def end_before(self, offset: int) -> None:
         """End the segment with the batches before an offset, because what follows is not committed yet.
@@ -421,13 +417,13 @@ class SegmentReader:
         Raises:
             CorruptRecordError: Damage on the way there.
         """
-        self.end_offset = offset
+        self.offset_limit = offset
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            for _, end_bytes, _, last_offset, _ in walk.skim(self.start_position(walk, offset - 1)):
-                if last_offset >= offset - 1:
-                    self.known_end = SegmentEnd(last_offset + 1, end_bytes)
-                    self.known_status = replace(self.status, size_bytes=end_bytes)
+            for batch in walk.iter_summaries(self.start_position(walk, offset - 1)):
+                if batch.last_offset >= offset - 1:
+                    self.known_end = SegmentEnd(batch.last_offset + 1, batch.end_bytes)
+                    self.known_status = replace(self.status, size_bytes=batch.end_bytes)
                     return
 
     def largest_timestamp(self, *, is_complete: bool) -> TimestampOffset:
@@ -438,8 +434,9 @@ class SegmentReader:
         """
         if self._largest_timestamp is None:
             with self.open_log() as log_file:
-                search = TimestampSearch(self, log_file, self._walk(log_file))
-                self._largest_timestamp = search.largest_timestamp(is_complete=is_complete)
+                self._largest_timestamp = self._find_largest_timestamp(
+                    self._walk(log_file), is_complete=is_complete
+                )
         return self._largest_timestamp
 
     def largest_timestamp_ms(self, *, is_complete: bool) -> int:
@@ -460,11 +457,11 @@ class SegmentReader:
         with self.open_log() as log_file:
             while True:
                 # A walk that skips damage may search only so much: each attempt has a walk of its own.
-                search = TimestampSearch(self, log_file, self._walk(log_file))
+                walk = self._walk(log_file)
                 try:
-                    return search.first_record(timestamp_ms, start_offset)
-                except StaleTimeIndexError:
-                    self.set_time_index_aside()
+                    return self._first_record(log_file, walk, timestamp_ms, start_offset)
+                except _StaleTimeIndexError:
+                    self.ignore_time_index()
 
     def cut_points(
         self, start_position_bytes: int, end_position_bytes: int, target_bytes: int
@@ -491,35 +488,35 @@ class SegmentReader:
                 goal_bytes = boundary_bytes + max(1, target_bytes)
         return cuts
 
-    def _resynchroniser(self, log_file: OpenFile, end_position_bytes: int | None = None) -> Resynchroniser:
-        end_bytes, end_offset = self.size_bytes, self.end_offset
+    def _scanner(self, log_file: OpenFile, end_position_bytes: int | None = None) -> DamageScanner:
+        end_bytes, end_offset = self.size_bytes, self.offset_limit
         if self.known_end is not None:
             end_bytes = self.known_end.position_bytes
             end_offset = self.known_end.next_offset if end_offset is None else end_offset
         if end_position_bytes is not None:
             end_bytes = min(end_bytes, end_position_bytes)
-        return Resynchroniser(log_file, self.base_offset, end_bytes, end_offset, self.max_batch_bytes)
+        return DamageScanner(log_file, self.base_offset, end_bytes, end_offset, self.max_batch_bytes)
 
-    def _walk(self, log_file: OpenFile, end_position_bytes: int | None = None) -> TolerantWalk:
-        resynchroniser = self._resynchroniser(log_file, end_position_bytes)
-        return TolerantWalk(log_file, self.base_offset, resynchroniser, skip_damage=self.skip_damage)
+    def _walk(self, log_file: OpenFile, end_position_bytes: int | None = None) -> DamageSkippingReader:
+        scanner = self._scanner(log_file, end_position_bytes)
+        return DamageSkippingReader(log_file, self.base_offset, scanner, skip_damage=self.skip_damage)
 
     # The index search: from which entry of the offset index a walk may begin.
 
-    def start_position(self, walk: TolerantWalk, offset: int, boundary_bytes: int = 0) -> int:
+    def start_position(self, walk: DamageSkippingReader, offset: int, boundary_bytes: int = 0) -> int:
         """Where to begin a walk that must meet every batch from ``offset`` on: at a known boundary, or after it."""
         if self.is_one_page:
             return boundary_bytes
         return self._proven_position_after(walk, self.offset_index.number_at_or_below(offset), boundary_bytes)
 
-    def _proven_position_after(self, walk: TolerantWalk, number: int, boundary_bytes: int) -> int:
+    def _proven_position_after(self, walk: DamageSkippingReader, number: int, boundary_bytes: int) -> int:
         """A `proven_position` after a boundary, or the boundary. An entry that is no help is not checked."""
         index = self.offset_index
         if number < 0 or index.entry(number).position_bytes <= boundary_bytes:
             return boundary_bytes
         return max(boundary_bytes, self.proven_position(walk, number))
 
-    def proven_position(self, walk: TolerantWalk, number: int) -> int:
+    def proven_position(self, walk: DamageSkippingReader, number: int) -> int:
         """Position of an entry of the offset index, or of one before it, that the log confirms; otherwise 0.
 
         If the log refutes several entries in a row, the index is set aside.
@@ -529,10 +526,10 @@ class SegmentReader:
             if self._is_entry_confirmed(walk, candidate):
                 return self.offset_index.entry(candidate).position_bytes
         if 0 <= number < len(self.offset_index):
-            self.set_offset_index_aside(f"entry {number} does not name the beginning of such a batch")
+            self.ignore_offset_index(f"entry {number} does not name the beginning of such a batch")
         return 0
 
-    def _is_entry_confirmed(self, walk: TolerantWalk, number: int) -> bool:
+    def _is_entry_confirmed(self, walk: DamageSkippingReader, number: int) -> bool:
         """Whether a walk from the previous entry, or from the segment's beginning, ends exactly at an entry.
 
         The batch there must begin above the previous entry's offset, and not above the entry's own: then a
@@ -550,55 +547,54 @@ class SegmentReader:
                 # The last append was indexed, but is torn: the log ends before it.
                 self._offset_index = index.without_last_entry()
             return False
-        batch_position_bytes, _, _, _, _ = batch
         try:
-            return batch_position_bytes == entry.position_bytes and self._begins_between(
-                walk.raw, batch, lowest_offset, entry.offset
+            return batch.position_bytes == entry.position_bytes and self._begins_between(
+                walk.strict, batch, lowest_offset, entry.offset
             )
         except (CorruptError, UnsupportedFormatError):
             return False
 
     def _begins_between(
-        self, walk: BatchWalk, batch: SkimmedBatch, lowest_offset: int, highest_offset: int
+        self, walk: BatchWalk, batch: BatchSummary, lowest_offset: int, highest_offset: int
     ) -> bool:
         """Whether the offset of a batch's first record is between two offsets, both included.
 
         The batch may end above them: older brokers' entries name the first offset of an append,
         not its last one.
         """
-        position_bytes, _, base_offset, last_offset, _ = batch
-        if last_offset < lowest_offset or base_offset > highest_offset:
+        if batch.last_offset < lowest_offset or batch.base_offset > highest_offset:
             return False
-        if base_offset >= lowest_offset and last_offset <= highest_offset:
+        if batch.base_offset >= lowest_offset and batch.last_offset <= highest_offset:
             return True
-        header = walk.batch_at(position_bytes)
+        header = walk.batch_at(batch.position_bytes)
         if header is None:
             return False
-        if header.is_wrapper and last_offset <= highest_offset:
+        if header.is_wrapper and batch.last_offset <= highest_offset:
             return True
         return lowest_offset <= walk.first_offset(header, self.max_batch_bytes) <= highest_offset
 
-    def index_proves_next(self, walk: BatchWalk, before: SkimmedBatch, after: SkimmedBatch) -> bool:
+    def index_proves_next(self, walk: BatchWalk, before: BatchSummary, after: BatchSummary) -> bool:
         """Whether the offset index has an entry for the batch ``after``, whose offsets directly follow ``before``.
 
         Then the length in the header of ``before`` is right, and its CRC, which covers a whole batch, need not be
         checked. A wrapper's header does not tell whether offsets are missing.
         """
-        _, before_end_bytes, _, before_last_offset, _ = before
-        position_bytes, _, base_offset, last_offset, _ = after
         if self.is_one_page:
             return False
         index = self.offset_index
-        number = int(index.positions.searchsorted(position_bytes))
+        number = int(index.positions.searchsorted(after.position_bytes))
         if (
             number == len(index)
-            or position_bytes != before_end_bytes
-            or base_offset != before_last_offset + 1
+            or after.position_bytes != before.end_bytes
+            or after.base_offset != before.last_offset + 1
         ):
             return False
         entry = index.entry(number)
-        is_named = entry.position_bytes == position_bytes and base_offset <= entry.offset <= last_offset
-        return is_named and not walk.header(position_bytes, base_offset).is_wrapper
+        is_named = (
+            entry.position_bytes == after.position_bytes
+            and after.base_offset <= entry.offset <= after.last_offset
+        )
+        return is_named and not walk.header(after.position_bytes, after.base_offset).is_wrapper
 
     def _find_end(self, log_file: OpenFile) -> SegmentEnd:
         walk = self._walk(log_file)
@@ -616,7 +612,7 @@ class SegmentReader:
             number -= 1
 
     def _end_after(
-        self, log_file: OpenFile, walk: TolerantWalk, start_bytes: int, stop_bytes: int
+        self, log_file: OpenFile, walk: DamageSkippingReader, start_bytes: int, stop_bytes: int
     ) -> SegmentEnd | None:
         """Where the batches from a boundary on end; None if none of them is valid."""
         try:
@@ -629,7 +625,7 @@ class SegmentReader:
         else:
             if end is None or start_bytes == 0 or end.position_bytes == stop_bytes:
                 return end
-            if self._resynchroniser(log_file).is_blank(end.position_bytes):
+            if self._scanner(log_file).is_blank(end.position_bytes):
                 return end
         # A torn append, or damage. Or the last entries lead into a record's value: a walk that begins more than a
         # usual batch earlier comes to the batch around it.
@@ -640,7 +636,7 @@ class SegmentReader:
         )
 
     def _batch_at_or_after(
-        self, walk: TolerantWalk, position_bytes: int, boundary_bytes: int
+        self, walk: DamageSkippingReader, position_bytes: int, boundary_bytes: int
     ) -> BatchHeader | None:
         """The first indexed batch at or after a position, or the first batch at all if the index ends before it."""
         number = int(self.offset_index.positions.searchsorted(position_bytes))
@@ -660,9 +656,169 @@ class SegmentReader:
             return walk.locate_first(
                 lambda header: header.position_bytes >= position_bytes, start_bytes
             ).found
-        for batch_bytes, _, base_offset, _, _ in walk.skim(start_bytes):
-            if batch_bytes >= position_bytes:
-                header = walk.batch_at(batch_bytes)
+        for batch in walk.iter_summaries(start_bytes):
+            if batch.position_bytes >= position_bytes:
+                header = walk.batch_at(batch.position_bytes)
                 # The walk knows more about a wrapper's base offset.
-                return header and header.with_base_offset(base_offset)
+                return header and header.with_base_offset(batch.base_offset)
         return None
+
+    # The search by timestamp: the time index says where a walk may begin, and what the largest timestamp is.
+
+    def _find_largest_timestamp(self, walk: DamageSkippingReader, *, is_complete: bool) -> TimestampOffset:
+        largest = TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
+        start_bytes = 0
+        entry = None if self.is_one_page else self.time_index.last_entry
+        named = None if entry is None else self._named_batch(walk, entry)
+        if entry is not None and named is None:
+            self.ignore_time_index()
+        elif entry is not None and named is not None:
+            largest, start_bytes = entry, named.end_bytes
+        if is_complete and (named is not None or self._seems_without_timestamps(walk)):
+            # The end of the log shows whether entries are missing, unless timestamps descend there.
+            last_indexed = self.offset_index.last_entry
+            tail_bytes = start_bytes
+            if last_indexed is not None and last_indexed.position_bytes > start_bytes:
+                tail_bytes = max(start_bytes, self.proven_position(walk, len(self.offset_index) - 1))
+            if all(
+                batch.max_timestamp_ms <= largest.timestamp_ms for batch in walk.iter_summaries(tail_bytes)
+            ):
+                return largest
+        for batch in walk.iter_summaries(start_bytes):
+            if batch.max_timestamp_ms > largest.timestamp_ms:
+                largest = TimestampOffset(batch.max_timestamp_ms, batch.last_offset)
+        return largest
+
+    def _named_batch(self, walk: DamageSkippingReader, entry: TimestampOffset) -> BatchSummary | None:
+        """Return the batch that an entry of the time index names.
+
+        Returns:
+            Its summary; None if the two disagree.
+        """
+        for batch in walk.iter_summaries(self.start_position(walk, entry.offset)):
+            if batch.last_offset >= entry.offset:
+                is_named = batch.base_offset <= entry.offset and batch.max_timestamp_ms == entry.timestamp_ms
+                return batch if is_named else None
+        return None
+
+    def _seems_without_timestamps(self, walk: DamageSkippingReader) -> bool:
+        """Return True if the time index is empty for lack of timestamps: the first batch has none."""
+        if self.is_one_page or len(self.time_index) or self.time_index.problem is not None:
+            return False
+        first = next(walk.iter_summaries(), None)
+        return first is not None and len(self.offset_index) > 0 and first.max_timestamp_ms <= NO_TIMESTAMP_MS
+
+    def _first_record(
+        self, log_file: OpenFile, walk: DamageSkippingReader, timestamp_ms: int, start_offset: int
+    ) -> TimestampOffset | None:
+        """Find the first record with at least this timestamp and at least this offset.
+
+        Raises:
+            _StaleTimeIndexError: The time index disagrees with the log, and decided where the search began.
+        """
+        entry = TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
+        if not self.is_one_page:
+            entry = self.time_index.lookup(timestamp_ms)
+        # An entry below the start offset does not decide anything, so it need not be right.
+        is_unproven = entry.timestamp_ms != NO_TIMESTAMP_MS and entry.offset > start_offset
+        start_bytes = self.start_position(walk, max(entry.offset, start_offset))
+        before: BatchSummary | None = None
+        for batch in walk.iter_summaries(start_bytes):
+            if is_unproven:
+                is_unproven = not _is_batch_of_entry(batch, entry)
+            if batch.max_timestamp_ms < timestamp_ms or batch.last_offset < start_offset:
+                before = batch
+                continue
+            header = walk.batch_at(batch.position_bytes)
+            if header is None:
+                continue
+            found = self._record_of(log_file, header, timestamp_ms, start_offset)
+            if found is None:
+                continue
+            if before is not None and self._is_proven_by_indexes(walk, before, batch, start_bytes, entry):
+                return found
+            skipped = self._skipped_batch(walk, header, start_bytes, timestamp_ms, start_offset)
+            if skipped is None:
+                return found
+            return self._record_of(log_file, skipped, timestamp_ms, start_offset) or found
+        if is_unproven:
+            raise _StaleTimeIndexError
+        return None
+
+    def _is_proven_by_indexes(
+        self,
+        walk: DamageSkippingReader,
+        before: BatchSummary,
+        found: BatchSummary,
+        start_bytes: int,
+        entry: TimestampOffset,
+    ) -> bool:
+        """Return True if the time index names the walk's first batch, and the offset index proves the next one."""
+        is_first = (
+            before.position_bytes == start_bytes and before.base_offset <= entry.offset <= before.last_offset
+        )
+        if not is_first or before.max_timestamp_ms != entry.timestamp_ms:
+            return False
+        return self.index_proves_next(walk.strict, before, found)
+
+    def _skipped_batch(
+        self,
+        walk: DamageSkippingReader,
+        found: BatchHeader,
+        start_bytes: int,
+        timestamp_ms: int,
+        start_offset: int,
+    ) -> BatchHeader | None:
+        """Find the batch that a damaged length has led the walk past.
+
+        Returns:
+            The batch that should have been found; None if ``found`` is right.
+
+        Raises:
+            CorruptRecordError: Damage before it, which may have held the record.
+        """
+        if self.skip_damage or walk.strict.is_proven(found.position_bytes, start_bytes):
+            return None
+        location = walk.locate_first(
+            lambda header: header.max_timestamp_ms >= timestamp_ms and header.last_offset >= start_offset,
+            start_bytes,
+        )
+        if location.found is not None and location.found.position_bytes == found.position_bytes:
+            return None
+        if location.damage is not None:
+            raise location.damage.error()
+        return location.found
+
+    def _record_of(
+        self, log_file: OpenFile, header: BatchHeader, timestamp_ms: int, start_offset: int
+    ) -> TimestampOffset | None:
+        try:
+            offsets, timestamps_ms = record_timestamps(log_file, header, self.max_batch_bytes)
+        except (CorruptError, UnsupportedFormatError):
+            if self.skip_damage:
+                return None
+            raise
+        matches = ((timestamps_ms >= timestamp_ms) & (offsets >= start_offset)).nonzero()[0]
+        if not len(matches):
+            return None
+        first = int(matches[0])
+        return TimestampOffset(int(timestamps_ms[first]), int(offsets[first]))
+
+
+class _StaleTimeIndexError(Exception):
+    """The time index disagrees with the batches that it names."""
+
+
+def _is_batch_of_entry(batch: BatchSummary, entry: TimestampOffset) -> bool:
+    """Return True if an entry of the time index names a batch, False if it names a later one.
+
+    Raises:
+        _StaleTimeIndexError: The batch contradicts the entry.
+    """
+    if batch.last_offset < entry.offset:
+        if batch.max_timestamp_ms >= entry.timestamp_ms:
+            raise _StaleTimeIndexError
+        return False
+    if batch.base_offset > entry.offset or batch.max_timestamp_ms != entry.timestamp_ms:
+        raise _StaleTimeIndexError
+    return True

@@ -27,7 +27,7 @@ import pyarrow as pa
 from storage_core.checkpoint import PARTITION_METADATA, read_partition_metadata
 from storage_core.directory import find_partitions
 from storage_core.directory.consistent import read_consistently
-from storage_core.directory.visibility import CommitWatch
+from storage_core.directory.visibility import CommitMonitor
 from storage_core.errors import CorruptError, CorruptRecordError, LogDirectoryError, UnsupportedFormatError
 from storage_core.internal_records.internal_records import (
     CoordinatorRecord,
@@ -257,16 +257,16 @@ def _ranges_of(
         where=None,
     )
 
-    def resolved(watch: CommitWatch) -> tuple[PartitionRange, ...]:
+    def resolved(watch: CommitMonitor) -> tuple[PartitionRange, ...]:
         found = find_partitions(
             filesystem,
             split_paths(filesystem, whole.paths),
             follow_symlinks=whole.follow_symlinks,
-            watch=watch,
+            monitor=watch,
         )
         return present_ranges(filesystem, filter(is_wanted, found), whole)
 
-    return read_consistently(CommitWatch(filesystem), resolved)
+    return read_consistently(CommitMonitor(filesystem), resolved)
 
 
 def _plan_partition(

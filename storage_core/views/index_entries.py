@@ -19,7 +19,7 @@ from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
 from storage_core.record.batch_header import MAX_OFFSET, NO_TIMESTAMP_MS
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
-from storage_core.segment import DamagedRange, Resynchroniser, SegmentEnd, SegmentReader, TimestampOffset
+from storage_core.segment import DamagedRange, DamageScanner, SegmentEnd, SegmentReader, TimestampOffset
 from storage_core.segment.batch_walk import read_batch
 from storage_core.segment.batch_windows import WINDOW_BYTES, read_windows
 from storage_core.segment.file_names import (
@@ -529,8 +529,8 @@ def _whole(data: bytes, entry_bytes: int) -> bytes:
 def _windows_and_damage(log_file: OpenFile, segment: SegmentReader) -> Iterator[BatchWindow | DamagedRange]:
     """Read windows of at least one batch each, all valid and in order, and the damaged ranges between them."""
     size_bytes = segment.size_bytes
-    resynchroniser = Resynchroniser(
-        log_file, segment.base_offset, size_bytes, segment.end_offset, segment.max_batch_bytes
+    scanner = DamageScanner(
+        log_file, segment.base_offset, size_bytes, segment.offset_limit, segment.max_batch_bytes
     )
     position_bytes, next_offset = 0, segment.base_offset
     window_bytes = WINDOW_BYTES
@@ -548,7 +548,7 @@ def _windows_and_damage(log_file: OpenFile, segment: SegmentReader) -> Iterator[
             continue
         # More damage may be near: what is read after each is read again after the next.
         window_bytes = _WINDOW_BYTES_AFTER_DAMAGE
-        item = next(resynchroniser.items(position_bytes, next_offset), None)
+        item = next(scanner.items(position_bytes, next_offset), None)
         if item is None:
             return
         if isinstance(item, DamagedRange):
@@ -577,7 +577,7 @@ def _valid_windows(
             max_batch_bytes=segment.max_batch_bytes,
             window_bytes=window_bytes,
         ):
-            count = _count_valid(window, next_offset, segment.end_offset)
+            count = _count_valid(window, next_offset, segment.offset_limit)
             if count:
                 valid = window if count == len(window.starts) else _first_batches(window, count)
                 yield valid

@@ -25,8 +25,8 @@ from storage_core.checkpoint import (
 from storage_core.directory import LogDirectoryFiles, PartitionLog
 from storage_core.directory.consistent import list_again_if_gone
 from storage_core.directory.discovery import preferred_replica
-from storage_core.directory.segment_listing import FileNames, SegmentListing
-from storage_core.directory.visibility import NOTHING_COMMITTED
+from storage_core.directory.segment_listing import FileNames, SegmentFiles
+from storage_core.directory.visibility import NO_COMMITS
 from storage_core.errors import CorruptError, DataLossError, LogDirectoryError, SegmentLogError
 from storage_core.filesystem.values import MissingError
 from storage_core.record.batch_header import CODEC_MASK, NO_TIMESTAMP_MS
@@ -280,7 +280,7 @@ class RootFiles:
                 _ = files.visibility
             except SegmentLogError as error:
                 self.problems[root] = str(error)
-                files.visibility = NOTHING_COMMITTED
+                files.visibility = NO_COMMITS
         return files
 
     def directory(self, location: PartitionLocation) -> PartitionDirectory:
@@ -503,7 +503,7 @@ def _load(
     """
     names = listing.names
     has_swap = any(suffix.endswith(SWAP_SUFFIX) for suffix in names.suffixes)
-    known = None if has_swap else SegmentListing(names.base_offsets(LOG_SUFFIX), names)
+    known = None if has_swap else SegmentFiles(names.base_offsets(LOG_SUFFIX), names)
     directory = location.in_root(root)
     log = PartitionLog.load(filesystem, directory, skip_damage=skip_damage, listing=known)
     if location.state != LIVE:

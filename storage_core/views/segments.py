@@ -168,7 +168,7 @@ class SegmentFile:
             self.base_offset,
             suffix=self.suffix,
             max_batch_bytes=max_batch_bytes,
-            end_offset=self.end_offset,
+            offset_limit=self.end_offset,
             skip_damage=skip_damage,
         )
 

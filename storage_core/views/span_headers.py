@@ -35,7 +35,7 @@ from storage_core.record.control_records import MAX_CONTROL_BYTES, read_marker
 from storage_core.scan.offset_ranges import locate_spans, report_data_loss
 from storage_core.scan.span_reader import FileReplacedError, missing_range, open_span
 from storage_core.scan.spans import ReadSettings
-from storage_core.segment import DamagedRange, Resynchroniser
+from storage_core.segment import DamagedRange, DamageScanner
 from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer, WindowReader
 from storage_core.segment.damage import BatchProbe, known_offset
 
@@ -279,7 +279,7 @@ class _HeaderReader:
         self._windows = WindowReader(opened, span.position_bytes, span.end_position_bytes, buffer)
         self._window: BatchWindow | None = None
         segment_end_bytes = span.segment_end_bytes
-        self._resynchroniser = Resynchroniser(
+        self._scanner = DamageScanner(
             opened,
             span.base_offset,
             span.end_position_bytes if segment_end_bytes is None else segment_end_bytes,
@@ -306,7 +306,7 @@ class _HeaderReader:
 
     def _begin(self) -> None:
         """Check that the span still begins with the planned batch, and see how large batches are."""
-        header = self._resynchroniser.probe.header(self._position_bytes)
+        header = self._scanner.probe.header(self._position_bytes)
         if header is None:
             return
         self._typical_bytes = header.size_bytes
@@ -408,7 +408,7 @@ class _HeaderReader:
         rows: list[BatchHeader] = []
         start_bytes = self._position_bytes
         self._position_bytes, position_bytes = self._end_bytes, start_bytes
-        for item in self._resynchroniser.items(start_bytes, self._lowest_offset):
+        for item in self._scanner.items(start_bytes, self._lowest_offset):
             if isinstance(item, DamagedRange):
                 found = self._batches_in(item)
                 if not found and self.on_damage is not None:
@@ -442,7 +442,7 @@ class _HeaderReader:
         found: list[BatchHeader] = []
         position_bytes, lowest_offset = damage.start_bytes, damage.start_offset
         while position_bytes < damage.end_bytes:
-            header = self._resynchroniser.probe.header(position_bytes)
+            header = self._scanner.probe.header(position_bytes)
             if (
                 header is None
                 or not lowest_offset <= header.base_offset <= header.last_offset < damage.end_offset

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.directory.consistent import read_consistently
-from storage_core.directory.visibility import CommitWatch
+from storage_core.directory.visibility import CommitMonitor
 from storage_core.errors import DataLossError, LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.filesystem.values import MissingError
@@ -269,14 +269,14 @@ def resolved_ranges(
     condition = _without_null_offsets(options.where)
     takes_all = with_internal_topics and not _names_partitions(options)
 
-    def resolved(watch: CommitWatch) -> tuple[PartitionRange, ...]:
+    def resolved(watch: CommitMonitor) -> tuple[PartitionRange, ...]:
         found = find_directories(filesystem, tolerant, watch)
         selected = found if takes_all else select_partitions(found, tolerant)
         return present_ranges(
             filesystem, directories_to_open(selected, tolerant, condition), tolerant, refused
         )
 
-    return read_consistently(CommitWatch(filesystem), resolved)
+    return read_consistently(CommitMonitor(filesystem), resolved)
 
 
 def _names_partitions(options: ReadOptions) -> bool:

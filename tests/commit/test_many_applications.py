@@ -12,7 +12,7 @@ from storage_core.commit.job import CommitJob
 from storage_core.commit.job_context import JobSettings
 from storage_core.commit_files import commits_file
 from storage_core.commit_files.commits_file import CommitEntry, commit_line, read_commits_file
-from storage_core.directory.visibility import read_visibility
+from storage_core.directory.visibility import read_visible_commits
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
 from tests.commit.commit_crashes import crashes_of_job, replay
@@ -58,7 +58,7 @@ def test_a_job_costs_the_same_after_very_many_applications(tmp_path):
         assert not write(root, txn_app_id=f"run {count // 2} ", txn_version=1)
         assert not write(root, txn_app_id=f"first after {count}", txn_version=1)
         reading = FileSystem()
-        assert read_visibility(reading, str(root)).last_commit.generation == count + 2
+        assert read_visible_commits(reading, str(root)).last_commit.generation == count + 2
         assert reading.statistics.bytes_read < 20_000
     assert read_bytes[1] < read_bytes[0] + 400_000
 

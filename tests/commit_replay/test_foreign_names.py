@@ -21,7 +21,7 @@ from storage_core.commit_files.journal import (
 )
 from storage_core.commit_replay import finish_commit
 from storage_core.directory import check_topic_partition
-from storage_core.directory.visibility import read_visibility
+from storage_core.directory.visibility import read_visible_commits
 from storage_core.errors import CorruptCheckpointError, LogDirectoryError, OptionError, SegmentLogError
 from tests.commit.jobs import CONFIG, JOBS, commit, rows_of, staged_job
 from tests.commit_replay.test_append import batch
@@ -81,7 +81,7 @@ def refused(root, match):
         lambda: finish_commit(FileSystem(), str(root), lambda _: CONFIG),
         lambda: staged_job(FileSystem(), root, JOBS[2]),
         lambda: read_commit_journal(FileSystem(), str(root)),
-        lambda: read_visibility(FileSystem(), str(root)),
+        lambda: read_visible_commits(FileSystem(), str(root)),
     ):
         with pytest.raises(CorruptCheckpointError, match=match):
             call()

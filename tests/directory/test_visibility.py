@@ -6,9 +6,9 @@ from storage_core.commit_files.commits_file import CommitEntry, append_commit, r
 from storage_core.commit_files.journal import CommitJournal, JournalledPartition, write_commit_journal
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import (
-    NOTHING_COMMITTED,
-    CommitWatch,
-    read_visibility,
+    NO_COMMITS,
+    CommitMonitor,
+    read_visible_commits,
 )
 from storage_core.errors import CorruptRecordError, DataLossError
 from storage_core.filesystem import FileSystem
@@ -51,14 +51,14 @@ def end(root):
 
 
 def look(root):
-    return read_visibility(FileSystem(), str(root))
+    return read_visible_commits(FileSystem(), str(root))
 
 
 def test_a_journal_counts_until_its_job_is_the_last_one_committed(tmp_path):
-    assert look(tmp_path) == NOTHING_COMMITTED
+    assert look(tmp_path) == NO_COMMITS
     begin(tmp_path, 1, "new")
     first = look(tmp_path)
-    assert first != NOTHING_COMMITTED
+    assert first != NO_COMMITS
     assert first.last_commit is None
     assert set(first.partitions) == {("t", 0), ("new", 0)}
     assert [first.is_hidden(name, 0) for name in ("t", "new", "other")] == [False, True, False]
@@ -79,9 +79,9 @@ def test_a_journal_counts_until_its_job_is_the_last_one_committed(tmp_path):
 def test_a_journal_that_is_the_same_is_not_parsed_again(tmp_path):
     begin(tmp_path, 1)
     before = look(tmp_path)
-    assert read_visibility(FileSystem(), str(tmp_path), before) is before
+    assert read_visible_commits(FileSystem(), str(tmp_path), before) is before
     begin(tmp_path, 2)
-    assert read_visibility(FileSystem(), str(tmp_path), before) != before
+    assert read_visible_commits(FileSystem(), str(tmp_path), before) != before
 
 
 class TestLooking:
@@ -90,25 +90,25 @@ class TestLooking:
         seen = []
         remaining = iter(steps)
 
-        def look_once(watch):
-            seen.append(watch.visibility_of(str(root)))
+        def look_once(monitor):
+            seen.append(monitor.visibility_of(str(root)))
             next(remaining, lambda: None)()
             return len(seen)
 
-        watch = CommitWatch(FileSystem(), known)
-        return read_consistently(watch, look_once), seen, watch
+        monitor = CommitMonitor(FileSystem(), known)
+        return read_consistently(monitor, look_once), seen, monitor
 
     def test_once_if_nothing_happens(self, tmp_path):
-        count, seen, watch = self.looks(tmp_path)
-        assert (count, seen) == (1, [NOTHING_COMMITTED])
-        assert watch.known == {str(tmp_path): NOTHING_COMMITTED}
+        count, seen, monitor = self.looks(tmp_path)
+        assert (count, seen) == (1, [NO_COMMITS])
+        assert monitor.known == {str(tmp_path): NO_COMMITS}
 
     def test_again_if_a_commit_begins_and_again_if_it_becomes_visible(self, tmp_path):
-        count, seen, watch = self.looks(tmp_path, lambda: begin(tmp_path, 1), lambda: show(tmp_path, 1))
+        count, seen, monitor = self.looks(tmp_path, lambda: begin(tmp_path, 1), lambda: show(tmp_path, 1))
         assert count == 3
         assert [len(each.partitions) for each in seen] == [0, 1, 0]
         # The next look begins with the known state, and is the only one.
-        assert self.looks(tmp_path, known=watch.known)[0] == 1
+        assert self.looks(tmp_path, known=monitor.known)[0] == 1
         assert self.looks(tmp_path)[0] == 2
 
     def test_again_if_a_whole_commit_happens_in_between(self, tmp_path):

@@ -158,14 +158,14 @@ class TestDamage:
         parts = read(window_bytes=window_bytes)
         assert ranges(parts) == [(at[4], at[5], 40, 50)]
         assert "magic byte of a record batch to be 0, 1 or 2, found 9" in the_only(parts).reason
-        assert the_only(parts).kind is CorruptRecordError
+        assert the_only(parts).error_type is CorruptRecordError
 
     def test_a_batch_above_the_limit(self, log, read, window_bytes):
         at = [*positions(log), log.log_path().stat().st_size]
         content = log.log_path().read_bytes()
         assert len(bases(read(window_bytes=window_bytes, limit_bytes=at[1]))) == 10
         damage = the_only(read(window_bytes=window_bytes, limit_bytes=at[1] - 1))
-        assert damage.kind is BatchTooLargeError
+        assert damage.error_type is BatchTooLargeError
         assert f"at most {at[1] - 1} bytes, found one that declares {at[1]}" in damage.reason
         assert "maxDecompressedBatchBytes" in damage.reason
         assert (damage.start_bytes, damage.end_bytes) == (0, len(content))

@@ -58,7 +58,7 @@ def open_walk(tmp_path):
 
 
 def test_batches_of_a_broker(open_walk):
-    assert list(open_walk(TRANSACTION_LOG).skim()) == EXPECTED
+    assert list(open_walk(TRANSACTION_LOG).iter_summaries()) == EXPECTED
     headers = list(open_walk(TRANSACTION_LOG).batches())
     assert [header.producer_id for header in headers] == [1, 2, -1, 2, 1]
     assert [header.leader_epoch for header in headers] == [3, 3, 3, 3, 4]
@@ -67,15 +67,15 @@ def test_batches_of_a_broker(open_walk):
 
 
 def test_an_empty_batch_is_walked_over(open_walk):
-    assert list(open_walk(EMPTY_BATCH, base_offset=10).skim()) == [(0, 61, 15, 37, 1700000000000)]
+    assert list(open_walk(EMPTY_BATCH, base_offset=10).iter_summaries()) == [(0, 61, 15, 37, 1700000000000)]
 
 
 @pytest.mark.parametrize("index", range(len(EXPECTED)))
 def test_a_walk_may_begin_at_every_boundary(open_walk, index):
     walk = open_walk(TRANSACTION_LOG)
-    assert list(walk.skim(EXPECTED[index][0])) == EXPECTED[index:]
+    assert list(walk.iter_summaries(EXPECTED[index][0])) == EXPECTED[index:]
     # Also backwards, with the block of another place in hand.
-    assert list(walk.skim(0)) == EXPECTED
+    assert list(walk.iter_summaries(0)) == EXPECTED
 
 
 def test_a_torn_tail_ends_the_walk_at_each_byte(tmp_path):
@@ -84,27 +84,27 @@ def test_a_torn_tail_ends_the_walk_at_each_byte(tmp_path):
         whole = [batch for batch in EXPECTED if batch[1] <= cut]
         path.write_bytes(TRANSACTION_LOG[:cut])
         with FileSystem().open(str(path)) as log_file:
-            assert list(BatchWalk(log_file, 0, cut).skim()) == whole
+            assert list(BatchWalk(log_file, 0, cut).iter_summaries()) == whole
         path.write_bytes(TRANSACTION_LOG)
         with FileSystem().open(str(path)) as log_file:
-            assert list(BatchWalk(log_file, 0, cut).skim()) == whole
+            assert list(BatchWalk(log_file, 0, cut).iter_summaries()) == whole
 
 
 @pytest.mark.parametrize("rest", [b"\xff", b"\xff" * 17])
 def test_a_rest_too_short_to_tell_the_format_is_passed_over(open_walk, rest):
-    assert list(open_walk(TRANSACTION_LOG + rest).skim()) == EXPECTED
+    assert list(open_walk(TRANSACTION_LOG + rest).iter_summaries()) == EXPECTED
 
 
 @pytest.mark.parametrize("rest", [b"\xff" * 18, b"\xff" * 60, bytes(17) + b"\1"])
 def test_a_rest_that_is_no_torn_batch_is_damage(open_walk, rest):
     with pytest.raises(CorruptRecordError) as caught:
-        list(open_walk(TRANSACTION_LOG + rest).skim())
+        list(open_walk(TRANSACTION_LOG + rest).iter_summaries())
     assert caught.value.position_bytes == 380
 
 
 @pytest.mark.parametrize("zeros", [1, 12, 17, 18, 60, 61, 62, 4096, 5000, 1_000_000])
 def test_a_zero_tail_ends_the_walk(open_walk, zeros):
-    assert list(open_walk(TRANSACTION_LOG + bytes(zeros)).skim()) == EXPECTED
+    assert list(open_walk(TRANSACTION_LOG + bytes(zeros)).iter_summaries()) == EXPECTED
 
 
 def test_a_preallocated_tail_is_not_read(tmp_path):
@@ -113,14 +113,14 @@ def test_a_preallocated_tail_is_not_read(tmp_path):
     path.write_bytes(TRANSACTION_LOG)
     os.truncate(path, 1 << 30)
     with filesystem.open(str(path)) as log_file:
-        assert list(BatchWalk(log_file, 0, 1 << 30).skim()) == EXPECTED
+        assert list(BatchWalk(log_file, 0, 1 << 30).iter_summaries()) == EXPECTED
     assert filesystem.statistics.bytes_read <= 16 * 1024
 
 
 def test_zeros_with_something_after_them_are_damage(open_walk):
     walk = open_walk(TRANSACTION_LOG + bytes(100) + TRANSACTION_LOG)
     with pytest.raises(CorruptRecordError) as caught:
-        list(walk.skim())
+        list(walk.iter_summaries())
     assert caught.value.position_bytes == 380
 
 
@@ -145,7 +145,7 @@ def test_zeros_with_something_after_them_are_damage(open_walk):
 def test_damage_is_an_error_that_says_where(open_walk, position, value):
     content = bytearray(TRANSACTION_LOG)
     content[79 + position : 79 + position + len(value)] = value
-    batches = open_walk(content).skim()
+    batches = open_walk(content).iter_summaries()
     assert next(batches) == EXPECTED[0]
     with pytest.raises(CorruptRecordError) as caught:
         next(batches)
@@ -155,7 +155,7 @@ def test_damage_is_an_error_that_says_where(open_walk, position, value):
 
 def test_an_offset_below_the_file_name_is_damage(open_walk):
     with pytest.raises(CorruptRecordError, match="from 1 on, as the file's name says"):
-        list(open_walk(TRANSACTION_LOG, base_offset=1).skim())
+        list(open_walk(TRANSACTION_LOG, base_offset=1).iter_summaries())
 
 
 @pytest.mark.parametrize("length", [302, 10_000, 2**31 - 1])
@@ -165,7 +165,7 @@ def test_a_length_beyond_the_end_is_not_read(tmp_path, length):
     path = tmp_path / "torn.log"
     path.write_bytes(content)
     with filesystem.open(str(path)) as log_file:
-        assert list(BatchWalk(log_file, 0, len(content)).skim()) == EXPECTED[:1]
+        assert list(BatchWalk(log_file, 0, len(content)).iter_summaries()) == EXPECTED[:1]
     assert filesystem.statistics.bytes_read == len(content)
 
 
@@ -174,7 +174,7 @@ def test_a_file_that_is_cut_while_it_is_read_ends_the_walk(tmp_path, make_batch)
     path = tmp_path / "cut.log"
     path.write_bytes(content)
     with FileSystem().open(str(path)) as log_file:
-        batches = BatchWalk(log_file, 0, len(content)).skim()
+        batches = BatchWalk(log_file, 0, len(content)).iter_summaries()
         next(batches)
         os.truncate(path, 30_000)
         assert len(list(batches)) < 30
@@ -186,7 +186,7 @@ def test_of_large_batches_only_headers_are_read(tmp_path, make_batch):
     path = tmp_path / "large.log"
     path.write_bytes(content)
     with filesystem.open(str(path)) as log_file:
-        assert len(list(BatchWalk(log_file, 0, len(content)).skim())) == 50
+        assert len(list(BatchWalk(log_file, 0, len(content)).iter_summaries())) == 50
     assert filesystem.statistics.bytes_read <= 4096 + 49 * 61
 
 
@@ -196,7 +196,7 @@ def test_one_read_serves_many_small_batches(tmp_path, make_batch):
     path = tmp_path / "small.log"
     path.write_bytes(content)
     with filesystem.open(str(path)) as log_file:
-        assert len(list(BatchWalk(log_file, 0, len(content)).skim())) == 10_000
+        assert len(list(BatchWalk(log_file, 0, len(content)).iter_summaries())) == 10_000
     assert filesystem.statistics.reads <= 3 + len(content) // 60_000
     assert filesystem.statistics.bytes_read <= len(content) * 1.01
 
@@ -220,7 +220,7 @@ def test_a_large_batch_is_proven_without_holding_it(tmp_path, make_batch, is_rig
     del large
     with FileSystem().open(str(path)) as log_file:
         walk = BatchWalk(log_file, 0, path.stat().st_size)
-        places = [batch[0] for batch in walk.skim()]
+        places = [batch[0] for batch in walk.iter_summaries()]
         tracemalloc.start()
         try:
             assert walk.is_proven(places[2], 0) == is_right
@@ -266,13 +266,13 @@ def test_a_walk_meets_what_was_written(tmp_path_factory, make_batch, make_segmen
     path.write_bytes(segment.log + bytes(zeros))
     with FileSystem().open(str(path)) as log_file:
         walk = BatchWalk(log_file, 5, len(segment.log) + zeros)
-        assert list(walk.skim()) == segment.batches
+        assert list(walk.iter_summaries()) == segment.batches
         headers = list(walk.batches())
         assert [header.position_bytes for header in headers] == [batch[0] for batch in segment.batches]
         assert [read_batch(log_file, header, 1 << 20) for header in headers] == batches
         if batches:
             start = data.draw(st.integers(0, len(batches) - 1))
-            assert list(walk.skim(segment.batches[start][0])) == segment.batches[start:]
+            assert list(walk.iter_summaries(segment.batches[start][0])) == segment.batches[start:]
 
 
 @given(content=st.binary(max_size=400))

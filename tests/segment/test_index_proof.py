@@ -159,7 +159,7 @@ class TestEntriesThatPointIntoAValue:
         return segment
 
     def check(self, directory, log, **options):
-        options.setdefault("end_offset", None)
+        options.setdefault("offset_limit", None)
         opened = open_segment(directory, **options)
         for offset in range(50, 100):
             header = open_segment(directory, **options).translate_offset(offset)
@@ -236,7 +236,7 @@ class TestLengthsThatWereDamaged:
     @pytest.mark.parametrize("offset", [50, 51, 53, 54, 55, 56, 59])
     def test_over_damage_the_batches_after_it_are_found(self, tmp_path, log, offset, use_indexes):
         log.write(tmp_path)
-        opened = open_segment(tmp_path, use_indexes=use_indexes, skip_damage=True, end_offset=60)
+        opened = open_segment(tmp_path, use_indexes=use_indexes, skip_damage=True, offset_limit=60)
         found = opened.translate_offset(offset)
         assert (found.position_bytes, found.base_offset) == (self.places[offset], offset)
 
@@ -245,7 +245,7 @@ class TestLengthsThatWereDamaged:
     def test_otherwise_none_is_taken_from_the_value(self, tmp_path, log, offset, use_indexes):
         """A walk that ends within the value finds nothing, and the reading says what is wrong there."""
         log.write(tmp_path)
-        found = open_segment(tmp_path, use_indexes=use_indexes, end_offset=60).translate_offset(offset)
+        found = open_segment(tmp_path, use_indexes=use_indexes, offset_limit=60).translate_offset(offset)
         if offset < 56:
             assert (found.position_bytes, found.base_offset) == (self.places[offset], offset)
         else:
@@ -253,10 +253,12 @@ class TestLengthsThatWereDamaged:
 
     def test_what_is_damaged_is_left_to_the_reading(self, tmp_path, log):
         log.write(tmp_path)
-        opened = open_segment(tmp_path, end_offset=60)
+        opened = open_segment(tmp_path, offset_limit=60)
         with pytest.raises(CorruptRecordError):
             opened.read_batch(opened.translate_offset(52))
-        assert open_segment(tmp_path, skip_damage=True, end_offset=60).translate_offset(52).base_offset == 53
+        assert (
+            open_segment(tmp_path, skip_damage=True, offset_limit=60).translate_offset(52).base_offset == 53
+        )
 
 
 class TestLargeBatchesThatAreIndexed:

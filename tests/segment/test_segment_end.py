@@ -8,7 +8,7 @@ from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import SegmentEnd
 from storage_core.segment.damage import BatchProbe
-from storage_core.segment.resynchronise import end_of_batches
+from storage_core.segment.damage_scanner import end_of_batches
 
 
 @pytest.fixture

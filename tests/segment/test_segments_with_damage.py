@@ -33,7 +33,7 @@ def open_damaged(tmp_path, segment):
         segment.log = bytes(log)
         segment.write(tmp_path)
         return SegmentReader(
-            FileSystem(), str(tmp_path), 0, end_offset=200, skip_damage=skip_damage, **options
+            FileSystem(), str(tmp_path), 0, offset_limit=200, skip_damage=skip_damage, **options
         )
 
     return open_damaged
@@ -177,7 +177,7 @@ class TestGaps:
                 number, position, value = change
                 made[number][position : position + len(value)] = value
             make_segment(0, made).write(tmp_path)
-            return SegmentReader(FileSystem(), str(tmp_path), 0, end_offset=20)
+            return SegmentReader(FileSystem(), str(tmp_path), 0, offset_limit=20)
 
         return write
 
@@ -203,11 +203,11 @@ class TestGaps:
 def test_zeros_and_nothing_are_blank(open_damaged, segment):
     opened = open_damaged([(99, 0, bytes(len(segment.log) - segment.batches[99][0]))])
     zeros, following = segment.batches[99][0], len(segment.log)
-    assert opened.is_preallocated_after(zeros, opened.end_offset)
-    assert not opened.is_preallocated_after(zeros, opened.end_offset - 1), "offsets are missing"
-    assert opened.is_preallocated_after(following, opened.end_offset - 1), "nothing is there"
-    assert not opened.is_preallocated_after(segment.batches[98][0], opened.end_offset)
-    opened.end_offset = None
+    assert opened.is_preallocated_after(zeros, opened.offset_limit)
+    assert not opened.is_preallocated_after(zeros, opened.offset_limit - 1), "offsets are missing"
+    assert opened.is_preallocated_after(following, opened.offset_limit - 1), "nothing is there"
+    assert not opened.is_preallocated_after(segment.batches[98][0], opened.offset_limit)
+    opened.offset_limit = None
     assert opened.is_preallocated_after(zeros, 0)
 
 

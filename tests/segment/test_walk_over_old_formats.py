@@ -94,7 +94,7 @@ def open_walk(tmp_path):
     ],
 )
 def test_messages_of_a_broker(open_walk, content, expected):
-    assert list(open_walk(content).skim()) == expected
+    assert list(open_walk(content).iter_summaries()) == expected
 
 
 def test_headers_say_what_the_formats_have(open_walk):
@@ -120,9 +120,9 @@ def test_a_wrapper_may_begin_right_after_the_previous_batch(open_walk):
     content, (_, second, third) = placed([at(99, V1[:44]), V1_WRAPPER_AT_10, V1_WRAPPER_AT_10])
     content = content[: second[0]] + at(200, content[second[0] : second[1]]) + at(300, content[third[0] :])
     walk = open_walk(content, base_offset=50)
-    assert [batch[2:4] for batch in walk.skim()] == [(99, 99), (100, 200), (201, 300)]
+    assert [batch[2:4] for batch in walk.iter_summaries()] == [(99, 99), (100, 200), (201, 300)]
     # A walk that begins with it knows the file's name only.
-    assert [batch[2:4] for batch in walk.skim(second[0])] == [(50, 200), (201, 300)]
+    assert [batch[2:4] for batch in walk.iter_summaries(second[0])] == [(50, 200), (201, 300)]
     assert walk.batch_at(third[0]).base_offset == 50
     assert walk.first_reaching(150, 0).base_offset == 100
     assert walk.first_reaching(150, second[0]).base_offset == 50
@@ -137,14 +137,14 @@ def test_only_its_records_tell_where_a_wrapper_begins(open_walk):
 
 def test_a_wrapper_spans_no_more_offsets_than_a_header_can_say(open_walk):
     walk = open_walk(at(2**40, V0_GZIP))
-    assert list(walk.skim()) == [(0, 84, 2**40 - 2**31 + 1, 2**40, -1)]
+    assert list(walk.iter_summaries()) == [(0, 84, 2**40 - 2**31 + 1, 2**40, -1)]
     (header,) = walk.batches()
     assert (header.base_offset, header.last_offset) == (2**40 - 2**31 + 1, 2**40)
 
 
 @pytest.mark.parametrize("entry", [V0[36:], V1[44:], V0_GZIP, V1_SNAPPY], ids=["v0", "v1", "v0w", "v1w"])
 def test_offsets_do_not_repeat(open_walk, entry):
-    batches = open_walk(at(5, V1[:44]) + at(5, entry)).skim()
+    batches = open_walk(at(5, V1[:44]) + at(5, entry)).iter_summaries()
     assert next(batches)[3] == 5
     with pytest.raises(CorruptRecordError, match="from 6 on, found a batch at offset 5") as caught:
         next(batches)
@@ -153,13 +153,13 @@ def test_offsets_do_not_repeat(open_walk, entry):
 
 def test_a_message_below_the_file_name_is_damage(open_walk):
     with pytest.raises(CorruptRecordError, match="from 7 on, as the file's name says"):
-        list(open_walk(at(6, V1[:44]), base_offset=7).skim())
+        list(open_walk(at(6, V1[:44]), base_offset=7).iter_summaries())
 
 
 @pytest.mark.parametrize(("magic", "length"), [(0, 13), (0, 0), (0, -1), (1, 21), (1, 13), (1, -(2**31))])
 def test_a_length_too_small_for_the_format_is_damage(open_walk, magic, length):
     entry = Message(1, key=b"k", magic=magic).encode(length=length)
-    batches = open_walk(V0[:36] + entry + bytes(60)).skim()
+    batches = open_walk(V0[:36] + entry + bytes(60)).iter_summaries()
     next(batches)
     with pytest.raises(CorruptRecordError, match="length") as caught:
         next(batches)
@@ -174,23 +174,23 @@ def test_a_torn_tail_ends_the_walk_at_each_byte(tmp_path):
         whole = [place for place in places if place[1] <= cut]
         path.write_bytes(content[:cut])
         with FileSystem().open(str(path)) as log_file:
-            assert [batch[:2] for batch in BatchWalk(log_file, 0, cut).skim()] == whole
+            assert [batch[:2] for batch in BatchWalk(log_file, 0, cut).iter_summaries()] == whole
             # Cut since its size was asked for: what is left of the last header tells nothing.
-            found = [batch[:2] for batch in BatchWalk(log_file, 0, len(content)).skim()]
+            found = [batch[:2] for batch in BatchWalk(log_file, 0, len(content)).iter_summaries()]
             assert found == whole
 
 
 @pytest.mark.parametrize("zeros", [1, 17, 18, 25, 26, 33, 34, 61, 5000])
 @pytest.mark.parametrize("entry", [V0, V1, V0_GZIP, EMPTY_V0], ids=["v0", "v1", "v0 wrapper", "shortest"])
 def test_a_zero_tail_ends_the_walk(open_walk, entry, zeros):
-    whole = list(open_walk(entry).skim())
-    assert list(open_walk(entry + bytes(zeros)).skim()) == whole
+    whole = list(open_walk(entry).iter_summaries())
+    assert list(open_walk(entry + bytes(zeros)).iter_summaries()) == whole
 
 
 @pytest.mark.parametrize("rest", range(1, 18))
 def test_the_shortest_message_is_found_at_the_end_of_a_file(open_walk, rest):
     content = at(1, EMPTY_V0) + at(2, EMPTY_V0) + b"\xff" * rest
-    assert list(open_walk(content).skim()) == [(0, 26, 1, 1, -1), (26, 52, 2, 2, -1)]
+    assert list(open_walk(content).iter_summaries()) == [(0, 26, 1, 1, -1), (26, 52, 2, 2, -1)]
     assert [header.size_bytes for header in open_walk(content).batches()] == [26, 26]
 
 
@@ -200,7 +200,9 @@ def test_blocks_hold_many_small_messages(tmp_path):
     path = tmp_path / "small.log"
     path.write_bytes(content)
     with filesystem.open(str(path)) as log_file:
-        assert [batch[3] for batch in BatchWalk(log_file, 0, len(content)).skim()] == list(range(20_000))
+        assert [batch[3] for batch in BatchWalk(log_file, 0, len(content)).iter_summaries()] == list(
+            range(20_000)
+        )
     assert filesystem.statistics.reads <= 3 + len(content) // 60_000
     assert filesystem.statistics.bytes_read <= len(content) * 1.01
 
@@ -211,7 +213,7 @@ def test_a_message_out_of_order_is_found_among_many(open_walk, place):
     entries[place] = at(10 * place - 10, entries[place])
     walked = []
     with pytest.raises(CorruptRecordError) as raised:
-        walked.extend(open_walk(b"".join(entries)).skim())
+        walked.extend(open_walk(b"".join(entries)).iter_summaries())
     places = placed(entries)[1]
     assert raised.value.position_bytes == places[place][0]
     expected = [(*places[number], 10 * number, 10 * number, number) for number in range(place)]
@@ -232,7 +234,7 @@ def test_of_large_messages_only_headers_are_read(tmp_path):
     path = tmp_path / "large.log"
     path.write_bytes(b"".join(entries))
     with filesystem.open(str(path)) as log_file:
-        assert len(list(BatchWalk(log_file, 0, sum(map(len, entries))).skim())) == 50
+        assert len(list(BatchWalk(log_file, 0, sum(map(len, entries))).iter_summaries())) == 50
     assert filesystem.statistics.bytes_read <= 4096 + 49 * 61
 
 
@@ -241,7 +243,7 @@ def test_a_file_that_is_cut_while_it_is_read_ends_the_walk(tmp_path):
     path = tmp_path / "cut.log"
     path.write_bytes(content)
     with FileSystem().open(str(path)) as log_file:
-        batches = BatchWalk(log_file, 0, len(content)).skim()
+        batches = BatchWalk(log_file, 0, len(content)).iter_summaries()
         next(batches)
         os.truncate(path, 30_000)
         assert len(list(batches)) < 30
@@ -288,7 +290,7 @@ def test_a_walk_meets_what_was_written(tmp_path_factory, make_batch, shapes, zer
     path.write_bytes(content + bytes(zeros))
     with FileSystem().open(str(path)) as log_file:
         walk = BatchWalk(log_file, 5, len(content) + zeros)
-        assert list(walk.skim()) == whole
+        assert list(walk.iter_summaries()) == whole
         headers = list(walk.batches())
         assert [
             (
@@ -303,7 +305,7 @@ def test_a_walk_meets_what_was_written(tmp_path_factory, make_batch, shapes, zer
         assert [read_batch(log_file, header, 1 << 20) for header in headers] == entries
         if entries:
             start = data.draw(st.integers(0, len(entries) - 1))
-            found = list(walk.skim(places[start][0]))
+            found = list(walk.iter_summaries(places[start][0]))
             assert found[1:] == whole[start + 1 :]
             assert found[0][:2] == places[start]
             assert 5 <= found[0][2] <= whole[start][2]

@@ -27,7 +27,7 @@ def entries(path, **options):
 
 def judged(path, base_offset=0, end_offset=None):
     return compare_indexes(
-        FileSystem(), SegmentReader(FileSystem(), str(path), base_offset, end_offset=end_offset)
+        FileSystem(), SegmentReader(FileSystem(), str(path), base_offset, offset_limit=end_offset)
     )
 
 

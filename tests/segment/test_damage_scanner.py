@@ -10,7 +10,7 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.segment import DamagedRange, Resynchroniser
+from storage_core.segment import DamagedRange, DamageScanner
 from storage_core.segment.damage import BatchProbe
 from tests.record.encoding import LZ4, Batch, Record
 from tests.record.frames import lz4_frame
@@ -37,7 +37,7 @@ def open_content(tmp_path):
         path.write_bytes(content)
         log_file = FileSystem().open(str(path))
         opened.append(log_file)
-        return Resynchroniser(log_file, base_offset, len(content), end_offset, limit_bytes)
+        return DamageScanner(log_file, base_offset, len(content), end_offset, limit_bytes)
 
     yield open_content
     for log_file in opened:
@@ -307,11 +307,11 @@ class TestValuesThatHoldBatches:
         content[start + 61 - header_bytes_gone : start + 150] = bytes(89 + header_bytes_gone)
         content[-100:] = bytes(100)
         content += b"".join(make_batch(offset, (1,)) for offset in range(102, 1200))
-        resynchroniser = open_content(bytes(content), end_offset=10_000)
+        scanner = open_content(bytes(content), end_offset=10_000)
         looks = []
         header = BatchProbe.header
         monkeypatch.setattr(BatchProbe, "header", lambda *arguments: (looks.append(1), header(*arguments))[1])
-        before, damage, *following = itertools.islice(resynchroniser.items(0, 100), 1100)
+        before, damage, *following = itertools.islice(scanner.items(0, 100), 1100)
         assert (damage.start_bytes, damage.end_bytes) == (start, end)
         assert [each.base_offset for each in (before, *following)] == [100, *range(102, 1200)]
         assert len(looks) < 20 * 3100
@@ -437,11 +437,11 @@ class TestLimits:
         copies = b"".join(make_batch(offset, (offset,)) for offset in (103, 104))
         large = make_batch(101, (1, 1), value=copies + bytes(5000))
         content = make_batch(100, (1,)) + large + make_batch(103, (1,))
-        resynchroniser = open_content(content, limit_bytes=5000)
-        before, damage, following = resynchroniser.items(0, 100)
+        scanner = open_content(content, limit_bytes=5000)
+        before, damage, following = scanner.items(0, 100)
         assert (before.base_offset, following.base_offset) == (100, 103)
         assert (damage.start_bytes, damage.end_bytes) == (SIZE, SIZE + len(large))
-        assert damage.kind is BatchTooLargeError
+        assert damage.error_type is BatchTooLargeError
         assert damage.reason == (
             f"Expected a record batch of at most 5000 bytes, found one that declares {len(large)}. If it is "
             "genuine, raise maxDecompressedBatchBytes."
@@ -451,10 +451,10 @@ class TestLimits:
         """Each eighth byte begins something that looks like a batch of some megabytes."""
         head = struct.pack(">qiib", 100, 4 << 20, 0, 2) + bytes(44)
         content = head[:61] * 100_000
-        resynchroniser = open_content(content, end_offset=1000)
-        (damage,) = resynchroniser.items(0, 100)
+        scanner = open_content(content, end_offset=1000)
+        (damage,) = scanner.items(0, 100)
         assert (damage.start_bytes, damage.end_bytes) == (0, len(content))
-        assert resynchroniser.probe.is_exhausted
+        assert scanner.probe.is_exhausted
 
     @pytest.mark.parametrize("is_end", [True, False])
     def test_zeros_after_many_batches_are_read_once(self, tmp_path, make_batch, is_end):
@@ -469,8 +469,8 @@ class TestLimits:
         path.write_bytes(content)
         filesystem = FileSystem()
         with filesystem.open(str(path)) as log_file:
-            resynchroniser = Resynchroniser(log_file, 0, len(content), None, LIMIT)
-            damage, *batches = itertools.islice(resynchroniser.items(0, 0), 500)
+            scanner = DamageScanner(log_file, 0, len(content), None, LIMIT)
+            damage, *batches = itertools.islice(scanner.items(0, 0), 500)
         assert (damage.start_bytes, damage.end_bytes) == (0, end)
         assert [batch.base_offset for batch in batches] == [*range(1, 500)]
         assert filesystem.statistics.bytes_read < 20 * len(content)
@@ -486,7 +486,7 @@ class TestLimits:
         path.write_bytes(content)
         filesystem = FileSystem()
         with filesystem.open(str(path)) as log_file:
-            found = list(Resynchroniser(log_file, 0, len(content), 4000, LIMIT).items(0, 0))
+            found = list(DamageScanner(log_file, 0, len(content), 4000, LIMIT).items(0, 0))
         assert len(found) == 4000
         assert filesystem.statistics.bytes_read < 10 * len(content)
 

@@ -8,8 +8,8 @@ import pytest
 
 from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.segment import Resynchroniser
-from storage_core.segment.resynchronise import TolerantWalk
+from storage_core.segment import DamageScanner
+from storage_core.segment.damage_scanner import DamageSkippingReader
 
 SIZE = 69
 
@@ -29,8 +29,8 @@ def open_walk(tmp_path):
         path.write_bytes(content)
         log_file = FileSystem().open(str(path))
         opened.append(log_file)
-        resynchroniser = Resynchroniser(log_file, 100, len(content), end_offset, 1 << 20)
-        return TolerantWalk(log_file, 100, resynchroniser, skip_damage=skip_damage)
+        scanner = DamageScanner(log_file, 100, len(content), end_offset, 1 << 20)
+        return DamageSkippingReader(log_file, 100, scanner, skip_damage=skip_damage)
 
     yield open_walk
     for log_file in opened:
@@ -52,10 +52,10 @@ def bases(walked):
 class TestUndamaged:
     def test_it_walks_as_the_plain_walk_does(self, open_walk, batches, skip_damage):
         walk = open_walk(b"".join(batches) + bytes(5000), skip_damage=skip_damage)
-        assert list(walk.skim()) == list(walk.raw.skim())
-        assert list(walk.batches()) == list(walk.raw.batches())
-        assert list(walk.skim(3 * SIZE)) == list(walk.raw.skim(3 * SIZE))
-        assert walk.batch_at(4 * SIZE) == walk.raw.batch_at(4 * SIZE)
+        assert list(walk.iter_summaries()) == list(walk.strict.iter_summaries())
+        assert list(walk.batches()) == list(walk.strict.batches())
+        assert list(walk.iter_summaries(3 * SIZE)) == list(walk.strict.iter_summaries(3 * SIZE))
+        assert walk.batch_at(4 * SIZE) == walk.strict.batch_at(4 * SIZE)
         assert walk.batch_at(10 * SIZE) is None
 
     @pytest.mark.parametrize("offset", range(99, 122))
@@ -86,13 +86,13 @@ class TestDamage:
 
     def test_it_is_skipped_batch(self, open_walk, batches, number, position, value):
         walk = open_walk(changed(batches, number, position, value))
-        assert bases(walk.skim()) == self.expected(number)
+        assert bases(walk.iter_summaries()) == self.expected(number)
         assert [header.base_offset for header in walk.batches()] == self.expected(number)
 
     def test_from_any_boundary_before_it(self, open_walk, batches, number, position, value):
         walk = open_walk(changed(batches, number, position, value))
         for start in range(number):
-            assert bases(walk.skim(start * SIZE)) == self.expected(number, start)
+            assert bases(walk.iter_summaries(start * SIZE)) == self.expected(number, start)
 
     def test_look_ups_continue_after_it(self, open_walk, batches, number, position, value):
         walk = open_walk(changed(batches, number, position, value))
@@ -122,7 +122,7 @@ class TestDamage:
     ):
         walk = open_walk(changed(batches, number, position, value), skip_damage=False)
         try:
-            found = bases(walk.skim())
+            found = bases(walk.iter_summaries())
         except CorruptRecordError as error:
             assert (error.position_bytes, error.end_position_bytes) == (number * SIZE, number * SIZE + SIZE)  # noqa: PT017  (not every change shows)
             assert (error.offset, error.last_offset) == (100 + 2 * number, 101 + 2 * number)  # noqa: PT017  (likewise)
@@ -133,7 +133,7 @@ class TestDamage:
 
 def test_a_batch_whose_header_is_in_order_is_left_to_the_reading(open_walk, batches):
     walk = open_walk(changed(batches, 3, 66, b"\xee"))
-    assert bases(walk.skim()) == list(range(100, 120, 2))
+    assert bases(walk.iter_summaries()) == list(range(100, 120, 2))
 
 
 def test_near_an_offset_every_crc_is_checked(open_walk, batches):

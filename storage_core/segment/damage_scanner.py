@@ -11,7 +11,7 @@ from storage_core.errors import CorruptError, SegmentLogError
 from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.batch_search import BatchSearch
-from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchWalk, SkimmedBatch, record_timestamps
+from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchSummary, BatchWalk, record_timestamps
 from storage_core.segment.damage import BatchProbe, DamagedRange, OffsetLimits, known_offset, reason_at
 from storage_core.segment.file_names import SegmentEnd
 
@@ -33,7 +33,7 @@ _LARGEST_DAMAGED_TAIL: Final = 65_536
 _LARGEST_MARKER_BYTES: Final = 256
 
 
-class Resynchroniser:
+class DamageScanner:
     """Divides one open log file into batches of the log and damaged ranges.
 
     The division is the same wherever a reader begins. A batch belongs to the log if it is whole, its CRC
@@ -237,25 +237,25 @@ class BatchLocation(NamedTuple):
     found: BatchHeader | None
 
 
-class TolerantWalk:
+class DamageSkippingReader:
     """A walk over batch headers that continues after damage, or raises an error that covers all of it.
 
     A plain header walk notices damage late, or never: a changed length leads somewhere else. So this walk
     trusts a header if the next batch follows without a gap in offsets. For any other batch, the CRC decides.
 
-    The resynchroniser tells batches of the log from damage, and knows where the file ends.
+    The scanner tells batches of the log from damage, and knows where the file ends.
     """
 
     def __init__(
-        self, log_file: OpenFile, base_offset: int, resynchroniser: Resynchroniser, *, skip_damage: bool
+        self, log_file: OpenFile, base_offset: int, scanner: DamageScanner, *, skip_damage: bool
     ) -> None:
         self._log_file = log_file
         self._base_offset = base_offset
-        self._resynchroniser = resynchroniser
+        self._scanner = scanner
         self._skip_damage = skip_damage
-        self.raw = BatchWalk(log_file, base_offset, resynchroniser.end_bytes)
+        self.strict = BatchWalk(log_file, base_offset, scanner.end_bytes)
 
-    def skim(self, position_bytes: int = 0) -> Iterator[SkimmedBatch]:
+    def iter_summaries(self, position_bytes: int = 0) -> Iterator[BatchSummary]:
         """Walk from a batch boundary and yield only the fields that look-ups compare.
 
         Raises:
@@ -263,33 +263,33 @@ class TolerantWalk:
         """
         if self._skip_damage:
             for header in self._hop(position_bytes):
-                yield _skimmed(header)
+                yield _summary_of(header)
             return
         before = last = None
         try:
-            for batch in self.raw.skim(position_bytes):
+            for batch in self.strict.iter_summaries(position_bytes):
                 before, last = last, batch
                 yield batch
         except CorruptError as error:
             raise self._whole_error(error, before, last) from error
 
     def batches(self, position_bytes: int = 0) -> Iterator[BatchHeader]:
-        """Walk from a batch boundary and yield whole headers; raises what `skim` raises."""
+        """Walk from a batch boundary and yield whole headers; raises what `iter_summaries` raises."""
         if self._skip_damage:
             yield from self._hop(position_bytes)
             return
-        for position, _, base_offset, _, _ in self.skim(position_bytes):
-            yield self.raw.header(position, base_offset)
+        for batch in self.iter_summaries(position_bytes):
+            yield self.strict.header(batch.position_bytes, batch.base_offset)
 
     def batch_at(self, position_bytes: int) -> BatchHeader | None:
-        """The header at a batch boundary; None if a walk would end there. Raises what `skim` raises."""
+        """The header at a batch boundary; None if a walk would end there. Raises what `iter_summaries` raises."""
         return next(self.batches(position_bytes), None)
 
     def first_reaching(
         self,
         offset: int,
         position_bytes: int,
-        index_proves_next: Callable[[SkimmedBatch, SkimmedBatch], bool] | None = None,
+        index_proves_next: Callable[[BatchSummary, BatchSummary], bool] | None = None,
     ) -> BatchHeader | None:
         """The first batch from a boundary on whose last offset is at least ``offset``; None if the walk ends first.
 
@@ -302,10 +302,9 @@ class TolerantWalk:
         """
         if self._skip_damage:
             return self.locate_offset(offset, position_bytes).found
-        before: SkimmedBatch | None = None
-        for batch in self.skim(position_bytes):
-            found_bytes, _, base_offset, last_offset, _ = batch
-            if last_offset >= offset:
+        before: BatchSummary | None = None
+        for batch in self.iter_summaries(position_bytes):
+            if batch.last_offset >= offset:
                 break
             before = batch
         else:
@@ -313,36 +312,35 @@ class TolerantWalk:
         is_proven = (
             index_proves_next is not None
             and before is not None
-            and before[0] == position_bytes
+            and before.position_bytes == position_bytes
             and index_proves_next(before, batch)
         )
-        if is_proven or self.raw.is_proven(found_bytes, position_bytes):
-            header = self.raw.batch_at(found_bytes)
-            return None if header is None else header.with_base_offset(base_offset)
+        if is_proven or self.strict.is_proven(batch.position_bytes, position_bytes):
+            header = self.strict.batch_at(batch.position_bytes)
+            return None if header is None else header.with_base_offset(batch.base_offset)
         location = self.locate_offset(offset, position_bytes)
         if location.damage is not None and location.damage.end_offset > offset:
             raise location.damage.error()
         return location.found
 
-    def first_at_or_after(self, position_bytes: int, start_bytes: int) -> SkimmedBatch | None:
+    def first_at_or_after(self, position_bytes: int, start_bytes: int) -> BatchSummary | None:
         """The first batch that begins at or after a position, walking from a boundary; None if none follows.
 
         If a plain walk hops over the position, or meets damage, every CRC on the way is checked.
         """
-        found: SkimmedBatch | None = None
+        found: BatchSummary | None = None
         with contextlib.suppress(CorruptError):
-            for batch in self.raw.skim(start_bytes):
-                batch_bytes, _, _, _, _ = batch
-                if batch_bytes == position_bytes:
+            for batch in self.strict.iter_summaries(start_bytes):
+                if batch.position_bytes == position_bytes:
                     return batch
-                if batch_bytes > position_bytes:
+                if batch.position_bytes > position_bytes:
                     found = batch
                     break
         if position_bytes - start_bytes > USUAL_MAX_BATCH_BYTES:
             return found
-        for item in self._resynchroniser.items(start_bytes, self._base_offset):
+        for item in self._scanner.items(start_bytes, self._base_offset):
             if not isinstance(item, DamagedRange) and item.position_bytes >= position_bytes:
-                return _skimmed(item)
+                return _summary_of(item)
         return None
 
     def locate_offset(self, offset: int, position_bytes: int) -> BatchLocation:
@@ -365,10 +363,10 @@ class TolerantWalk:
             nearest_bytes = remembered[-1].position_bytes + _REMEMBERED_DISTANCE_BYTES if remembered else 0
             if header.position_bytes >= nearest_bytes:
                 remembered.append(header)
-        end_bytes = self._resynchroniser.end_bytes if found is None else found.position_bytes
+        end_bytes = self._scanner.end_bytes if found is None else found.position_bytes
         start_bytes, lowest_offset = self._far_boundary(remembered, end_bytes, start_bytes)
         is_whole = found is not None and damage_end_bytes <= start_bytes
-        if is_whole and self.raw.are_crcs_right(start_bytes, next_bytes):
+        if is_whole and self.strict.are_crcs_right(start_bytes, next_bytes):
             return BatchLocation(before, None, found)
         return self._locate_by_crcs(is_reached, start_bytes, lowest_offset)
 
@@ -379,7 +377,7 @@ class TolerantWalk:
         for header in reversed(remembered):
             if header.position_bytes <= end_bytes - USUAL_MAX_BATCH_BYTES:
                 lowest_offset = known_offset(header)
-                if self._resynchroniser.log_batch_at(header.position_bytes, lowest_offset) is not None:
+                if self._scanner.log_batch_at(header.position_bytes, lowest_offset) is not None:
                     return header.position_bytes, lowest_offset
         return start_bytes, self._base_offset
 
@@ -389,7 +387,7 @@ class TolerantWalk:
         """As `locate_first`, with every CRC checked from the boundary on."""
         before: BatchHeader | None = None
         damage: DamagedRange | None = None
-        for item in self._resynchroniser.items(start_bytes, lowest_offset):
+        for item in self._scanner.items(start_bytes, lowest_offset):
             if isinstance(item, DamagedRange):
                 damage = item
             elif is_reached(item):
@@ -400,18 +398,18 @@ class TolerantWalk:
 
     def _hop(self, start_bytes: int) -> Iterator[BatchHeader]:
         """Walk from a boundary to the end, continuing after damage."""
-        resynchroniser = self._resynchroniser
+        scanner = self._scanner
         position_bytes, lowest_offset = start_bytes, self._base_offset
-        while position_bytes < resynchroniser.end_bytes:
+        while position_bytes < scanner.end_bytes:
             for header, is_followed in self._pairs(position_bytes, lowest_offset):
                 if position_bytes == start_bytes > 0:
                     # The caller has proven the batch at the boundary.
                     lowest_offset = max(lowest_offset, known_offset(header))
-                if not is_followed and resynchroniser.log_batch_at(position_bytes, lowest_offset) is None:
+                if not is_followed and scanner.log_batch_at(position_bytes, lowest_offset) is None:
                     break
                 yield header
                 position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
-            found = resynchroniser.next_log_batch(position_bytes, lowest_offset)
+            found = scanner.next_log_batch(position_bytes, lowest_offset)
             if found is None:
                 return
             yield found
@@ -419,8 +417,8 @@ class TolerantWalk:
 
     def _pairs(self, position_bytes: int, lowest_offset: int) -> Iterator[tuple[BatchHeader, bool]]:
         """Headers up to visible damage, each with whether the next one follows it without a gap."""
-        walk = BatchWalk(self._log_file, lowest_offset, self._resynchroniser.end_bytes)
-        end_offset = self._resynchroniser.limits.end_offset
+        walk = BatchWalk(self._log_file, lowest_offset, self._scanner.end_bytes)
+        end_offset = self._scanner.limits.end_offset
         before: BatchHeader | None = None
         with contextlib.suppress(CorruptError):
             for header in walk.batches(position_bytes):
@@ -434,27 +432,26 @@ class TolerantWalk:
             yield before, False
 
     def _whole_error(
-        self, error: CorruptError, before: SkimmedBatch | None, last: SkimmedBatch | None
+        self, error: CorruptError, before: BatchSummary | None, last: BatchSummary | None
     ) -> Exception:
         """The error that covers all of the damage that a walk has met after two batches."""
         if error.position_bytes is None:
             return error
         position_bytes, lowest_offset = error.position_bytes, self._base_offset
         if last is not None:
-            position_bytes, last_end_bytes, last_base_offset, last_last_offset, _ = last
+            position_bytes = last.position_bytes
             if before is not None:
-                _, _, _, before_last_offset, _ = before
-                lowest_offset = before_last_offset + 1
+                lowest_offset = before.last_offset + 1
             elif position_bytes > 0:
-                lowest_offset = last_base_offset
-            if self._resynchroniser.log_batch_at(position_bytes, lowest_offset) is not None:
-                position_bytes, lowest_offset = last_end_bytes, last_last_offset + 1
-        damage = self._resynchroniser.damage_at(position_bytes, lowest_offset)
+                lowest_offset = last.base_offset
+            if self._scanner.log_batch_at(position_bytes, lowest_offset) is not None:
+                position_bytes, lowest_offset = last.end_bytes, last.last_offset + 1
+        damage = self._scanner.damage_at(position_bytes, lowest_offset)
         return error if damage.end_bytes == damage.start_bytes else damage.error()
 
 
-def _skimmed(header: BatchHeader) -> SkimmedBatch:
-    return (
+def _summary_of(header: BatchHeader) -> BatchSummary:
+    return BatchSummary(
         header.position_bytes,
         header.end_position_bytes,
         header.base_offset,
@@ -485,24 +482,21 @@ def end_of_batches(
         CorruptRecordError: Damage that a valid batch follows, unless damage is skipped.
     """
     # A batch that is too large for a reader is still no torn append.
-    resynchroniser = Resynchroniser(
-        log_file, base_offset, end_position_bytes, None, MAX_ENCODABLE_BATCH_BYTES
-    )
-    walk = TolerantWalk(log_file, base_offset, resynchroniser, skip_damage=skip_damage)
-    batches = (walk if skip_damage else walk.raw).skim(start_position_bytes)
-    last = _last_valid(batches, resynchroniser)
+    scanner = DamageScanner(log_file, base_offset, end_position_bytes, None, MAX_ENCODABLE_BATCH_BYTES)
+    walk = DamageSkippingReader(log_file, base_offset, scanner, skip_damage=skip_damage)
+    batches = (walk if skip_damage else walk.strict).iter_summaries(start_position_bytes)
+    last = _last_valid(batches, scanner)
     if last is None:
         position_bytes, next_offset = start_position_bytes, base_offset
     else:
-        _, position_bytes, _, last_offset, _ = last
-        next_offset = last_offset + 1
-    if resynchroniser.is_blank(position_bytes):
+        position_bytes, next_offset = last.end_bytes, last.last_offset + 1
+    if scanner.is_blank(position_bytes):
         return None if last is None else SegmentEnd(next_offset, position_bytes)
-    found = resynchroniser.next_log_batch(position_bytes, next_offset)
+    found = scanner.next_log_batch(position_bytes, next_offset)
     # A whole batch is not torn, even if its offsets do not fit.
-    is_damaged = found is not None or resynchroniser.is_intact(position_bytes)
-    if is_damaged or resynchroniser.probe.is_exhausted:
-        error = resynchroniser.damage_at(position_bytes, next_offset).error()
+    is_damaged = found is not None or scanner.is_intact(position_bytes)
+    if is_damaged or scanner.probe.is_exhausted:
+        error = scanner.damage_at(position_bytes, next_offset).error()
         if not skip_damage:
             raise error
         _LOGGER.warning("The log ends before damage: %s", error)
@@ -512,14 +506,13 @@ def end_of_batches(
     return None if last is None else SegmentEnd(next_offset, position_bytes)
 
 
-def _last_valid(batches: Iterator[SkimmedBatch], resynchroniser: Resynchroniser) -> SkimmedBatch | None:
+def _last_valid(batches: Iterator[BatchSummary], scanner: DamageScanner) -> BatchSummary | None:
     """The last batch whose CRC matches."""
-    walked: deque[SkimmedBatch] = deque(maxlen=_LARGEST_DAMAGED_TAIL)
+    walked: deque[BatchSummary] = deque(maxlen=_LARGEST_DAMAGED_TAIL)
     # The batches before an error are in the queue.
     with contextlib.suppress(CorruptError):
         walked.extend(batches)
     for batch in reversed(walked):
-        position_bytes, _, _, _, _ = batch
-        if resynchroniser.is_intact(position_bytes):
+        if scanner.is_intact(batch.position_bytes):
             return batch
     return None
