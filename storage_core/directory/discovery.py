@@ -63,7 +63,7 @@ def choose_replica(
 ) -> PartitionDirectory:
     """Choose which directory of a partition to read, with the others as its `copies`, and log them.
 
-    If one cannot be read, the partition is that one: it is an error only for who reads this partition.
+    If a replica is unreadable, return it, so that only reads of this partition fail.
     """
     if len(candidates) == 1:
         return candidates[0]
@@ -91,7 +91,7 @@ def _is_readable(filesystem: FileSystem, directory: PartitionDirectory) -> bool:
 
 
 def preferred_replica(filesystem: FileSystem, candidates: Sequence[PartitionDirectory]) -> PartitionDirectory:
-    """Choose the directory of a partition that a read prefers; see `replicas_by_preference`."""
+    """Choose the directory of a partition that a read prefers, as `replicas_by_preference` orders them."""
     return replicas_by_preference(filesystem, candidates)[0]
 
 
@@ -163,7 +163,11 @@ def _conflict(first: PartitionDirectory, second: PartitionDirectory, problem: st
 def _known(
     read: Callable[[PartitionDirectory], str | None], level: int, directory: PartitionDirectory
 ) -> str | None:
-    """Read an id; None if the file is missing or cannot be read, because no row needs it."""
+    """Read an id.
+
+    Returns:
+        The id; None if the file is missing or cannot be read, because no row needs it.
+    """
     try:
         return read(directory)
     except (CorruptCheckpointError, LogDirectoryError) as error:
@@ -291,7 +295,7 @@ _MAX_NESTED_BRACES = 16
 
 
 def is_glob(path: str) -> bool:
-    """Whether a path has a character that is special in globs."""
+    """Return True if a path has a character that is special in globs."""
     return _GLOB.search(path) is not None
 
 
@@ -322,7 +326,7 @@ def directories_that_match(filesystem: FileSystem, glob: str) -> list[str]:
 
 
 def _without_braces(glob: str) -> list[str]:
-    """Expand the alternatives in braces, as a shell does; a brace without its counterpart stands for itself."""
+    """Expand the alternatives in braces, as a shell does. A brace without its counterpart stands for itself."""
     closing: dict[int, int] = {}
     opened: list[int] = []
     for place, character in enumerate(glob):
@@ -377,7 +381,7 @@ def _check_count(glob: str, count: int) -> None:
 
 
 def _matches(filesystem: FileSystem, base: str, part: str) -> list[str]:
-    """The directories in ``base`` whose names match one part of a glob."""
+    """Return the directories in ``base`` whose names match one part of a glob."""
     if not is_glob(part):
         path = os.path.join(base, part)
         return [path] if _is_directory(filesystem, path) else []
@@ -470,7 +474,11 @@ class _Search:
             )
 
     def _add_log_directory(self, path: str) -> tuple[bool, list[str]]:
-        """Add the partitions in ``path``; return whether there are any, and the names of other directories."""
+        """Add the partitions in ``path``.
+
+        Returns:
+            Whether there are any, and the names of other directories.
+        """
         found_any = False
         others = []
         unreadable: list[_Unreadable] = []
@@ -520,7 +528,7 @@ class _Search:
         return self._root(root_path).visibility.is_hidden(name.topic, name.partition)
 
     def _entries(self, path: str) -> list[DirectoryEntry]:
-        """List a directory that may be a root; if it has commits or truncations, again after reading their visibility."""
+        """List a directory that may be a root. If it has commits or truncations, read their visibility and list again."""
         entries = self._filesystem.list_directory(path)
         is_watched = any(entry.name in _WATCHED_FILES for entry in entries)
         if is_watched and self._monitor is not None and self._monitor.observe(path):
@@ -559,7 +567,7 @@ class _Search:
 
 
 def holds_partition_files(filesystem: FileSystem, path: str) -> bool:
-    """Whether a directory holds a segment or another file that only a partition's directory has."""
+    """Return True if a directory holds a segment or another file that only a partition's directory has."""
     for file_name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
         status = filesystem.status(os.path.join(path, file_name))
         if status is not None and status.is_regular_file:
@@ -572,7 +580,7 @@ def holds_partition_files(filesystem: FileSystem, path: str) -> bool:
 
 
 def _is_log_file(entry: DirectoryEntry) -> bool:
-    """Whether an entry has a log file's name. Links, FIFOs and devices are refused when segments are listed."""
+    """Return True if an entry has a log file's name. Links, FIFOs and devices are refused when segments are listed."""
     return (
         entry.name.endswith(LOG_SUFFIX) and base_offset_of(entry.name) is not None and not entry.is_directory
     )

@@ -123,7 +123,7 @@ class _JoinedSegments(SegmentSequence):
 
 
 def join_copies(filesystem: FileSystem, logs: Sequence[PartitionLog]) -> PartitionLog:
-    """Join the logs of copies, the preferred one first; the notices of the result say what comes from where.
+    """Join the logs of copies, the preferred one first. The notices of the result say what comes from where.
 
     Returns:
         The first log itself if the others have nothing that it lacks.
@@ -331,7 +331,11 @@ def _uncovered(start_offset: int, end_offset: int, pieces: Sequence[Piece]) -> I
 def _first_difference(
     first: PartitionLog, second: PartitionLog, start_offset: int, end_offset: int
 ) -> int | None:
-    """Find the lowest offset, of a range that both logs have, at which their batches were found to differ."""
+    """Find the lowest offset in a range at which the batches of two logs differ. Both logs have the range.
+
+    Returns:
+        The offset; None if no difference was found.
+    """
     if start_offset >= end_offset:
         return None
     epochs = {
@@ -347,7 +351,7 @@ def _first_difference(
         same_below = offset
     else:
         return None
-    # What two replicas share is a beginning.
+    # Two replicas share a beginning, so the first difference is found by bisection.
     low, high = same_below, offset
     while low < high:
         middle = (low + high) // 2
@@ -377,7 +381,11 @@ def _differ(first: PartitionLog, second: PartitionLog, offset: int) -> bool:
 
 
 def _batch_with(log: PartitionLog, offset: int) -> tuple[int, int] | None:
-    """Find the last offset and the CRC of the batch that holds an offset; None if there is none."""
+    """Find the batch that holds an offset.
+
+    Returns:
+        Its last offset and its CRC; None if there is none.
+    """
     index = log.segment_index_for(offset)
     if index is None:
         return None

@@ -74,7 +74,7 @@ class PartitionDirectoryName:
 
 
 def is_legal_topic_name(topic: str) -> bool:
-    """Whether Kafka allows ``topic`` as a name: 1 to 249 of ``a-zA-Z0-9._-``, but not ``.`` or ``..``."""
+    """Return True if Kafka allows a topic's name: 1 to 249 of ``a-zA-Z0-9._-``, but not ``.`` or ``..``."""
     return _TOPIC_NAME.fullmatch(topic) is not None and topic not in (".", "..")
 
 
@@ -104,7 +104,11 @@ def check_topic_partition(topic: object, partition: object) -> None:
 
 
 def parse_partition_directory_name(name: str) -> PartitionDirectoryName | None:
-    """Parse a directory's name as Kafka does; None if it cannot be a partition's."""
+    """Parse a directory's name as Kafka does.
+
+    Returns:
+        Its parts; None if it cannot be a partition's.
+    """
     suffix = None
     if name.endswith(_SUFFIX_ENDINGS):
         match = _SUFFIXED_NAME.fullmatch(name)
@@ -157,7 +161,7 @@ _ROOT_FILES: Final = frozenset(
 
 
 def is_log_directory(entries: Iterable[DirectoryEntry]) -> bool:
-    """Whether the entries of a directory show that a broker, or this package, has used it as a log directory.
+    """Return True if the entries of a directory show that a broker, or this package, has used it as a log directory.
 
     It may be without partitions: during the first job there are none.
     """
@@ -183,11 +187,11 @@ class LogDirectoryFiles:
 
     @cached_property
     def clean_shutdown(self) -> bool:
-        """Whether the broker closed every log under this root before it stopped."""
+        """Return True if the broker closed every log under this root before it stopped."""
         return self._marker is not None
 
     def is_still_clean(self) -> bool:
-        """Whether no process has opened a log under this root since `clean_shutdown` was first read.
+        """Return True if no process has opened a log under this root since `clean_shutdown` was first read.
 
         A process that opens one removes the marker first, and writes a new one at the end.
         """
@@ -205,25 +209,25 @@ class LogDirectoryFiles:
 
     @cached_property
     def meta_properties(self) -> MetaProperties | None:
-        """Which broker of which cluster owns this root; None without ``meta.properties``."""
+        """Return which broker of which cluster owns this root, or None without ``meta.properties``."""
         return read_meta_properties(self._filesystem, os.path.join(self.path, META_PROPERTIES))
 
     @cached_property
     def recovery_points(self) -> dict[tuple[str, int], int]:
-        """First offset not known to be flushed, per (topic, partition); absent means 0."""
+        """Return the first offset not known to be flushed, per (topic, partition). Absent means 0."""
         return dict(self.present_recovery_points())
 
     def present_recovery_points(self) -> Mapping[tuple[str, int], int]:
-        """The recovery points as they are on disk now."""
+        """Return the recovery points as they are on disk now."""
         return self._present_offsets(RECOVERY_POINT_CHECKPOINT, "every recovery point counts as 0")
 
     @cached_property
     def vouching_high_watermarks(self) -> Mapping[tuple[str, int], int]:
-        """Return the high watermarks for what they say of the lengths of logs; none if the checkpoint cannot be parsed."""
+        """Return the high watermarks for what they say of the lengths of logs, or none if the checkpoint cannot be parsed."""
         return self.present_high_watermarks()
 
     def present_high_watermarks(self) -> Mapping[tuple[str, int], int]:
-        """Return the high watermarks as they are on disk now; none if the checkpoint cannot be parsed."""
+        """Return the high watermarks as they are on disk now, or none if the checkpoint cannot be parsed."""
         return self._present_offsets(
             REPLICATION_OFFSET_CHECKPOINT, "no high watermark says how long a log was"
         )
@@ -318,5 +322,5 @@ class PartitionDirectory:
 
     @property
     def is_internal(self) -> bool:
-        """Whether the topic is an internal one."""
+        """Return True if the topic is an internal one."""
         return self.topic in INTERNAL_TOPICS

@@ -109,11 +109,11 @@ class SegmentSequence(Sequence[SegmentReader]):
         return self._keep(self._open_segment(base_offset, self.file_names, suffix))
 
     def next_base_offset(self, index: int) -> int | None:
-        """Return the base offset of the next segment in the same directory; None for the last one."""
+        """Return the base offset of the next segment in the same directory, or None for the last one."""
         return self.base_offsets[index + 1] if index + 1 < len(self) else None
 
     def end_offset(self, index: int) -> int | None:
-        """Return the offset up to which a segment is read; None for the log end."""
+        """Return the offset up to which a segment is read, or None for the log end."""
         return self.next_base_offset(index)
 
     def file_base_offset(self, index: int) -> int:
@@ -263,7 +263,7 @@ class PartitionLog:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the broker closed this log before it stopped."""
+        """Return True if the broker closed this log before it stopped."""
         return self.directory.root.clean_shutdown
 
     @property
@@ -273,7 +273,7 @@ class PartitionLog:
 
     @cached_property
     def topic_id(self) -> str | None:
-        """Return the topic's id; None if ``partition.metadata`` is missing or cannot be read. No row needs it."""
+        """Return the topic's id, or None if ``partition.metadata`` is missing or cannot be read. No row needs it."""
         try:
             return read_partition_metadata(self._filesystem, os.path.join(self.path, PARTITION_METADATA))
         except (CorruptCheckpointError, LogDirectoryError) as error:
@@ -282,21 +282,21 @@ class PartitionLog:
 
     @cached_property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """The entries of ``leader-epoch-checkpoint``; after a crash the last ones may begin beyond the log end."""
+        """Return the entries of ``leader-epoch-checkpoint``. After a crash, the last ones may begin beyond the log end."""
         return read_leader_epoch_checkpoint(
             self._filesystem, os.path.join(self.path, LEADER_EPOCH_CHECKPOINT)
         )
 
     @cached_property
     def log_start_offset(self) -> int:
-        """The checkpointed log start offset, but at least the base offset of the first segment."""
+        """Return the checkpointed log start offset, but at least the base offset of the first segment."""
         checkpointed = self.directory.root.log_start_offsets.get(self.directory.topic_partition, 0)
         first_base_offset = self.segments.base_offsets[0] if self.segments else 0
         return max(checkpointed, first_base_offset)
 
     @cached_property
     def valid_end_offset(self) -> int:
-        """Return the next offset after the last whole, valid batch; raises what `log_end_offset` raises."""
+        """Return the next offset after the last whole, valid batch. This raises what `log_end_offset` raises."""
         if not self.segments:
             return self.log_start_offset
         end = self.read_segment(len(self.segments) - 1, lambda segment: segment.end())
@@ -352,7 +352,7 @@ class PartitionLog:
 
     @property
     def known_end_offset(self) -> int:
-        """Return the offset that the log reached, as far as checkpoints say; 0 if they do not say."""
+        """Return the offset that the log reached, as far as checkpoints say, or 0."""
         vouchers = self._vouchers
         return vouchers.known_offset if vouchers is not None and vouchers.is_of_this_log else 0
 
@@ -407,23 +407,19 @@ class PartitionLog:
 
     @cached_property
     def high_watermark(self) -> int | None:
-        """The checkpointed high watermark, within the log's bounds; None if there is none.
-
-        Raises:
-            CorruptCheckpointError: The root's checkpoint cannot be parsed.
-        """
+        """Return the checkpointed high watermark, within the log's bounds, or None."""
         checkpointed = self.directory.root.high_watermarks.get(self.directory.topic_partition)
         if checkpointed is None:
             return None
         return max(self.log_start_offset, min(checkpointed, self.log_end_offset))
 
     def segment_index_for(self, offset: int) -> int | None:
-        """Index in ``segments`` of the segment that would hold ``offset``; None below the first one."""
+        """Return the index in ``segments`` of the segment that would hold ``offset``, or None below the first one."""
         index = bisect.bisect_right(self.segments.base_offsets, offset) - 1
         return index if index >= 0 else None
 
     def read_segment(self, index: int, read: Callable[[SegmentReader], _Answer]) -> _Answer:
-        """Read from a segment; again if a live broker has renamed or replaced its file since the listing.
+        """Read from a segment, and again if a live broker has renamed or replaced its file since the listing.
 
         Raises:
             DataLossError: The segment was deleted.
@@ -447,10 +443,10 @@ class PartitionLog:
             raise DataLossError(message, path=self.path, offset=offset) from error
 
     def first_batch_at_or_after(self, offset: int) -> tuple[SegmentReader, BatchHeader] | None:
-        """The segment and the header of the first batch with an offset of at least ``offset``; None at the log end.
+        """Find the first batch with an offset of at least ``offset``.
 
-        Raises:
-            CorruptRecordError: Damage on the way to it.
+        Returns:
+            The segment, and the batch's header; None at the log end.
         """
         if offset >= self.log_end_offset:
             return None
@@ -463,7 +459,7 @@ class PartitionLog:
         return None
 
     def first_offset_at_or_after(self, offset: int) -> int | None:
-        """The first offset from ``offset`` on at which a batch or a segment begins; None if there is none.
+        """Return the first offset from ``offset`` on at which a batch or a segment begins, or None.
 
         Segments count because damage may begin with them.
 
@@ -479,7 +475,7 @@ class PartitionLog:
         return first_offset
 
     def first_record_offset_at_or_after(self, offset: int) -> int | None:
-        """As `first_offset_at_or_after`, but by the records of a batch, not by the offsets that its header claims.
+        """Return the first offset from ``offset`` on of a record, whatever offsets its batch's header claims.
 
         A header may claim far more offsets than its batch has records. A batch that cannot be decoded counts as
         one without records.
@@ -496,7 +492,7 @@ class PartitionLog:
         return offsets[index] if index < len(offsets) else self.first_offset_at_or_after(header.next_offset)
 
     def start_of_damage_before(self, offset: int) -> int:
-        """The first offset, within the log, of damage that ends at an offset; without damage, the offset itself.
+        """Return the first offset of damage, within the log, that ends at an offset. Without damage, that is the offset itself.
 
         A look-up that found the offset may have missed records in the damage.
         """
@@ -511,7 +507,7 @@ class PartitionLog:
     def offset_for_timestamp(
         self, timestamp_ms: int, limit_offset: int | None = None
     ) -> TimestampOffset | None:
-        """The first record with a timestamp at or after ``timestamp_ms``, as a broker's ListOffsets finds it.
+        """Find the first record with a timestamp at or after ``timestamp_ms``, as a broker's ListOffsets does.
 
         Only the first segment whose largest timestamp reaches it is searched, as in Kafka. For a
         segment without timestamps, the modification time of its file counts. Records below the log start
@@ -543,7 +539,7 @@ class PartitionLog:
         return None
 
     def newest_producer_snapshot(self, up_to_offset: int | None = None) -> ProducerSnapshot | None:
-        """The newest valid snapshot at or below an offset (by default, the log end offset); None if there is none."""
+        """Find the newest valid snapshot at or below an offset, by default the log end offset."""
         up_to_offset = self.log_end_offset if up_to_offset is None else up_to_offset
         offsets = self._snapshot_offsets
         for index in reversed(range(bisect.bisect_right(offsets, up_to_offset))):
@@ -575,7 +571,7 @@ class PartitionLog:
         return kept
 
     def _may_be_damaged(self, index: int, timestamp_ms: int) -> bool:
-        """Whether a segment's largest timestamp reaches a timestamp, so that damage hides the record that has it."""
+        """Return True if a segment's largest timestamp reaches a timestamp, so that damage hides the record that has it."""
         segment = self.segments[index]
         if not segment.skip_damage:
             return False
@@ -587,7 +583,7 @@ class PartitionLog:
         return self.read_segment(index, lambda segment: segment.largest_timestamp_ms(is_complete=is_complete))
 
     def _is_complete(self, index: int) -> bool:
-        """Whether a broker has closed a segment and its time index."""
+        """Return True if a broker has closed a segment and its time index."""
         return index < len(self.segments) - 1 or self.is_clean
 
     def __repr__(self) -> str:

@@ -68,7 +68,7 @@ class FileNames(Collection[str]):
         return self._base_offsets.keys()
 
     def base_offsets(self, suffix: str) -> Sequence[int]:
-        """Base offsets of the files with a suffix, ascending."""
+        """Return the base offsets of the files with a suffix, ascending."""
         return self._base_offsets.get(suffix, _NO_OFFSETS)
 
     def __contains__(self, name: object) -> bool:
@@ -106,7 +106,7 @@ class SegmentFiles:
     swapped: frozenset[int] = frozenset()
 
     def before(self, offset: int) -> SegmentFiles:
-        """The listing without the segments that begin at or after an offset."""
+        """Return the listing without the segments that begin at or after an offset."""
         kept = self.base_offsets[: bisect.bisect_left(self.base_offsets, offset)]
         return replace(self, base_offsets=kept)
 
@@ -142,7 +142,7 @@ def list_segments(
 
 
 def regular_file_names(filesystem: FileSystem, path: str) -> FileNames:
-    """The names of the regular files in a partition's directory."""
+    """Return the names of the regular files in a partition's directory."""
     return FileNames(_regular_files(filesystem, path))
 
 
@@ -200,7 +200,7 @@ def _settled_file_names(filesystem: FileSystem, path: str) -> FileNames:
 
 
 def _agree(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether two listings agree from the first segment of the later to the last one of the earlier."""
+    """Return True if two listings agree from the first segment of the later to the last one of the earlier."""
     if not before or not after:
         return len(before) == len(after)
     return before[bisect.bisect_left(before, after[0]) :] == after[: bisect.bisect_right(after, before[-1])]

@@ -48,7 +48,7 @@ class VisibleCommits:
     truncations_bytes: int = 0
 
     def is_hidden(self, topic: str, partition: int) -> bool:
-        """Whether a partition does not exist for readers yet, though its directory may exist."""
+        """Return True if a partition does not exist for readers yet, though its directory may exist."""
         journalled = self.partitions.get((topic, partition))
         return journalled is not None and journalled.is_new
 
@@ -59,7 +59,7 @@ NO_COMMITS: Final = VisibleCommits()
 def read_visible_commits(
     filesystem: FileSystem, root: str, before: VisibleCommits = NO_COMMITS
 ) -> VisibleCommits:
-    """Read which commits of a log directory are visible; a journal unchanged since ``before`` is not parsed again.
+    """Read which commits of a log directory are visible. A journal unchanged since ``before`` is not parsed again.
 
     Raises:
         CorruptCheckpointError: The journal, or the list of commits, is damaged.
@@ -99,18 +99,18 @@ class CommitMonitor:
         self._filesystem = filesystem
 
     def visibility_of(self, root: str) -> VisibleCommits:
-        """The visibility of a log directory for this read; if it is not known, without any commit."""
+        """Return what is visible in a log directory for this read: if that is not known, no commit."""
         return self.known.setdefault(root, NO_COMMITS)
 
     def observe(self, root: str) -> bool:
-        """Read the visibility of a log directory if it is new to this monitor; return whether it is."""
+        """Read the visibility of a log directory that is new to this monitor. Return True if it is."""
         if root in self.known:
             return False
         self.known[root] = read_visible_commits(self._filesystem, root)
         return True
 
     def has_changed(self) -> bool:
-        """Whether the visibility changed during this read; the next one begins with the present one."""
+        """Return True if visibility changed during this read. The next read begins with the present one."""
         has_changed = False
         for root, before in self.known.items():
             now = self.known[root] = read_visible_commits(self._filesystem, root, before)
@@ -118,5 +118,5 @@ class CommitMonitor:
         return has_changed
 
     def is_truncating(self) -> bool:
-        """Whether a truncation in these directories is under way, or was interrupted."""
+        """Return True if a truncation in these directories is under way, or was interrupted."""
         return any(is_truncation_under_way(self._filesystem, root) for root in self.known)

@@ -112,7 +112,7 @@ class Vouchers:
         return None
 
     def flushed_end_after(self, next_offset: int, tail: TailKind, declared_offset: int) -> int | None:
-        """Return the same as `end_after` if no power cut explains that the log ends before; otherwise None."""
+        """Return what `end_after` returns, or None if a power cut explains that the log ends before."""
         if next_offset >= self.recovery_point and not self.is_closed:
             return None
         found = self.end_after(next_offset, tail, declared_offset)

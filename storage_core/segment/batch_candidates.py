@@ -56,12 +56,15 @@ _Int64Array = npt.NDArray[np.int64]
 def batch_candidates(
     block: _Bytes, remaining_bytes: int, lowest_offset: int, *, largest_bytes: int = MAX_ENCODABLE_BATCH_BYTES
 ) -> list[tuple[int, int]]:
-    """Positions in a block that look like a batch of any format, each with its size, ascending.
+    """Find positions in a block that look like a batch of any format.
 
     The CRC is not checked. Unless the block ends the file, of which ``remaining_bytes`` are left, its last 60 bytes
     yield nothing: they may be the beginning of a header, and have to be examined again at the beginning of the next
     block. Batches with lower offsets, or of more than ``largest_bytes``, are ignored. Among random bytes, such a
     limit rules most candidates out.
+
+    Returns:
+        Each position with the batch's size in bytes, ascending.
     """
     is_end = len(block) >= remaining_bytes
     count = len(block) - (MESSAGE_SIZE_BYTES if is_end else HEADER_SIZE_BYTES) + 1
@@ -96,7 +99,7 @@ def _are_batches(block: _Bytes, starts: _Int64Array, lowest_offset: int) -> npt.
 def _are_messages(
     block: _Bytes, starts: _Int64Array, sizes: _Int64Array, lowest_offset: int
 ) -> npt.NDArray[np.bool_]:
-    """Key and value have to fit the message, as far as they are in the block."""
+    """Return for each message whether key and value fit it, as far as they are in the block."""
     messages = gather(block, starts, MESSAGE_DTYPE)
     plausible: npt.NDArray[np.bool_] = messages["offset"] >= lowest_offset
     plausible &= (messages["attributes"] & CODEC_MASK) < LEGACY_CODEC_COUNT
@@ -111,7 +114,7 @@ def _are_messages(
 def _field_ends(
     block: _Bytes, positions: _Int64Array, limits: _Int64Array
 ) -> tuple[_Int64Array, npt.NDArray[np.bool_]]:
-    """Where fields end, given the positions of their lengths, and whether that is within the limits.
+    """Find where fields end, given the positions of their lengths, and whether that is within the limits.
 
     A length beyond the end of the block fits.
     """
@@ -123,7 +126,7 @@ def _field_ends(
 
 
 def record_candidates(block: _Bytes) -> tuple[_Int64Array, _Int64Array]:
-    """Where records of format v2 may begin in a block, and where they would end, in no order.
+    """Find where records of format v2 may begin in a block, and where they would end, in no order.
 
     A candidate is a plausible length followed by attributes of zero.
     """
@@ -192,7 +195,7 @@ class RecordLengths:
         self._block_start = 0
 
     def contents(self, position_bytes: int, magic: int, declared_bytes: int) -> BatchContents:
-        """What the batch at a position holds if it has a certain format, and its header declares a certain end."""
+        """Read what the batch at a position holds if it has a certain format, and its header declares a certain end."""
         if magic == MAGIC_V2:
             start_bytes = position_bytes + HEADER_SIZE_BYTES
             return BatchContents(magic, start_bytes, *self._end_of_records(start_bytes, declared_bytes))
@@ -204,7 +207,7 @@ class RecordLengths:
         return BatchContents(magic, key_end, end, 1)
 
     def end_of_batch_after_value(self, value_end_bytes: int) -> int:
-        """Where a batch ends if a value ends here: after the record's headers and further records; 0 if nowhere."""
+        """Find where a batch ends if a value ends here: after the record's headers and further records. Return 0 if nowhere."""
         try:
             end = self._end_of_headers(value_end_bytes, self._probe.end_bytes)
         except MalformedVarintError:
@@ -212,14 +215,14 @@ class RecordLengths:
         return 0 if end is None else self._end_of_records(end)[0]
 
     def has_length_leading_to(self, start_bytes: int, end_bytes: int, goal_bytes: int) -> bool:
-        """Whether any length of formats v0 and v1 in a range of bytes leads exactly to a goal."""
+        """Return True if any length of formats v0 and v1 in a range of bytes leads exactly to a goal."""
         block = np.frombuffer(self._probe.read_at(end_bytes - start_bytes, start_bytes), np.uint8)
         places = np.arange(len(block) - LENGTH_BYTES + 1)
         lengths = gather(block, places, LENGTH_DTYPE).astype(np.int64)
         return bool((places + LENGTH_BYTES + lengths == goal_bytes - start_bytes).any())
 
     def value_ends_by_length_before(self, position_bytes: int) -> list[int]:
-        """Where a v2 value that begins at a position may end, by what may be its length just before it."""
+        """Find where a v2 value that begins at a position may end, by what may be its length just before it."""
         prefix_bytes = max(0, position_bytes - VARINT_LIMIT_BYTES)
         prefix = self._probe.read_at(position_bytes - prefix_bytes, prefix_bytes)
         ends = []
@@ -233,9 +236,10 @@ class RecordLengths:
         return ends
 
     def message_end_by_length_before(self, position_bytes: int, start_bytes: int) -> int:
-        """Where a v0 or v1 message that begins at or after ``start_bytes`` ends if its value begins at a position.
+        """Find where a v0 or v1 message that begins at or after ``start_bytes`` ends if its value begins at a position.
 
-        0 if there is none.
+        Returns:
+            The position; 0 if there is no such message.
         """
         length_bytes = position_bytes - LENGTH_BYTES
         if length_bytes < start_bytes + min(KEY_LENGTH_POSITIONS) + LENGTH_BYTES:
@@ -244,13 +248,13 @@ class RecordLengths:
         return 0 if end is None or end <= position_bytes else end
 
     def candidates(self, start_bytes: int, end_bytes: int) -> RecordCandidates:
-        """Where records may begin in a range of bytes."""
+        """Find where records may begin in a range of bytes."""
         block = np.frombuffer(self._probe.read_at(end_bytes - start_bytes, start_bytes), np.uint8)
         starts, ends = record_candidates(block)
         return RecordCandidates(starts + start_bytes, ends + start_bytes)
 
     def end_of_record_around(self, start_bytes: int, end_bytes: int, candidates: RecordCandidates) -> int:
-        """Where a whole record ends that has a range of bytes in its value; 0 if there is none."""
+        """Find the end of a whole record that has a range of bytes in its value, or return 0."""
         starts, ends = candidates
         for start in starts[(starts < start_bytes) & (ends > end_bytes)].tolist():
             found = self._record(start)
@@ -268,7 +272,7 @@ class RecordLengths:
         return position_bytes, count
 
     def _record(self, position_bytes: int, declared_bytes: int = 0) -> _Record | None:
-        """The record at a position, if its lengths add up."""
+        """Read the record at a position if its lengths add up."""
         if not self._probe.charge_proof(_RECORD_COST_BYTES):
             return None
         try:

@@ -103,14 +103,14 @@ class BatchSearch:
         self._zeros = range(0)
 
     def intact_batch_at(self, position_bytes: int) -> BatchHeader | None:
-        """The whole batch with a matching CRC at a position, whatever its offsets and size."""
+        """Return the whole batch with a matching CRC at a position, whatever its offsets and size, or None."""
         header = self._probe.header(position_bytes)
         return header if header is not None and self._probe.is_crc_right(header) else None
 
     def valid_batch_at(
         self, position_bytes: int, lowest_offset: int, limits: OffsetLimits | None = None
     ) -> BatchHeader | None:
-        """The batch at a position, if its CRC matches, its size is within the limit, and its offsets fit."""
+        """Return the batch at a position if its CRC matches, its size is within the limit, and its offsets fit, or None."""
         header = self._probe.header(position_bytes)
         if header is None or header.size_bytes > self._max_batch_bytes:
             return None
@@ -119,9 +119,10 @@ class BatchSearch:
         return header.with_base_offset(lowest_offset) if self._probe.is_crc_right(header) else None
 
     def position_after_damage(self, position_bytes: int, lowest_offset: int) -> int | None:
-        """Where to continue after a position without a valid batch; None if nothing follows.
+        """Find where to continue after a position without a valid batch.
 
-        Either a batch begins there that may be valid, or the damage continues there.
+        Returns:
+            A position at which either a batch begins that may be valid, or the damage continues; None if nothing follows.
         """
         intact = self.intact_batch_at(position_bytes)
         if intact is not None:
@@ -143,7 +144,11 @@ class BatchSearch:
         return self._batch_within(bad, lowest_offset, end_bytes, limits_within) or end_bytes
 
     def skip_zeros(self, position_bytes: int) -> int | None:
-        """The first byte from a position on that is not zero; None if all the rest is zeros."""
+        """Find the first byte from a position on that is not zero.
+
+        Returns:
+            Its position; None if all the rest is zeros.
+        """
         block_bytes = HEADER_SIZE_BYTES
         while position_bytes < self._probe.end_bytes:
             block = self._probe.read_at(block_bytes, position_bytes)
@@ -163,12 +168,12 @@ class BatchSearch:
         return position_bytes if position_bytes < self._probe.end_bytes else None
 
     def _possible_headers(self, position_bytes: int) -> list[BatchHeader]:
-        """What a damaged header may have been: what it says, or what it would say with another magic."""
+        """Return what a damaged header may have been: what it says, or what it would say with another magic."""
         header = self._probe.header(position_bytes)
         return [*self._probe.headers_but_for_magic(position_bytes)] if header is None else [header]
 
     def _batch_led_to(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
-        """The header at a position, if its batch is valid or headers lead from it, back to back, to a valid batch.
+        """Return the header at a position if its batch is valid, or headers lead from it, back to back, to a valid batch.
 
         Several batches in a row may be damaged although their headers are not.
         """
@@ -186,7 +191,7 @@ class BatchSearch:
     # Evidence 1 to 3: where the damaged batch ends.
 
     def _proven_end(self, position_bytes: int, headers: list[BatchHeader], lowest_offset: int) -> int | None:
-        """Where the damaged batch ends, if its records (1), its CRC (2) or its neighbours (3) prove it."""
+        """Find where the damaged batch ends, if its records (1), its CRC (2) or its neighbours (3) prove it."""
         declared_end_bytes = self._declared_end(position_bytes)
         by_magic = [
             self._record_lengths.contents(position_bytes, magic, declared_end_bytes)
@@ -213,7 +218,7 @@ class BatchSearch:
     def _end_with_right_crc(
         self, position_bytes: int, by_magic: list[BatchContents], declared_end_bytes: int
     ) -> int | None:
-        """The end of the records, or the declared end, whichever makes the CRC match first."""
+        """Choose the end of the records, or the declared end, whichever makes the CRC match first."""
         for contents in by_magic:
             for end_bytes in (contents.end_bytes, declared_end_bytes):
                 if self._is_crc_right(position_bytes, contents.magic, end_bytes):
@@ -227,7 +232,7 @@ class BatchSearch:
         return next((end_bytes for end_bytes in ends if end_bytes is not None), None)
 
     def _end_of_records(self, position_bytes: int, contents: BatchContents, lowest_offset: int) -> int | None:
-        """Where a batch ends by the lengths of its records, if anything confirms them (1)."""
+        """Find where a batch ends by the lengths of its records, if anything confirms them (1)."""
         in_key = self._valid_batches(position_bytes + 1, contents.head_end_bytes, lowest_offset)
         if not contents.records or next(in_key, None) is not None:
             # No key holds batches: if one seems to, its length is damaged.
@@ -251,7 +256,7 @@ class BatchSearch:
         return self._batch_within(header, lowest_offset, end_bytes, self._search_limits) or end_bytes
 
     def _torn_append(self, position_bytes: int, magic: int, lowest_offset: int) -> BatchHeader | None:
-        """The header of an append whose rest never reached the file; None if none begins at a position."""
+        """Return the header of an append whose rest never reached the file, or None."""
         header = self._probe.header(position_bytes)
         if header is None or header.magic != magic or header.size_bytes > self._max_batch_bytes:
             return None
@@ -266,7 +271,7 @@ class BatchSearch:
         return position_bytes + LOG_OVERHEAD_BYTES + int.from_bytes(length, "big", signed=True)
 
     def _batch_across(self, position_bytes: int, end_bytes: int, lowest_offset: int) -> int | None:
-        """A batch before a damaged one's end that leads across that end: bytes of the damaged one are missing."""
+        """Find a batch before a damaged one's end that leads across that end: bytes of the damaged one are missing."""
         content = self._content_after(position_bytes)
         for header in self._valid_batches(position_bytes + 1, end_bytes, lowest_offset):
             candidate_bytes = header.position_bytes
@@ -275,7 +280,7 @@ class BatchSearch:
         return None
 
     def _is_crc_right(self, position_bytes: int, magic: int, end_bytes: int) -> bool:
-        """Whether the CRC matches if a batch of a format extends to a position."""
+        """Return True if the CRC matches a batch of a format that extends to a position."""
         layout = CRC_LAYOUTS[magic]
         start_bytes = position_bytes + layout.start
         is_whole = start_bytes + HEADER_SIZE_BYTES - CRC_START <= end_bytes <= self._probe.end_bytes
@@ -288,7 +293,7 @@ class BatchSearch:
         return self._probe.crc(magic, start_bytes, end_bytes, crc) == int.from_bytes(stated, "big")
 
     def _end_by_crc(self, position_bytes: int, lowest_offset: int) -> int | None:
-        """Where the CRC of a v2 batch matches, if only its length is damaged (2).
+        """Find where the CRC of a v2 batch matches, if only its length is damaged (2).
 
         Messages of format v0 and v1 need no such search: under a matching CRC, their lengths lead to their end.
         """
@@ -312,7 +317,7 @@ class BatchSearch:
         return last_bytes if crc == int.from_bytes(stated, "big") else None
 
     def _has_no_gaps(self, bad: BatchHeader, lowest_offset: int) -> bool:
-        """Whether a damaged header follows the previous batch without a gap, and the next batch follows it so (3)."""
+        """Return True if a damaged header follows the previous batch without a gap, and the next batch follows it so (3)."""
         header = bad
         for _ in range(_LONGEST_DAMAGED_RUN):
             if header.is_wrapper or header.base_offset != lowest_offset:
@@ -333,7 +338,7 @@ class BatchSearch:
     def _batch_within(
         self, bad: BatchHeader, lowest_offset: int, goal_bytes: int, limits: OffsetLimits
     ) -> int | None:
-        """A batch of the log that begins before a damaged one's declared end (4)."""
+        """Find a batch of the log that begins before a damaged one's declared end (4)."""
         first_offset = lowest_offset
         if self._limits.follows(bad, lowest_offset):
             # No other batch has the damaged one's own offsets.
@@ -349,14 +354,14 @@ class BatchSearch:
         return None
 
     def _may_be_in_message(self, bad: BatchHeader, position_bytes: int, goal_bytes: int) -> bool:
-        """Whether a candidate may be in a message's value, whose copied batches may also lead to the message's end."""
+        """Return True if a candidate may be in a message's value, whose batches may also lead to the message's end."""
         if bad.magic == MAGIC_V2 or position_bytes - bad.position_bytes >= _LOOK_AHEAD_BYTES:
             return False
         start_bytes = bad.position_bytes + min(KEY_LENGTH_POSITIONS)
         return self._record_lengths.has_length_leading_to(start_bytes, position_bytes, goal_bytes)
 
     def _first_candidate(self, position_bytes: int, lowest_offset: int) -> int | None:
-        """The next batch if the declared end says nothing (5), unless offsets name a later one."""
+        """Find the next batch if the declared end says nothing (5), unless offsets name a later one."""
         bad = self._probe.header(position_bytes)
         next_offset = None
         if bad is not None and not bad.is_wrapper and bad.base_offset == lowest_offset:
@@ -385,19 +390,19 @@ class BatchSearch:
         return None if first is None else first.position_bytes
 
     def _ends_look_ahead(self, first: BatchHeader, header: BatchHeader) -> bool:
-        """Whether to look no further for a better candidate than the first one."""
+        """Return True if it is not worth looking further for a better candidate than the first one."""
         is_far = header.position_bytes > first.position_bytes + _LOOK_AHEAD_BYTES
         return is_far or not self._probe.charge_read(_HEADER_COST_BYTES)
 
     def _first_of_neighbours(self, header: BatchHeader, *earlier: BatchHeader | None) -> BatchHeader:
-        """The first earlier batch from which headers lead to a batch without a gap; that batch itself if none does."""
+        """Choose the first earlier batch from which headers lead to a batch without a gap, or that batch itself."""
         for candidate in earlier:
             if candidate is not None and self._is_neighbour(candidate, header.position_bytes):
                 return candidate
         return header
 
     def _believable_wrapper(self, bad: BatchHeader | None, lowest_offset: int) -> BatchHeader | None:
-        """The wrapper in which the damage begins, if its header can be trusted."""
+        """Return the wrapper in which the damage begins, if its header can be trusted."""
         if bad is None or not bad.is_wrapper:
             return None
         key_length = self._probe.read_at(LENGTH_BYTES, bad.position_bytes + KEY_LENGTH_POSITIONS[bad.magic])
@@ -412,7 +417,7 @@ class BatchSearch:
     # A batch of the log, or the content of a record?
 
     def _is_of_log(self, header: BatchHeader, lowest_offset: int, content: _RecordContent) -> bool:
-        """Whether nothing shows that a valid batch is the content of a record."""
+        """Return True if nothing shows that a valid batch is the content of a record."""
         position_bytes = header.position_bytes
         if content.is_superseded.get(position_bytes):
             return False
@@ -425,7 +430,7 @@ class BatchSearch:
         return not self._is_superseded(header, lowest_offset, content)
 
     def _is_superseded(self, header: BatchHeader, lowest_offset: int, content: _RecordContent) -> bool:
-        """Whether a longer run of batches follows that the run beginning here leaves no offsets for."""
+        """Return True if a longer run of batches follows that the run beginning here leaves no offsets for."""
         position_bytes = header.position_bytes
         if position_bytes not in content.is_superseded:
             if self._leads_far(position_bytes):
@@ -450,7 +455,7 @@ class BatchSearch:
         return False
 
     def _end_of_content(self, header: BatchHeader, lowest_offset: int, content: _RecordContent) -> int:
-        """Where the batch or message ends that has a candidate as the content of a record; 0 if there is none."""
+        """Return the end of the batch or message whose record contains the candidate, or 0."""
         if content.is_compressed:
             return 0
         return (
@@ -460,7 +465,7 @@ class BatchSearch:
         )
 
     def _end_of_message_around(self, header: BatchHeader, lowest_offset: int, start_bytes: int) -> int:
-        """Where a message of format v0 or v1 ends that has a candidate as its value; 0 if there is none."""
+        """Return the end of the v0 or v1 message that has the candidate as its value, or 0."""
         end_bytes = self._record_lengths.message_end_by_length_before(header.position_bytes, start_bytes)
         is_around = (
             end_bytes >= header.end_position_bytes
@@ -470,7 +475,7 @@ class BatchSearch:
         return end_bytes if is_around else 0
 
     def _end_of_batch_around(self, header: BatchHeader, lowest_offset: int, start_bytes: int) -> int:
-        """Where a v2 batch ends that has a candidate's run as a record's value; 0 if there is none."""
+        """Return the end of the v2 batch that contains the candidate's run as a record's value, or 0."""
         position_bytes = header.position_bytes
         if self._leads_far(position_bytes) or position_bytes - start_bytes < HEADER_SIZE_BYTES:
             return 0
@@ -494,13 +499,13 @@ class BatchSearch:
     # Following batches and headers from any position.
 
     def _is_boundary(self, position_bytes: int, lowest_offset: int) -> bool:
-        """Whether a valid batch begins at a position, or the file ends there."""
+        """Return True if a valid batch begins at a position, or the file ends there."""
         if position_bytes == self._probe.end_bytes:
             return True
         return self.valid_batch_at(position_bytes, lowest_offset, self._search_limits) is not None
 
     def _is_neighbour(self, header: BatchHeader, position_bytes: int) -> bool:
-        """Whether headers lead from a batch to a position without a gap in bytes and, at that position, in offsets.
+        """Return True if headers lead from a batch to a position without a gap in bytes and, at that position, in offsets.
 
         What is copied into a value hardly ever has the very offsets that are missing there. The header of a
         wrapper does not tell where its offsets begin.
@@ -518,18 +523,18 @@ class BatchSearch:
         return following.is_wrapper or header.next_offset == following.base_offset
 
     def _crosses(self, position_bytes: int, boundary_bytes: int) -> bool:
-        """Whether headers lead from a batch across a boundary, and none of them begins there."""
+        """Return True if headers lead from a batch across a boundary, and none of them begins there."""
         is_beyond = self._chain(position_bytes).end_bytes > boundary_bytes
         return is_beyond and not self._leads_to(position_bytes, boundary_bytes, set())
 
     def _leads_far(self, position_bytes: int) -> bool:
-        """Whether headers lead from a position to the end of the file, or further than the content of a batch would."""
+        """Return True if headers lead from a position to the end of the file, or further than the content of a batch would."""
         end_bytes = self._chain(position_bytes).end_bytes
         is_long = end_bytes - position_bytes >= _LOOK_AHEAD_BYTES
         return is_long or end_bytes == self._probe.end_bytes or self._is_preallocated_tail(end_bytes)
 
     def _leads_to(self, position_bytes: int, goal_bytes: int, dead_ends: set[int]) -> bool:
-        """Whether headers, back to back, lead from a batch exactly to a goal; what does not goes into ``dead_ends``."""
+        """Return True if headers, back to back, lead from a batch exactly to a goal. Add what does not to ``dead_ends``."""
         passed = []
         lowest_offset = 0
         while position_bytes < goal_bytes:
@@ -594,7 +599,7 @@ class BatchSearch:
         return run
 
     def _is_preallocated_tail(self, position_bytes: int) -> bool:
-        """Whether only zeros follow, as a preallocated file has them. A few zeros may as well belong to an offset."""
+        """Return True if only zeros follow, as in a preallocated file. A few zeros may as well belong to an offset."""
         if self._probe.end_bytes - position_bytes < HEADER_SIZE_BYTES:
             return False
         if position_bytes not in self._zeros:
@@ -606,7 +611,7 @@ class BatchSearch:
     def _valid_batches(
         self, start_bytes: int, end_bytes: int, lowest_offset: int, limits: OffsetLimits | None = None
     ) -> Iterator[BatchHeader]:
-        """The valid batches that begin at any byte of a range."""
+        """Yield the valid batches that begin at any byte of a range."""
         for candidate_bytes in self._candidates(start_bytes, end_bytes, lowest_offset):
             header = self.valid_batch_at(candidate_bytes, lowest_offset, limits or self._search_limits)
             if header is not None:
@@ -615,7 +620,7 @@ class BatchSearch:
                 return
 
     def _candidates(self, start_bytes: int, end_bytes: int, lowest_offset: int) -> Iterator[int]:
-        """The positions in a range at which the bytes look like a batch header."""
+        """Yield the positions in a range at which the bytes look like a batch header."""
         position_bytes: int | None = start_bytes
         block_bytes = _FIRST_BLOCK_BYTES
         while position_bytes is not None and position_bytes < end_bytes:
@@ -638,13 +643,13 @@ class BatchSearch:
             block_bytes = min(4 * block_bytes, _LARGEST_BLOCK_BYTES)
 
     def _skip_hole(self, position_bytes: int) -> int | None:
-        """Where a header may begin that is not all zeros."""
+        """Return where a header may begin that is not all zeros."""
         data_bytes = self._probe.next_data(position_bytes)
         return None if data_bytes is None else max(position_bytes, data_bytes - HEADER_SIZE_BYTES)
 
 
 def _is_in_wrapper(header: BatchHeader, wrapper: BatchHeader) -> bool:
-    """Whether a message is one of those in a wrapper: a codec may have left them as they were."""
+    """Return True if a message is one of those in a wrapper: a codec may have left them as they were."""
     return (
         not header.is_wrapper
         and header.position_bytes < wrapper.end_position_bytes
@@ -675,7 +680,7 @@ class _RecordContent:
         self._candidates: RecordCandidates | None = None
 
     def end_of_record_around(self, header: BatchHeader) -> int:
-        """Where the record ends that has a batch in its value; 0 if there is none."""
+        """Return the end of the record that has a batch in its value, or 0."""
         if header.position_bytes >= self._last_bytes:
             return 0
         if self._candidates is None:

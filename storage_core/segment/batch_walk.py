@@ -93,7 +93,7 @@ def read_batch(log_file: OpenFile, header: BatchHeader, limit_bytes: int) -> byt
 def record_timestamps(
     log_file: OpenFile, header: BatchHeader, limit_bytes: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The offset and the timestamp of each record of a batch; raises what `read_batch` raises."""
+    """Read the offsets and the timestamps of a batch's records. This raises what `read_batch` raises."""
     batch = read_batch(log_file, header, limit_bytes)
     return batch_timestamps(batch, header, path=log_file.path, limit_bytes=limit_bytes)
 
@@ -196,23 +196,30 @@ class BatchWalk:
             position_bytes = batch_end
 
     def batches(self, position_bytes: int = 0) -> Iterator[BatchHeader]:
-        """Walk from a batch boundary and yield whole headers; raises what `iter_summaries` raises."""
+        """Walk from a batch boundary and yield whole headers. This raises what `iter_summaries` raises."""
         for batch in self.iter_summaries(position_bytes):
             yield self.header(batch.position_bytes, batch.base_offset)
 
     def batch_at(self, position_bytes: int) -> BatchHeader | None:
-        """The header at a batch boundary; None if a walk would end there. Raises what `iter_summaries` raises."""
+        """Return the header at a batch boundary.
+
+        Returns:
+            The header; None if a walk would end there.
+
+        Raises:
+            CorruptRecordError: The bytes are no batch.
+        """
         return next(self.batches(position_bytes), None)
 
     def first_reaching(self, offset: int, position_bytes: int) -> BatchHeader | None:
-        """The first batch from a boundary on whose last offset is at least ``offset``."""
+        """Return the first batch from a boundary on whose last offset is at least ``offset``, or None."""
         for batch in self.iter_summaries(position_bytes):
             if batch.last_offset >= offset:
                 return self.header(batch.position_bytes, batch.base_offset)
         return None
 
     def is_proven(self, position_bytes: int, start_position_bytes: int) -> bool:
-        """Whether CRCs confirm the last walk between two boundaries: then the second one is not inside a value.
+        """Return True if CRCs confirm the last walk from one boundary to another, so that the second is not inside a value.
 
         A walk trusts the lengths that it hops over, and a damaged length may lead into a record's value.
         Only batches within `USUAL_MAX_BATCH_BYTES` are checked.
@@ -224,7 +231,7 @@ class BatchWalk:
         return self.are_crcs_right(start_position_bytes, position_bytes)
 
     def are_crcs_right(self, position_bytes: int, end_position_bytes: int) -> bool:
-        """Whether all batches from one boundary to another have a matching CRC."""
+        """Return True if every batch from one boundary to another has a matching CRC."""
         size_bytes = end_position_bytes - position_bytes
         start = position_bytes - self._block_start
         if start >= 0 and start + size_bytes <= len(self._block):
@@ -266,7 +273,11 @@ class BatchWalk:
         return position_bytes == end_position_bytes
 
     def transactional_header(self, batch: BatchSummary) -> BatchHeader | None:
-        """The whole header of a skimmed batch; None if the batch is not transactional."""
+        """Parse the header of a batch that the walk has just yielded.
+
+        Returns:
+            The header; None if the batch is not transactional.
+        """
         start = self._start_in_block(batch.position_bytes)
         if (
             self._block[start + MAGIC_POSITION] != MAGIC_V2
@@ -276,7 +287,7 @@ class BatchWalk:
         return self.header(batch.position_bytes, batch.base_offset)
 
     def first_offset(self, header: BatchHeader, limit_bytes: int) -> int:
-        """The offset of a batch's first record. A wrapper is read and decoded for it.
+        """Return the offset of a batch's first record. A wrapper is read and decoded for it.
 
         Raises:
             BatchTooLargeError: It is, or inflates to, more than ``limit_bytes``.
@@ -288,13 +299,13 @@ class BatchWalk:
         return int(offsets[0])
 
     def header(self, position_bytes: int, base_offset: int) -> BatchHeader:
-        """The whole header of a skimmed batch."""
+        """Parse the header of a batch that the walk has yielded."""
         start = self._start_in_block(position_bytes)
         header = parse_batch_header(self._block, start, position_bytes, path=self._log_file.path)
         return header if header.base_offset == base_offset else header.with_base_offset(base_offset)
 
     def _messages(self, position_bytes: int, next_offset: int) -> list[BatchSummary]:
-        """The whole messages of format v0 and v1 in the block, from a position on, while their offsets ascend.
+        """Parse the whole messages of format v0 and v1 in the block, from a position on, while their offsets ascend.
 
         The first one's offset is at least ``next_offset``.
         """
@@ -316,7 +327,7 @@ class BatchWalk:
         return [_new_tuple(BatchSummary, each) for each in zip(*rows, strict=True)]
 
     def _start_in_block(self, position_bytes: int) -> int:
-        """Where a skimmed batch begins in the block, which may have to be read again."""
+        """Return where a batch begins in the block, and read the block again if the batch is not in it."""
         start = position_bytes - self._block_start
         if start < 0 or start + HEADER_SIZE_BYTES > len(self._block):
             self._fill(position_bytes)
@@ -349,7 +360,7 @@ class BatchWalk:
             places.popleft()
 
     def _is_zero_tail(self, position_bytes: int) -> bool:
-        """Whether the file continues with zeros, for at least a page or up to its end."""
+        """Return True if the file continues with zeros, for at least a page or up to its end."""
         block_bytes = min(PAGE_SIZE_BYTES, self.end_position_bytes - position_bytes)
         return not self._log_file.read_at(block_bytes, position_bytes).strip(b"\0")
 

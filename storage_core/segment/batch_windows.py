@@ -79,16 +79,16 @@ class WindowReader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the whole range has been read."""
+        """Return True if the whole range has been read."""
         return self.position_bytes >= self.end_position_bytes
 
     @property
     def is_last(self) -> bool:
-        """Whether the last window reaches the end of the range."""
+        """Return True if the last window reaches the end of the range."""
         return self.position_bytes + self.size_bytes >= self.end_position_bytes
 
     def window(self, lowest_offset: int) -> BatchWindow:
-        """The window at the position, which follows the batches below an offset.
+        """Read the window at the position, which follows the batches below an offset.
 
         Its bytes are valid until the next window is read.
         """

@@ -65,7 +65,7 @@ class BatchProbe:
         return self._log_file.path
 
     def header(self, position_bytes: int) -> BatchHeader | None:
-        """The header at a position, if its magic, length and offsets are plausible.
+        """Return the header at a position if its magic, length and offsets are plausible, or None.
 
         The batch may reach beyond the end.
         """
@@ -75,7 +75,7 @@ class BatchProbe:
         return self._parsed(self._block, start, position_bytes)
 
     def headers_but_for_magic(self, position_bytes: int) -> Iterator[BatchHeader]:
-        """The headers that may be at a position if only the magic is damaged, the likeliest first."""
+        """Yield the headers that may be at a position if only the magic is damaged, the likeliest first."""
         if not 0 <= position_bytes < self.end_bytes:
             return
         start = self._load(position_bytes)
@@ -87,7 +87,7 @@ class BatchProbe:
                 yield header
 
     def _load(self, position_bytes: int) -> int:
-        """Read a header's bytes into the block if they are not in it; return where they begin there."""
+        """Read a header's bytes into the block if they are not in it, and return where they begin there."""
         start = position_bytes - self._block_start
         if start < 0 or start + HEADER_SIZE_BYTES > len(self._block):
             # After looking at the next batch, callers come back to this one.
@@ -110,7 +110,7 @@ class BatchProbe:
         return header
 
     def is_crc_right(self, header: BatchHeader) -> bool:
-        """Whether the batch's CRC matches. False if the batch reaches beyond the end of the file."""
+        """Return True if the batch is whole and its CRC matches."""
         position_bytes = header.position_bytes
         if header.end_position_bytes > self.end_bytes:
             return False
@@ -124,12 +124,20 @@ class BatchProbe:
         return known
 
     def batch_crc(self, header: BatchHeader) -> int:
-        """The CRC of a batch's bytes, however many they are; -1 if the file ends before it."""
+        """Compute the CRC of a batch's bytes, however many they are.
+
+        Returns:
+            The CRC; -1 if the file ends before it.
+        """
         crc_start = header.position_bytes + CRC_LAYOUTS[header.magic].start
         return self.crc(header.magic, crc_start, header.end_position_bytes)
 
     def crc(self, magic: int, start_bytes: int, end_bytes: int, crc: int = 0) -> int:
-        """The CRC of a range of bytes, of the kind that a magic uses, continued from another one; -1 at the file's end."""
+        """Compute the CRC of a range of bytes as a format does, continued from another CRC.
+
+        Returns:
+            The CRC; -1 if the file ends before the range does.
+        """
         compute = CRC_LAYOUTS[magic].compute
         while start_bytes < end_bytes:
             # In blocks: the size that a header declares must not decide how much memory is taken.
@@ -141,7 +149,7 @@ class BatchProbe:
         return crc
 
     def charge_read(self, size_bytes: int) -> bool:
-        """Take from the allowance; False if not enough is left."""
+        """Take from the allowance of bytes to read. Return False if not enough is left."""
         if size_bytes > self._allowance_bytes:
             self.is_exhausted = True
             return False
@@ -149,7 +157,7 @@ class BatchProbe:
         return True
 
     def charge_proof(self, size_bytes: int) -> bool:
-        """Take from the allowance for proofs; False if not enough is left: then nothing more is proven here."""
+        """Take from the allowance for proofs. Return False if not enough is left: then nothing more is proven here."""
         if size_bytes > self._proof_allowance_bytes:
             return False
         self._proof_allowance_bytes -= size_bytes
@@ -173,9 +181,11 @@ class BatchProbe:
         return self._log_file.read_at(size_bytes, position_bytes)
 
     def next_data(self, position_bytes: int) -> int | None:
-        """A position at or after this one with only zeros in between; None if all the rest is zeros.
+        """Skip a hole of the file.
 
-        The byte at that position may itself be zero.
+        Returns:
+            A position at or after this one, with only zeros in between; None if all the rest is zeros. The byte there may
+            itself be zero.
         """
         found = self._log_file.next_data(position_bytes)
         return None if found is None or found >= self.end_bytes else found
@@ -207,7 +217,7 @@ class DamagedRange:
     may_hold_markers: bool = True
 
     def error(self) -> SegmentLogError:
-        """The error for a reader that stops at damage."""
+        """Return the error for a reader that stops at damage."""
         is_empty = self.start_offset == self.end_offset
         return self.error_type(
             self.reason,
@@ -226,7 +236,11 @@ def reason_at(
     lowest_offset: int,
     max_batch_bytes: int,
 ) -> SegmentLogError | None:
-    """Why there is no valid batch at a boundary; None if nothing is wrong with the batch by itself."""
+    """Say why there is no valid batch at a boundary.
+
+    Returns:
+        The error; None if nothing is wrong with the batch by itself.
+    """
 
     def corrupt(message: str) -> CorruptRecordError:
         return CorruptRecordError(message, path=probe.path, position_bytes=position_bytes)
@@ -266,7 +280,7 @@ def reason_at(
 
 
 def known_offset(header: BatchHeader) -> int:
-    """The lowest offset that a header is certain of: for a wrapper, its last one."""
+    """Return the lowest offset that a header is certain of: for a wrapper, its last one."""
     return header.last_offset if header.is_wrapper else header.base_offset
 
 
@@ -278,13 +292,17 @@ class OffsetLimits:
     end_offset: int | None
 
     def follows(self, header: BatchHeader, lowest_offset: int) -> bool:
-        """Whether a batch's offsets may follow those of batches that end before ``lowest_offset``."""
+        """Return True if a batch's offsets may follow those of batches that end before ``lowest_offset``."""
         if self.end_offset is not None and header.last_offset >= self.end_offset:
             return False
         return known_offset(header) >= max(lowest_offset, self.base_offset)
 
     def problem(self, header: BatchHeader, lowest_offset: int, path: str) -> CorruptRecordError | None:
-        """Why a batch's offsets do not fit here; None if they do."""
+        """Say why a batch's offsets do not fit here.
+
+        Returns:
+            The error; None if they fit.
+        """
         if self.follows(header, lowest_offset):
             return None
         if header.last_offset < self.base_offset or header.base_offset < self.base_offset:
@@ -298,7 +316,7 @@ class OffsetLimits:
     def disorder(
         self, header: BatchHeader | None, following: BatchHeader | None, path: str
     ) -> CorruptRecordError:
-        """The error about a batch whose offsets the following batch proves wrong."""
+        """Return the error about a batch whose offsets the next batch proves wrong."""
         if header is None or following is None:
             return CorruptRecordError("Expected a record batch, found other bytes.", path=path)
         return _disorder(f"offsets below {following.base_offset}, where the next batch begins", header, path)

@@ -60,14 +60,14 @@ class DamageScanner:
         self._search = BatchSearch(self.probe, self.limits, max_batch_bytes)
 
     def log_batch_at(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
-        """The batch of the log at a boundary, after those below an offset; None if there is damage."""
+        """Return the batch of the log at a boundary, after those below an offset, or None if there is damage."""
         header = self._search.valid_batch_at(position_bytes, lowest_offset)
         if header is None or self._is_outlier(header, lowest_offset):
             return None
         return header
 
     def next_log_batch(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
-        """The first batch of the log at or after a boundary; None if none follows."""
+        """Find the first batch of the log at or after a boundary, or None."""
         found = self.log_batch_at(position_bytes, lowest_offset)
         while found is None and position_bytes < self.end_bytes:
             self.probe.advance_to(position_bytes)
@@ -79,7 +79,7 @@ class DamageScanner:
         return found
 
     def damage_at(self, position_bytes: int, lowest_offset: int) -> DamagedRange:
-        """The damaged range that begins at a boundary without a batch of the log."""
+        """Return the damaged range that begins at a boundary without a batch of the log."""
         error = self._reason(position_bytes, lowest_offset)
         found = self.next_log_batch(position_bytes, lowest_offset)
         if found is not None:
@@ -102,7 +102,7 @@ class DamageScanner:
         )
 
     def items(self, position_bytes: int, lowest_offset: int) -> Iterator[BatchHeader | DamagedRange]:
-        """The batches of the log from a boundary on, and the damaged ranges between them.
+        """Yield the batches of the log from a boundary on, and the damaged ranges between them.
 
         Zeros up to the end are preallocated space, unless offsets are missing there. In a segment whose end is
         not known yet, anything else after the last batch is a torn append, which is no damage either.
@@ -123,7 +123,7 @@ class DamageScanner:
                 position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
 
     def is_blank(self, position_bytes: int) -> bool:
-        """Whether only zeros follow up to the end."""
+        """Return True if only zeros follow up to the end."""
         return self._search.skip_zeros(position_bytes) is None
 
     def tail_kind(self, position_bytes: int) -> TailKind:
@@ -151,7 +151,7 @@ class DamageScanner:
         return next_offset
 
     def is_intact(self, position_bytes: int) -> bool:
-        """Whether there is a whole batch with a matching CRC here, whatever its offsets."""
+        """Return True if there is a whole batch with a matching CRC here, whatever its offsets."""
         return self._search.intact_batch_at(position_bytes) is not None
 
     def _reason(self, position_bytes: int, lowest_offset: int) -> SegmentLogError:
@@ -164,7 +164,7 @@ class DamageScanner:
         return self.limits.disorder(header, following, self.probe.path)
 
     def _is_outlier(self, header: BatchHeader, lowest_offset: int) -> bool:
-        """Whether the next batch proves a batch's offsets wrong, instead of the other way round."""
+        """Return True if the next batch proves a batch's offsets wrong, instead of the other way round."""
         following = self.probe.header(header.end_position_bytes)
         if following is None or self.limits.follows(following, header.next_offset):
             return False
@@ -191,7 +191,7 @@ class DamageScanner:
         return self.limits.follows(third, following.next_offset)
 
     def _first_offset(self, header: BatchHeader) -> int:
-        """The offset of a batch's first record. A wrapper is decoded for it."""
+        """Return the offset of a batch's first record. A wrapper is decoded for it."""
         if not header.is_wrapper:
             return header.base_offset
         try:
@@ -203,7 +203,7 @@ class DamageScanner:
     def _may_hold_markers(
         self, position_bytes: int, end_bytes: int, lowest_offset: int, end_offset: int
     ) -> bool:
-        """Whether a damaged range can hold a batch as small as a marker.
+        """Return True if a damaged range can hold a batch as small as a marker.
 
         It cannot if the headers in it, back to back, account for every byte and every offset: then the lengths
         are right, whatever else is wrong.
@@ -274,7 +274,7 @@ class DamageSkippingReader:
             raise self._whole_error(error, before, last) from error
 
     def batches(self, position_bytes: int = 0) -> Iterator[BatchHeader]:
-        """Walk from a batch boundary and yield whole headers; raises what `iter_summaries` raises."""
+        """Walk from a batch boundary and yield whole headers. This raises what `iter_summaries` raises."""
         if self._skip_damage:
             yield from self._hop(position_bytes)
             return
@@ -282,7 +282,14 @@ class DamageSkippingReader:
             yield self.strict.header(batch.position_bytes, batch.base_offset)
 
     def batch_at(self, position_bytes: int) -> BatchHeader | None:
-        """The header at a batch boundary; None if a walk would end there. Raises what `iter_summaries` raises."""
+        """Return the header at a batch boundary.
+
+        Returns:
+            The header; None if a walk would end there.
+
+        Raises:
+            CorruptRecordError: The bytes are no batch, unless damage is skipped.
+        """
         return next(self.batches(position_bytes), None)
 
     def first_reaching(
@@ -291,7 +298,7 @@ class DamageSkippingReader:
         position_bytes: int,
         index_proves_next: Callable[[BatchSummary, BatchSummary], bool] | None = None,
     ) -> BatchHeader | None:
-        """The first batch from a boundary on whose last offset is at least ``offset``; None if the walk ends first.
+        """Find the first batch from a boundary on whose last offset is at least ``offset``, or None.
 
         A damaged length may lead into a record's value, which may hold batches of another log. So the CRCs of
         the batches on the way are checked, unless only one is on the way and ``index_proves_next`` says that its
@@ -324,7 +331,7 @@ class DamageSkippingReader:
         return location.found
 
     def first_at_or_after(self, position_bytes: int, start_bytes: int) -> BatchSummary | None:
-        """The first batch that begins at or after a position, walking from a boundary; None if none follows.
+        """Find the first batch that begins at or after a position, walking from a boundary, or None.
 
         If a plain walk hops over the position, or meets damage, every CRC on the way is checked.
         """
@@ -344,11 +351,11 @@ class DamageSkippingReader:
         return None
 
     def locate_offset(self, offset: int, position_bytes: int) -> BatchLocation:
-        """The first batch that reaches an offset, walking from a boundary before it. Every CRC near it is checked."""
+        """Find the first batch that reaches an offset, walking from a boundary before it. Every CRC near it is checked."""
         return self.locate_first(lambda header: header.last_offset >= offset, position_bytes)
 
     def locate_first(self, is_reached: Callable[[BatchHeader], bool], start_bytes: int) -> BatchLocation:
-        """The first batch that satisfies a condition, walking from a boundary. Every CRC near it is checked."""
+        """Find the first batch that satisfies a condition, walking from a boundary. Every CRC near it is checked."""
         before = found = None
         damage_end_bytes, next_bytes = start_bytes, start_bytes
         remembered: deque[BatchHeader] = deque(maxlen=_REMEMBERED_BATCHES)
@@ -373,7 +380,11 @@ class DamageSkippingReader:
     def _far_boundary(
         self, remembered: deque[BatchHeader], end_bytes: int, start_bytes: int
     ) -> tuple[int, int]:
-        """The position and offset of a remembered batch too far before ``end_bytes`` for a usual batch to span the two."""
+        """Choose a remembered batch too far before ``end_bytes`` for a usual batch to span the two.
+
+        Returns:
+            Its position, and its offset.
+        """
         for header in reversed(remembered):
             if header.position_bytes <= end_bytes - USUAL_MAX_BATCH_BYTES:
                 lowest_offset = known_offset(header)
@@ -384,7 +395,7 @@ class DamageSkippingReader:
     def _locate_by_crcs(
         self, is_reached: Callable[[BatchHeader], bool], start_bytes: int, lowest_offset: int
     ) -> BatchLocation:
-        """As `locate_first`, with every CRC checked from the boundary on."""
+        """Do what `locate_first` does, with every CRC checked from the boundary on."""
         before: BatchHeader | None = None
         damage: DamagedRange | None = None
         for item in self._scanner.items(start_bytes, lowest_offset):
@@ -416,7 +427,7 @@ class DamageSkippingReader:
             position_bytes, lowest_offset = found.end_position_bytes, found.next_offset
 
     def _pairs(self, position_bytes: int, lowest_offset: int) -> Iterator[tuple[BatchHeader, bool]]:
-        """Headers up to visible damage, each with whether the next one follows it without a gap."""
+        """Yield headers up to visible damage, each with whether the next one follows it without a gap."""
         walk = BatchWalk(self._log_file, lowest_offset, self._scanner.end_bytes)
         end_offset = self._scanner.limits.end_offset
         before: BatchHeader | None = None
@@ -434,7 +445,7 @@ class DamageSkippingReader:
     def _whole_error(
         self, error: CorruptError, before: BatchSummary | None, last: BatchSummary | None
     ) -> Exception:
-        """The error that covers all of the damage that a walk has met after two batches."""
+        """Return the error that covers all of the damage that a walk has met after two batches."""
         if error.position_bytes is None:
             return error
         position_bytes, lowest_offset = error.position_bytes, self._base_offset
@@ -471,12 +482,15 @@ def end_of_batches(
     *,
     skip_damage: bool = False,
 ) -> SegmentEnd | None:
-    """Where the batches from a boundary on end; None if none of them is whole and valid.
+    """Find where the batches from a boundary on end.
 
     The last append before a crash may be torn: cut in the middle, or of full length with pages that
     never reached the disk. Such a tail is the end of the log and no damage, if nothing valid follows it.
 
     Nothing valid is known to follow ``end_position_bytes``.
+
+    Returns:
+        Their end; None if none of them is whole and valid.
 
     Raises:
         CorruptRecordError: Damage that a valid batch follows, unless damage is skipped.
@@ -507,7 +521,7 @@ def end_of_batches(
 
 
 def _last_valid(batches: Iterator[BatchSummary], scanner: DamageScanner) -> BatchSummary | None:
-    """The last batch whose CRC matches."""
+    """Return the last batch whose CRC matches, or None."""
     walked: deque[BatchSummary] = deque(maxlen=_LARGEST_DAMAGED_TAIL)
     # The batches before an error are in the queue.
     with contextlib.suppress(CorruptError):

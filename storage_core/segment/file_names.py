@@ -28,9 +28,12 @@ _DIGITS: Final = 20
 
 
 def base_offset_of(file_name: str) -> int | None:
-    """The base offset that a file name begins with; None if it does not name a segment's file.
+    """Return the base offset that a file name begins with.
 
     Kafka writes exactly 20 digits before the first dot, and opens no other name.
+
+    Returns:
+        The base offset; None if the name is not that of a segment's file.
     """
     digits = file_name[:_DIGITS]
     if file_name[_DIGITS : _DIGITS + 1] != "." or not (digits.isascii() and digits.isdigit()):
@@ -40,27 +43,27 @@ def base_offset_of(file_name: str) -> int | None:
 
 
 def log_file_name(base_offset: int) -> str:
-    """Name of the file that holds the record batches."""
+    """Return the name of the file that holds the record batches."""
     return f"{base_offset:020d}{LOG_SUFFIX}"
 
 
 def offset_index_file_name(base_offset: int) -> str:
-    """Name of the offset index."""
+    """Return the name of the offset index."""
     return f"{base_offset:020d}{OFFSET_INDEX_SUFFIX}"
 
 
 def time_index_file_name(base_offset: int) -> str:
-    """Name of the time index."""
+    """Return the name of the time index."""
     return f"{base_offset:020d}{TIME_INDEX_SUFFIX}"
 
 
 def transaction_index_file_name(base_offset: int) -> str:
-    """Name of the index of aborted transactions."""
+    """Return the name of the index of aborted transactions."""
     return f"{base_offset:020d}{TRANSACTION_INDEX_SUFFIX}"
 
 
 def index_file_names(base_offset: int) -> tuple[str, ...]:
-    """Names of all indexes of a segment."""
+    """Return the names of all indexes of a segment."""
     return tuple(f"{base_offset:020d}{suffix}" for suffix in INDEX_SUFFIXES)
 
 
@@ -72,7 +75,7 @@ def log_paths_beside(index_path: str) -> tuple[str, ...]:
 
 
 def snapshot_file_name(offset: int) -> str:
-    """Name of the snapshot of the state of all producers before ``offset``."""
+    """Return the name of the snapshot of all producers' state before ``offset``."""
     return f"{offset:020d}{SNAPSHOT_SUFFIX}"
 
 

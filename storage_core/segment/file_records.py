@@ -92,7 +92,11 @@ class LogFile:
         self.trim()
 
     def truncate_to(self, size_bytes: int) -> int:
-        """Truncate the file, preallocated space included, if its batches exceed a size; return by how many bytes."""
+        """Truncate the file, preallocated space included, if its batches exceed a size.
+
+        Returns:
+            How many bytes were cut off.
+        """
         cut_bytes = self.size_bytes - size_bytes
         if cut_bytes <= 0:
             return 0
@@ -101,7 +105,7 @@ class LogFile:
         return cut_bytes
 
     def trim(self) -> bool:
-        """Cut off the bytes that do not count; False if there are none."""
+        """Cut off the bytes that do not count. Return True if there are any."""
         file = self._open()
         if file.size_bytes() <= self.size_bytes:
             return False
@@ -118,7 +122,7 @@ class LogFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether the file is open for writing."""
+        """Return True if the file is open for writing."""
         return self._file is not None
 
     def close(self) -> None:
@@ -136,7 +140,7 @@ class LogFile:
                 self._file.path = path
 
     def delete(self) -> bool:
-        """Delete the file; False if it does not exist."""
+        """Delete the file. Return True if it existed."""
         self.close()
         return self._filesystem.delete(self.path)
 
@@ -184,7 +188,7 @@ class LogFileView:
     offset_index: OffsetIndexFile
 
     def translate_offset(self, offset: int, start_position_bytes: int = 0) -> BatchHeader | None:
-        """The first batch from a boundary on whose last offset is at least ``offset``; None if there is none."""
+        """Return the first batch from a boundary on whose last offset is at least ``offset``, or None."""
         return self._walk_from(
             offset, start_position_bytes, lambda walk, start_bytes: walk.first_reaching(offset, start_bytes)
         )
@@ -192,7 +196,7 @@ class LogFileView:
     def read(
         self, start_offset: int, max_size_bytes: int, max_position_bytes: int | None, *, min_one_message: bool
     ) -> FetchedData | None:
-        """The bytes from the batch on that holds an offset; see `LogSegment.read`."""
+        """Read bytes from the batch on that holds an offset; see `LogSegment.read`."""
         if max_size_bytes < 0:
             raise OptionError(f"Expected a size of at least 0 bytes to read, found {max_size_bytes}.")
         first = self.translate_offset(start_offset)
@@ -215,7 +219,7 @@ class LogFileView:
         )
 
     def next_offset(self) -> int:
-        """The offset after the last batch; the base offset if there is none."""
+        """Return the offset after the last batch, or the base offset without a batch."""
         found = self._walk_from(self.offset_index.last_offset, 0, _next_offset)
         if found is None and len(self.offset_index):
             # The last batch with an index entry is torn.
@@ -223,20 +227,20 @@ class LogFileView:
         return self.base_offset if found is None else found
 
     def walked_next_offset(self) -> int:
-        """The same without the index, by a walk over all headers."""
+        """Return the offset after the last batch by a walk over all headers, ignoring the offset index."""
         with self.filesystem.open(self.path) as log_file:
             found = _next_offset(BatchWalk(log_file, self.base_offset, self.size_bytes), 0)
         return self.base_offset if found is None else found
 
     def first_batch(self) -> BatchSummary | None:
-        """The first batch; None if there is none."""
+        """Return the first batch, or None."""
         if self.size_bytes == 0:
             return None
         with self.filesystem.open(self.path) as log_file:
             return next(BatchWalk(log_file, self.base_offset, self.size_bytes).iter_summaries(), None)
 
     def largest_timestamp_from(self, known: TimestampOffset) -> TimestampOffset:
-        """The largest timestamp, given the largest one up to the batch that ``known`` names."""
+        """Return the largest timestamp, given the largest one up to the batch that ``known`` names."""
 
         def largest(walk: BatchWalk, start_bytes: int) -> TimestampOffset:
             found = known

@@ -135,7 +135,7 @@ class IndexFile(ABC, Generic[Entry]):
 
     @abstractmethod
     def parse(self, entry: bytes) -> Entry:
-        """One entry of the file."""
+        """Parse an entry of the file."""
 
     @property
     @abstractmethod
@@ -162,24 +162,24 @@ class IndexFile(ABC, Generic[Entry]):
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another entry."""
+        """Return True if there is no room for another entry."""
         return not self.room
 
     @property
     def is_open(self) -> bool:
-        """Whether the file is open for writing."""
+        """Return True if the file is open for writing."""
         return self._file is not None
 
     @property
     def last_entry(self) -> Entry:
-        """The last entry; `first_possible_entry` if there is none, or if the file was removed."""
+        """Return the last entry, or `first_possible_entry` if there is none, or if the file was removed."""
         if self._last_entry is None:
             entry = self._read_last()
             self._last_entry = self.parse(entry) if entry else self.first_possible_entry
         return self._last_entry
 
     def entry(self, number: int) -> Entry:
-        """The entry with this number.
+        """Read the entry with a number.
 
         Raises:
             IndexError: There are fewer entries.
@@ -211,7 +211,7 @@ class IndexFile(ABC, Generic[Entry]):
             return number, self._read_from(file, number) if number >= 0 else b""
 
     def open(self) -> None:
-        """Open the file for writing; create it at its full size if it does not exist."""
+        """Open the file for writing. Create it at its full size if it does not exist."""
         self._open()
         if self._resizes_on_write:
             self.resize()
@@ -238,7 +238,7 @@ class IndexFile(ABC, Generic[Entry]):
         self.truncate(number + 1)
 
     def truncate(self, count: int) -> None:
-        """Drop the entries from a number on; the file's size stays, with zeros in their place.
+        """Drop the entries from a number on. The file's size stays, with zeros in their place.
 
         Unlike a broker's, the dropped bytes do not stay in the file: another process that reads it
         could not tell them from entries.
@@ -251,7 +251,7 @@ class IndexFile(ABC, Generic[Entry]):
             file.truncate(self._capacity * self.entry_size_bytes)
 
     def reset(self) -> None:
-        """Drop all entries and the preallocated space; the file then grows with its entries."""
+        """Drop all entries and the preallocated space. The file then grows with its entries."""
         self._last_entry = None
         file = self._open()
         if file.size_bytes():
@@ -259,7 +259,7 @@ class IndexFile(ABC, Generic[Entry]):
         self._begin_empty()
 
     def resize(self, max_size_bytes: int | None = None) -> bool:
-        """Make room up to the full size, or to another one; False if the file has that size already."""
+        """Make room up to the full size, or to another one. Return True if that changed the file's size."""
         if max_size_bytes is not None:
             self._max_size_bytes = max_size_bytes // self.entry_size_bytes * self.entry_size_bytes
         self._resizes_on_write = False
@@ -271,11 +271,11 @@ class IndexFile(ABC, Generic[Entry]):
         self._resizes_on_write = True
 
     def trim(self) -> bool:
-        """Cut the file to its entries; False if it has that size already."""
+        """Cut the file to its entries. Return True if that changed its size."""
         return self._set_size(len(self) * self.entry_size_bytes)
 
     def flush(self) -> None:
-        """Have the operating system write the file to the disk, and create it if it does not exist."""
+        """Flush the file to disk, and create it if it does not exist."""
         self._open().flush()
 
     def close(self) -> None:
@@ -292,7 +292,7 @@ class IndexFile(ABC, Generic[Entry]):
             self._file.path = path
 
     def delete(self) -> bool:
-        """Delete the file; False if there is none."""
+        """Delete the file. Return True if it existed."""
         self.close()
         self._count, self._last_entry = -1, None
         return self._filesystem.delete(self.path)
@@ -355,7 +355,7 @@ class IndexFile(ABC, Generic[Entry]):
         return True
 
     def _load(self) -> bytes:
-        """Count the entries. Returns the last one if it was read, so that the file is opened only once."""
+        """Count the entries. Return the last one if it was read, so that the file is opened only once."""
         try:
             opened = self._filesystem.open(self.path)
         except FileNotFoundError:
@@ -371,7 +371,7 @@ class IndexFile(ABC, Generic[Entry]):
         return b""
 
     def _count_before_zeros(self, file: OpenFile) -> int:
-        """Where the zeros of a preallocated file begin. Entries ascend: only the first may be all zeros."""
+        """Find where the zeros of a preallocated file begin. Entries ascend: only the first may be all zeros."""
 
         def is_blank(number: int) -> bool:
             return not any(self._read_from(file, number))
@@ -382,7 +382,7 @@ class IndexFile(ABC, Generic[Entry]):
         return 1 if self._capacity == 1 and self.is_zero_an_entry else 0
 
     def _read(self, number: int) -> bytes:
-        """One entry; shorter if the file was cut meanwhile."""
+        """Read an entry, or less of it if the file was cut meanwhile."""
         with self._filesystem.open(self.path) as file:
             return self._read_from(file, number)
 
@@ -401,7 +401,7 @@ class IndexFile(ABC, Generic[Entry]):
 
 
 def offset_overflow(path: str, base_offset: int, offset: int) -> OffsetOverflowError:
-    """The error about an offset that cannot be written relative to a segment's base offset."""
+    """Return the error about an offset that cannot be written relative to a segment's base offset."""
     return OffsetOverflowError(
         f"Expected an offset from {base_offset} to {base_offset + LARGEST_RELATIVE_OFFSET}, which this segment's "
         f"indexes can hold, found {offset}. Roll the segment first.",

@@ -52,7 +52,7 @@ class RollParameters:
 
 
 def draw_roll_jitter_ms(config: LogConfig) -> int:
-    """How much earlier than ``segment.ms`` a segment rolls, so that segments do not all roll at once."""
+    """Draw how much earlier than ``segment.ms`` a segment rolls, so that segments do not all roll at once."""
     if config.segment_jitter_ms == 0:
         return 0
     return random.randrange(min(config.segment_jitter_ms, config.segment_ms) or 1)  # noqa: S311  (only spreads load)
@@ -69,7 +69,7 @@ def exceeds_segment(
     relative_offset: _IntOrArray,
     roll_jitter_ms: int = 0,
 ) -> bool | npt.NDArray[np.bool_]:
-    """Whether a segment would exceed its limits with an append, and therefore rolls (``LogSegment.shouldRoll``).
+    """Return True if an append would exceed a segment's limits, so that it rolls (``LogSegment.shouldRoll``).
 
     A full index is one more reason, which the owner of the indexes checks.
 
@@ -176,7 +176,7 @@ class LogSegment:
 
     @property
     def modified_ms(self) -> int:
-        """Modification time of the log file; 0 if the file does not exist."""
+        """Return the modification time of the log file, or 0 if the file does not exist."""
         status = self._filesystem.status(self.path)
         return 0 if status is None else status.modified_ms
 
@@ -202,22 +202,19 @@ class LogSegment:
 
     @property
     def largest_timestamp(self) -> TimestampOffset:
-        """The largest timestamp, and the last offset of the first batch that holds it; (-1, base offset) if none.
-
-        For a segment that was opened, it is the last entry of its time index.
-        """
+        """Return the largest timestamp and the last offset of the first batch that holds it, or (-1, base offset)."""
         if self._largest_timestamp is None:
             self._largest_timestamp = self._indexes.times.last_entry
         return self._largest_timestamp
 
     @property
     def first_batch_timestamp_ms(self) -> int:
-        """The first batch's largest timestamp; the largest possible number without a batch or a timestamp."""
+        """Return the first batch's largest timestamp, or the largest possible number without a batch or a timestamp."""
         timestamp_ms = self._load_first_batch_timestamp()
         return _LARGEST_TIMESTAMP_MS if timestamp_ms is None or timestamp_ms < 0 else timestamp_ms
 
     def reader(self) -> SegmentReader:
-        """A reader of the segment as it is now: batches that are appended later are not visible."""
+        """Return a reader of the segment as it is now: batches that are appended later are not visible."""
         status = self._filesystem.status(self.path)
         return SegmentReader(
             self._filesystem,
@@ -235,7 +232,7 @@ class LogSegment:
         *,
         window_bytes: int = WINDOW_BYTES,
     ) -> Iterator[BatchWindow]:
-        """The whole batches from a boundary on, in windows, each valid until the next one. No CRC is checked.
+        """Yield the whole batches from a boundary on in windows, each valid until the next one. No CRC is checked.
 
         The windows end without an error where there is no whole batch.
         """
@@ -254,7 +251,7 @@ class LogSegment:
             )
 
     def translate_offset(self, offset: int, start_position_bytes: int = 0) -> BatchHeader | None:
-        """The first batch whose last offset is at least ``offset``: the one after a gap if it is in a gap."""
+        """Return the first batch whose last offset is at least ``offset``: the one after a gap if it is in a gap."""
         return self._view().translate_offset(offset, start_position_bytes)
 
     def read(
@@ -268,22 +265,25 @@ class LogSegment:
         """Read bytes from the batch on that holds an offset, or from the one after the gap that it is in.
 
         The last batch is cut off after ``max_size_bytes``, or at ``max_position_bytes`` of the file. With
-        ``min_one_message`` the first one is read whole even if it is larger. None if no batch reaches the offset.
+        ``min_one_message`` the first one is read whole even if it is larger.
+
+        Returns:
+            The bytes; None if no batch reaches the offset.
         """
         return self._view().read(
             start_offset, max_size_bytes, max_position_bytes, min_one_message=min_one_message
         )
 
     def read_next_offset(self) -> int:
-        """The offset after the last batch, read from the file; the base offset without a batch."""
+        """Read the offset after the last batch from the file, or return the base offset without a batch."""
         return self._view().next_offset()
 
     def walked_next_offset(self) -> int:
-        """The same without the offset index, by a walk over all headers."""
+        """Return the offset after the last batch by a walk over all headers, ignoring the offset index."""
         return self._view().walked_next_offset()
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int = 0) -> TimestampOffset | None:
-        """The first record with at least this timestamp and at least this offset."""
+        """Find the first record with at least this timestamp and at least this offset, or None."""
         return self.reader().offset_for_timestamp(timestamp_ms, max(start_offset, self.base_offset))
 
     def alter_config(self, config: LogConfig) -> None:
@@ -293,7 +293,7 @@ class LogSegment:
         self._max_batch_bytes = max(self._max_batch_bytes, _max_batch_bytes(config))
 
     def should_roll(self, parameters: RollParameters) -> bool:
-        """Whether an append goes to a new segment; see `exceeds_segment`."""
+        """Return True if an append goes to a new segment, as `exceeds_segment` decides."""
         size_bytes = self.size_bytes + parameters.messages_size_bytes
         relative_offset = parameters.max_offset - self.base_offset
         if self._indexes.offsets.is_full or self._indexes.times.is_full:
@@ -309,7 +309,7 @@ class LogSegment:
         )
 
     def time_waited_for_roll_ms(self, now_ms: int, max_timestamp_ms: int) -> int:
-        """Distance of a timestamp from the first batch's; the segment's age if the first batch has none."""
+        """Measure how far a timestamp is from the first batch's, or the segment's age if the first batch has none."""
         first_ms = self._load_first_batch_timestamp()
         return now_ms - self._created_ms if first_ms is None or first_ms < 0 else max_timestamp_ms - first_ms
 
@@ -329,7 +329,7 @@ class LogSegment:
             self._append_many(batches.pieces, batches.last_offsets, timestamps_ms, batches.sizes_bytes)
 
     def append_pieces(self, headers: npt.NDArray[Any], pieces: Sequence[BytesLike]) -> None:
-        """The same for at least one batch, given the headers, and all bytes in pieces of any size."""
+        """Write at least one batch as `append` does, given the headers, and all bytes in pieces of any size."""
         self._is_sealed = False
         last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
         sizes_bytes = headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
@@ -441,7 +441,7 @@ class LogSegment:
         self._log.flush()
 
     def prepare_log_flush(self) -> PreparedFlush:
-        """Prepare a flush of the log file; see `PooledFile.prepare_flush`."""
+        """Prepare a flush of the log file, as `PooledFile.prepare_flush` does."""
         return self._log.prepare_flush()
 
     def flush(self) -> None:
@@ -462,7 +462,7 @@ class LogSegment:
         self._is_sealed = True
 
     def close(self) -> None:
-        """Cut the files to their contents, flush what that changed, and close them. Files that were only read stay as they are."""
+        """Cut the files to their contents, flush that, and close them. Files that were only read stay as they are."""
         try:
             if self._is_open:
                 if self._log.trim():

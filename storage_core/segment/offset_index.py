@@ -58,7 +58,7 @@ class OffsetIndex:
 
     @classmethod
     def without_entries(cls, base_offset: int, problem: str | None) -> OffsetIndex:
-        """An index that answers like an empty one."""
+        """Return an index that answers like an empty one."""
         return cls(base_offset, _NO_VALUES, _NO_VALUES, problem)
 
     @classmethod
@@ -88,11 +88,11 @@ class OffsetIndex:
         return len(self.offsets)
 
     def entry(self, number: int) -> OffsetPosition:
-        """The entry with this number."""
+        """Return the entry with a number."""
         return OffsetPosition(int(self.offsets[number]), int(self.positions[number]))
 
     def without_last_entry(self) -> OffsetIndex:
-        """The same index, one entry shorter."""
+        """Return the same index, one entry shorter."""
         return OffsetIndex(self.base_offset, self.offsets[:-1], self.positions[:-1], self.problem)
 
     @property
@@ -101,11 +101,11 @@ class OffsetIndex:
         return self.entry(-1) if len(self.offsets) else None
 
     def number_at_or_below(self, offset: int) -> int:
-        """Number of the entry with the highest offset up to ``offset``; -1 if none."""
+        """Return the number of the entry with the highest offset up to ``offset``, or -1."""
         return int(self.offsets.searchsorted(offset, side="right")) - 1
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The entry with the highest offset up to ``offset``; the segment's beginning if none."""
+        """Return the entry with the highest offset up to ``offset``, or the segment's beginning."""
         number = self.number_at_or_below(offset)
         return self.entry(number) if number >= 0 else OffsetPosition(self.base_offset, 0)
 
@@ -131,7 +131,7 @@ class OffsetIndexFile(IndexFile[OffsetPosition]):
     entry_size_bytes = ENTRY_SIZE_BYTES
 
     def parse(self, entry: bytes) -> OffsetPosition:
-        """One entry of the file."""
+        """Parse an entry of the file."""
         relative_offset, position_bytes = _ENTRY.unpack(entry)
         return OffsetPosition(self.base_offset + relative_offset, position_bytes)
 
@@ -142,7 +142,7 @@ class OffsetIndexFile(IndexFile[OffsetPosition]):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last entry; the base offset if there is none."""
+        """Return the offset of the last entry, or the base offset."""
         return self.last_entry.offset
 
     def append(self, offset: int, position_bytes: int) -> None:
@@ -176,7 +176,7 @@ class OffsetIndexFile(IndexFile[OffsetPosition]):
         self.write(offset_entries(offsets[:count], positions_bytes[:count], self.base_offset), last_entry)
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The entry with the highest offset up to ``offset``; the segment's beginning if none."""
+        """Return the entry with the highest offset up to ``offset``, or the segment's beginning."""
         relative_offset = offset - self.base_offset
         _, entry = self.search(lambda entry: _ENTRY.unpack(entry)[0] <= relative_offset)
         return self.parse(entry) if entry else self.first_possible_entry

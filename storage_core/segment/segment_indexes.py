@@ -65,7 +65,7 @@ def index_entries(
     largest_timestamp: TimestampOffset,
     bytes_since_last_entry: int,
 ) -> IndexEntries:
-    """The entries for at least one batch, appended at a position (the rule of Kafka's ``LogSegment.append``).
+    """Choose the entries for at least one batch, appended at a position (the rule of Kafka's ``LogSegment.append``).
 
     A batch gets an entry if more than ``index.interval.bytes`` are between its beginning and that of the
     last batch with an entry. So the first batch of a segment never gets one. The columns have an item for each
@@ -95,7 +95,7 @@ def index_entries(
 
 
 def _chosen(places: _Int64Array, sizes_bytes: _Int64Array, interval_bytes: int) -> tuple[_Int64Array, int]:
-    """The numbers of the batches that get an entry, and the position of the last of them."""
+    """Return the numbers of the batches that get an entry, and the position of the last of them."""
     if int(sizes_bytes.min()) > interval_bytes:
         # Every large batch gets one, except a first one right after the last entry.
         chosen = np.arange(0 if places[0] > interval_bytes else 1, len(places))
@@ -134,7 +134,7 @@ class IndexBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether an index has no room for another entry, so that the segment rolls."""
+        """Return True if an index has no room for another entry, so that the segment rolls."""
         return self._offset_room <= 0 or self._time_room <= 0
 
     def add(
@@ -144,7 +144,7 @@ class IndexBuilder:
         sizes_bytes: npt.NDArray[np.int64],
         position_bytes: int,
     ) -> tuple[bytes, bytes]:
-        """The entries of the offset index and of the time index for the next batches; see `index_entries`."""
+        """Return the entries of both indexes for the next batches, as `index_entries` chooses them."""
         entries = index_entries(
             last_offsets,
             max_timestamps_ms,
@@ -159,7 +159,7 @@ class IndexBuilder:
         return self._offset_entries(entries), self._time_entries(entries)
 
     def last_entry(self) -> bytes:
-        """The last entry of the time index, that of the largest timestamp; empty if it was added before."""
+        """Return the last entry of the time index, that of the largest timestamp, or nothing if it was added before."""
         if self._largest.timestamp_ms <= self._last_time.timestamp_ms:
             return b""
         self._last_time = self._largest
@@ -205,16 +205,16 @@ class SegmentIndexes:
 
     @property
     def is_open(self) -> bool:
-        """Whether the offset index or the time index is open for writing."""
+        """Return True if the offset index or the time index is open for writing."""
         return self.offsets.is_open or self.times.is_open
 
     def open(self) -> None:
-        """Open offset and time index for writing; create them, at their full size, if they do not exist."""
+        """Open offset and time index for writing. Create them, at their full size, if they do not exist."""
         self.times.open()
         self.offsets.open()
 
     def add_one(self, offset: int, position_bytes: int, largest_timestamp: TimestampOffset) -> None:
-        """Add the entries for one batch if there is room for them; raises what `add` raises."""
+        """Add the entries for one batch if there is room for them. This raises what `add` raises."""
         count = len(self.offsets)
         if self.offsets.room:
             self.offsets.append(offset, position_bytes)

@@ -138,7 +138,7 @@ class SegmentReader:
 
     @property
     def is_one_page(self) -> bool:
-        """Whether one read returns the whole log file, so that its indexes are not worth reading."""
+        """Return True if one read returns the whole log file, so that its indexes are not worth reading."""
         return self.size_bytes <= PAGE_SIZE_BYTES
 
     def open_log(self) -> OpenFile:
@@ -203,10 +203,13 @@ class SegmentReader:
         return self._transaction_index
 
     def closed_offset_index(self) -> FileStatus | None:
-        """The ``stat`` result of the offset index if it is cut to its entries; None if it is not, or does not exist.
+        """Check that the offset index is cut to its entries.
 
         While a segment is written to, or recovered, zeros follow the entries of its offset index. They are cut off
         last, when everything else in the segment's index files is complete.
+
+        Returns:
+            Its ``stat`` result; None if it is not cut, or does not exist.
         """
         try:
             opened = self.filesystem.open(self._path(offset_index_file_name(self.base_offset)))
@@ -218,11 +221,11 @@ class SegmentReader:
         return status if any(last_entry) or not status.size_bytes else None
 
     def has_offset_index(self, status: FileStatus) -> bool:
-        """Whether the offset index still has this ``stat`` result."""
+        """Return True if the offset index still has this ``stat`` result."""
         return self.filesystem.status(self._path(offset_index_file_name(self.base_offset))) == status
 
     def is_in_place(self) -> bool:
-        """Whether the log file is still the one that was examined before, if any was."""
+        """Return True if the log file is still the one that was examined before, if any was."""
         known = self.known_status
         if known is None:
             return True
@@ -230,7 +233,7 @@ class SegmentReader:
         return status is not None and (status.inode, status.device) == (known.inode, known.device)
 
     def forget_indexes(self) -> None:
-        """Free the memory of the indexes; they are read again when they are needed."""
+        """Free the memory of the indexes. They are read again when they are needed."""
         self._offset_index = self._time_index = self._transaction_index = None
 
     def forget_transaction_index(self) -> None:
@@ -252,7 +255,7 @@ class SegmentReader:
         return f"{self.directory}/{file_name}{self.suffix}"
 
     def _index_path(self, file_name: str) -> str | None:
-        """Path of an index that may be read; None if it is known to be absent or is not to be used."""
+        """Return the path of an index that may be read, or None if it is known to be absent or is not to be used."""
         if not self.use_indexes:
             return None
         if self.file_names is not None and file_name + self.suffix not in self.file_names:
@@ -290,24 +293,24 @@ class SegmentReader:
                 yield batch, walk.strict.transactional_header(batch)
 
     def items(self, position_bytes: int = 0) -> Iterator[BatchHeader | DamagedRange]:
-        """Batches and damaged ranges from a batch boundary on. All bytes are read, and every CRC checked."""
+        """Yield batches and damaged ranges from a batch boundary on. All bytes are read, and every CRC checked."""
         with self.open_log() as log_file:
             yield from self._scanner(log_file).items(position_bytes, self.base_offset)
 
     def read_batch(self, header: BatchHeader) -> bytes:
-        """Read one whole batch, header included, and check its CRC; see `read_batch`."""
+        """Read one whole batch, header included, and check its CRC."""
         with self.open_log() as log_file:
             return read_batch(log_file, header, self.max_batch_bytes)
 
     def record_offsets(self, header: BatchHeader) -> list[int]:
-        """The offsets of a batch's records, ascending; raises what `read_batch` raises."""
+        """Return the offsets of a batch's records, ascending. This raises what `read_batch` raises."""
         with self.open_log() as log_file:
             offsets, _ = record_timestamps(log_file, header, self.max_batch_bytes)
         ascending: list[int] = offsets.tolist()
         return ascending
 
     def translate_offset(self, offset: int, boundary_bytes: int = 0) -> BatchHeader | None:
-        """The first batch whose last offset is at least ``offset``: the one after a gap if it is in a gap.
+        """Return the first batch whose last offset is at least ``offset``: the one after a gap if it is in a gap.
 
         The look-up may begin at the boundary of a batch that an earlier one has found.
         """
@@ -317,7 +320,7 @@ class SegmentReader:
             return walk.first_reaching(offset, start_bytes, partial(self.index_proves_next, walk.strict))
 
     def locate_offset(self, offset: int) -> BatchLocation:
-        """The first batch that reaches an offset, and what precedes it. Damage is skipped, whatever `skip_damage` says."""
+        """Find the first batch that reaches an offset, and what precedes it. Damage is skipped, whatever `skip_damage` says."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             number = -1 if self.is_one_page else self.offset_index.number_at_or_below(offset - 1)
@@ -330,7 +333,7 @@ class SegmentReader:
                 number -= 1
 
     def is_preallocated_after(self, position_bytes: int, next_offset: int) -> bool:
-        """Whether nothing follows, or only zeros, which are preallocated space.
+        """Return True if nothing follows, or only zeros, which are preallocated space.
 
         If offsets are missing up to the segment's end, the zeros may be lost data.
         """
@@ -373,7 +376,7 @@ class SegmentReader:
                     raise scanner.damage_at(position_bytes, lowest_offset).error()
 
     def stop_position(self, offset: int) -> int:
-        """Where a walk that does not find an offset ends: at a torn batch, at zeros, or at the end of the file."""
+        """Return where a walk that does not find an offset ends: at a torn batch, at zeros, or at the end of the file."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
             position_bytes = self.start_position(walk, offset)
@@ -382,7 +385,7 @@ class SegmentReader:
             return position_bytes
 
     def end(self) -> SegmentEnd:
-        """Where the whole, valid batches of the segment end; bad ones at the end are left out if nothing valid follows.
+        """Find where the valid batches of the segment end. Bad ones at the end are left out if nothing valid follows.
 
         From then on, every other answer is limited to the bytes before the end. So of a log's last segment, request
         the end first.
@@ -427,10 +430,13 @@ class SegmentReader:
                     return
 
     def largest_timestamp(self, *, is_complete: bool) -> TimestampOffset:
-        """The largest timestamp, and the last offset of the first batch that holds it; (-1, base offset) if none.
+        """Find the largest timestamp, and the last offset of the first batch that holds it.
 
         The time index is complete if a broker has closed it, and so has written the segment's largest timestamp
         to it: that of every segment but the last, and of the last one after a clean shutdown.
+
+        Returns:
+            Both; (-1, base offset) if no batch has a timestamp.
         """
         if self._largest_timestamp is None:
             with self.open_log() as log_file:
@@ -440,14 +446,17 @@ class SegmentReader:
         return self._largest_timestamp
 
     def largest_timestamp_ms(self, *, is_complete: bool) -> int:
-        """The largest timestamp as a broker's look-ups see it: without timestamps, the file's modification time."""
+        """Return the largest timestamp as a broker's look-ups see it: without timestamps, the file's modification time."""
         timestamp_ms = self.largest_timestamp(is_complete=is_complete).timestamp_ms
         return timestamp_ms if timestamp_ms >= 0 else self.modified_ms
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int = 0) -> TimestampOffset | None:
-        """The first record, markers included, with at least this timestamp and at least this offset.
+        """Find the first record, markers included, with at least this timestamp and at least this offset.
 
         This is a broker's algorithm, within one segment.
+
+        Returns:
+            The record's timestamp and offset; None if there is none.
 
         Raises:
             CorruptRecordError: A batch on the way is damaged.
@@ -466,7 +475,7 @@ class SegmentReader:
     def cut_points(
         self, start_position_bytes: int, end_position_bytes: int, target_bytes: int
     ) -> list[BatchHeader]:
-        """The batches at which to cut a range into pieces of at least ``target_bytes``: where each further piece begins.
+        """Choose the batches at which to cut a range into pieces of at least ``target_bytes``.
 
         The base offset of a wrapper is the one after the previous batch. There are no cuts after damage: the
         reader of that piece reports it.
@@ -504,20 +513,20 @@ class SegmentReader:
     # The index search: from which entry of the offset index a walk may begin.
 
     def start_position(self, walk: DamageSkippingReader, offset: int, boundary_bytes: int = 0) -> int:
-        """Where to begin a walk that must meet every batch from ``offset`` on: at a known boundary, or after it."""
+        """Return where to begin a walk that must meet every batch from ``offset`` on: at a known boundary, or after it."""
         if self.is_one_page:
             return boundary_bytes
         return self._proven_position_after(walk, self.offset_index.number_at_or_below(offset), boundary_bytes)
 
     def _proven_position_after(self, walk: DamageSkippingReader, number: int, boundary_bytes: int) -> int:
-        """A `proven_position` after a boundary, or the boundary. An entry that is no help is not checked."""
+        """Return a `proven_position` after a boundary, or the boundary. An entry that is no help is not checked."""
         index = self.offset_index
         if number < 0 or index.entry(number).position_bytes <= boundary_bytes:
             return boundary_bytes
         return max(boundary_bytes, self.proven_position(walk, number))
 
     def proven_position(self, walk: DamageSkippingReader, number: int) -> int:
-        """Position of an entry of the offset index, or of one before it, that the log confirms; otherwise 0.
+        """Return the position of an entry of the offset index, or of one before it, that the log confirms, or 0.
 
         If the log refutes several entries in a row, the index is set aside.
         """
@@ -530,7 +539,7 @@ class SegmentReader:
         return 0
 
     def _is_entry_confirmed(self, walk: DamageSkippingReader, number: int) -> bool:
-        """Whether a walk from the previous entry, or from the segment's beginning, ends exactly at an entry.
+        """Return True if a walk from the previous entry, or from the segment's beginning, ends exactly at an entry.
 
         The batch there must begin above the previous entry's offset, and not above the entry's own: then a
         look-up of the entry's offset can ignore all batches before it.
@@ -557,7 +566,7 @@ class SegmentReader:
     def _begins_between(
         self, walk: BatchWalk, batch: BatchSummary, lowest_offset: int, highest_offset: int
     ) -> bool:
-        """Whether the offset of a batch's first record is between two offsets, both included.
+        """Return True if the offset of a batch's first record is between two offsets, both included.
 
         The batch may end above them: older brokers' entries name the first offset of an append,
         not its last one.
@@ -574,7 +583,7 @@ class SegmentReader:
         return lowest_offset <= walk.first_offset(header, self.max_batch_bytes) <= highest_offset
 
     def index_proves_next(self, walk: BatchWalk, before: BatchSummary, after: BatchSummary) -> bool:
-        """Whether the offset index has an entry for the batch ``after``, whose offsets directly follow ``before``.
+        """Return True if the offset index names the batch ``after``, whose offsets directly follow those of ``before``.
 
         Then the length in the header of ``before`` is right, and its CRC, which covers a whole batch, need not be
         checked. A wrapper's header does not tell whether offsets are missing.
@@ -614,7 +623,11 @@ class SegmentReader:
     def _end_after(
         self, log_file: OpenFile, walk: DamageSkippingReader, start_bytes: int, stop_bytes: int
     ) -> SegmentEnd | None:
-        """Where the batches from a boundary on end; None if none of them is valid."""
+        """Find where the batches from a boundary on end.
+
+        Returns:
+            Their end; None if none of them is valid.
+        """
         try:
             end = end_of_batches(
                 log_file, self.base_offset, start_bytes, stop_bytes, skip_damage=self.skip_damage
@@ -638,7 +651,7 @@ class SegmentReader:
     def _batch_at_or_after(
         self, walk: DamageSkippingReader, position_bytes: int, boundary_bytes: int
     ) -> BatchHeader | None:
-        """The first indexed batch at or after a position, or the first batch at all if the index ends before it."""
+        """Return the first indexed batch at or after a position, or the first batch there if the index ends before it."""
         number = int(self.offset_index.positions.searchsorted(position_bytes))
         if number < len(self.offset_index):
             proven_bytes = self.proven_position(walk, number)

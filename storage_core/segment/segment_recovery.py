@@ -102,7 +102,7 @@ class SegmentScan:
         self._bytes_since_last_entry = 0
 
     def take(self, window: BatchWindow) -> bool:
-        """Add the valid batches of a window; False if the scan ends with them."""
+        """Add the valid batches of a window. Return False if the scan ends with them."""
         base_offsets = window.headers["base_offset"].astype(np.int64)
         last_offsets = base_offsets + window.headers["last_offset_delta"]
         count = self._count_valid(window, base_offsets, last_offsets)
@@ -171,7 +171,7 @@ class SegmentScan:
         self.next_offset = int(last_offsets[-1]) + 1
 
     def _show(self, window: BatchWindow, count: int) -> int:
-        """Pass the first batches of a window to the observer; return how many of them it accepts.
+        """Pass the first batches of a window to the observer, and return how many of them it accepts.
 
         A meaningless marker under a matching CRC ends the scan as a wrong CRC does: its batch is refused.
         """

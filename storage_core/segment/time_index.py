@@ -61,7 +61,7 @@ class TimeIndex:
 
     @classmethod
     def without_entries(cls, base_offset: int, problem: str | None) -> TimeIndex:
-        """An index that answers like an empty one."""
+        """Return an index that answers like an empty one."""
         return cls(base_offset, _NO_VALUES, _NO_VALUES, problem)
 
     @classmethod
@@ -94,7 +94,7 @@ class TimeIndex:
         return len(self.offsets)
 
     def entry(self, number: int) -> TimestampOffset:
-        """The entry with this number."""
+        """Return the entry with a number."""
         return TimestampOffset(int(self.timestamps_ms[number]), int(self.offsets[number]))
 
     @property
@@ -103,7 +103,7 @@ class TimeIndex:
         return self.entry(-1) if len(self.offsets) else None
 
     def lookup(self, timestamp_ms: int) -> TimestampOffset:
-        """The entry with the largest timestamp up to ``timestamp_ms``; (-1, base offset) if none."""
+        """Return the entry with the largest timestamp up to ``timestamp_ms``, or (-1, base offset)."""
         number = int(self.timestamps_ms.searchsorted(timestamp_ms, side="right")) - 1
         return self.entry(number) if number >= 0 else TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
 
@@ -138,7 +138,7 @@ class TimeIndexFile(IndexFile[TimestampOffset]):
     reserved_entries = 1
 
     def parse(self, entry: bytes) -> TimestampOffset:
-        """One entry of the file."""
+        """Parse an entry of the file."""
         return parse_time_entry(entry, self.base_offset)
 
     @property

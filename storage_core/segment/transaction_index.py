@@ -72,7 +72,7 @@ class TransactionIndex:
 
     @classmethod
     def without_entries(cls, problem: str | None = None, *, exists: bool) -> TransactionIndex:
-        """An index that answers like an empty one."""
+        """Return an index that answers like an empty one."""
         return cls(np.zeros(0, _ENTRY_DTYPE), exists, problem)
 
     @property
@@ -82,7 +82,7 @@ class TransactionIndex:
 
     @property
     def last_marker_offset(self) -> int | None:
-        """Offset of the last abort marker; None without entries."""
+        """Return the offset of the last abort marker, or None."""
         return int(self.table["last_offset"][-1]) if len(self.table) else None
 
     @classmethod
@@ -117,7 +117,7 @@ class TransactionIndex:
     def collect_aborted_transactions(
         self, fetch_offset: int, upper_bound_offset: int
     ) -> tuple[list[AbortedTransaction], bool]:
-        """The aborted transactions that overlap the offsets from ``fetch_offset`` to below the bound.
+        """Find the aborted transactions that overlap the offsets from ``fetch_offset`` to below the bound.
 
         Returns:
             The transactions, and whether these are all: if not, the next segments may hold markers of
@@ -179,7 +179,7 @@ class TransactionIndexFile:
 
     @property
     def last_offset(self) -> int | None:
-        """Offset of the last abort marker; None without entries."""
+        """Return the offset of the last abort marker, or None."""
         self._load()
         return self._last_offset
 
@@ -196,7 +196,7 @@ class TransactionIndexFile:
         self.extend([transaction])
 
     def extend(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Add transactions, all of them or, on an error, none. Raises what `append` raises."""
+        """Add transactions, all of them or, on an error, none. This raises what `append` raises."""
         entries, last_offset = self._entries(transactions, self.last_offset)
         if entries:
             if self._file is None:
@@ -227,7 +227,11 @@ class TransactionIndexFile:
     def _entries(
         self, transactions: Iterable[AbortedTransaction], last_offset: int | None
     ) -> tuple[list[bytes], int | None]:
-        """Encode entries that follow the marker at an offset; return their bytes and the offset of the last marker."""
+        """Encode entries that follow the marker at an offset.
+
+        Returns:
+            Their bytes, and the offset of the last marker.
+        """
         entries = []
         for transaction in transactions:
             if last_offset is not None and transaction.last_offset <= last_offset:
@@ -250,7 +254,7 @@ class TransactionIndexFile:
         return entries, last_offset
 
     def read(self) -> TransactionIndex:
-        """The entries as they are in the file now."""
+        """Read the entries as they are in the file now."""
         return TransactionIndex.read(self._filesystem, self.path, self.base_offset)
 
     def truncate_to(self, offset: int) -> None:
@@ -307,7 +311,7 @@ class TransactionIndexFile:
             self._file.path = path
 
     def delete(self) -> bool:
-        """Delete the file; False if it does not exist."""
+        """Delete the file. Return True if it existed."""
         self.close()
         self._size_bytes, self._last_offset = -1, None
         return not self._is_absent and self._filesystem.delete(self.path)
