@@ -18,7 +18,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_segmentlog.tracebacks import raises_without_frames
 from spark_segmentlog.workers import reduce_for_workers
 from spark_segmentlog.writer import StagedRows, consumed, publish, staged
-from storage_core.commit import CommitJob, JobSettings
+from storage_core.commit import CommitJob, JobSpec
 from storage_core.commit.repeated import is_version_committed
 from storage_core.commit_files.commits_file import read_commits_file
 from storage_core.commit_files.stage_names import job_id_in_query
@@ -52,13 +52,13 @@ class StagedMicroBatch(WriterCommitMessage):
 
     Attributes:
         root: The log directory.
-        settings: The job, with the topics of this task's rows.
+        job: The job, with the topics of this task's rows.
         rows: What it has staged.
         is_repeated: Whether the batch was committed before the task began, so that it has staged nothing.
     """
 
     root: str
-    settings: JobSettings
+    job: JobSpec
     rows: StagedRows
     is_repeated: bool = False
 
@@ -78,15 +78,12 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
     @raises_without_frames
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMicroBatch:
         """Stage the rows of one partition of the micro-batch. Runs in tasks, once for every attempt."""
-        query_id, batch_id = _micro_batch()
-        plan = replace(self._plan, job_id=job_id_in_query(query_id, self._plan.job_id))
-        settings = self._settings(plan, query_id, batch_id)
-        if is_version_committed(read_commits_file(FileSystem(), plan.root, settings.txn_app_id), settings):
+        plan = replace(self._plan, job=self._job(*_micro_batch()))
+        if is_version_committed(read_commits_file(FileSystem(), plan.root, plan.job.txn_app_id), plan.job):
             rows = consumed(iterator, plan, with_checksum=True)
-            return StagedMicroBatch(plan.root, settings, rows, is_repeated=True)
+            return StagedMicroBatch(plan.root, plan.job, rows, is_repeated=True)
         rows = staged(iterator, plan, self._planned_on, with_checksum=True)
-        topics = plan.settings(rows.topics).new_partitions
-        return StagedMicroBatch(plan.root, replace(settings, new_partitions=topics), rows)
+        return StagedMicroBatch(plan.root, plan.job_of(rows.topics), rows)
 
     @raises_without_frames
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -97,14 +94,12 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
                 ", ".join(self._ignored),
             )
         found = [each for each in messages if isinstance(each, StagedMicroBatch)]
-        if not any(
-            each.rows.rows.count or each.settings.new_partitions or each.is_repeated for each in found
-        ):
+        if not any(each.rows.rows.count or each.job.new_partitions or each.is_repeated for each in found):
             return
         job = _job(found)
-        if job.settings.txn_version != batchId:
+        if job.spec.txn_version != batchId:
             raise OptionError(
-                f"Expected the tasks of batch {batchId}, found those of batch {job.settings.txn_version}. Start the query "
+                f"Expected the tasks of batch {batchId}, found those of batch {job.spec.txn_version}. Start the query "
                 "again: it repeats the batch."
             )
         publish(job.root, job, [each.rows for each in found])
@@ -116,17 +111,16 @@ class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
         if found:
             _job(found).abort()
 
-    def _settings(self, plan: WritePlan, query_id: str, batch_id: int) -> JobSettings:
+    def _job(self, query_id: str, batch_id: int) -> JobSpec:
         """Return the job of a micro-batch, without its topics."""
-        app_id = self._app_id
+        job, app_id = self._plan.job, self._app_id
         return replace(
-            plan.settings(),
-            new_partitions={},
+            job,
+            job_id=job_id_in_query(query_id, job.job_id),
             txn_app_id=query_id if app_id is None else app_id,
             txn_version=batch_id,
             query_id=None if app_id is None else query_id,
             is_stream=True,
-            compares_rows=self._plan.options.compares_rows,
         )
 
 
@@ -145,8 +139,6 @@ def _micro_batch() -> tuple[str, int]:
 
 def _job(messages: Sequence[StagedMicroBatch]) -> CommitJob:
     """Return the job that tasks have staged rows for, with the topics of all of them."""
-    new_partitions = {
-        topic: count for each in messages for topic, count in each.settings.new_partitions.items()
-    }
-    settings = replace(messages[0].settings, new_partitions=new_partitions)
-    return CommitJob(FileSystem(), messages[0].root, settings)
+    new_partitions = {topic: count for each in messages for topic, count in each.job.new_partitions.items()}
+    spec = replace(messages[0].job, new_partitions=new_partitions)
+    return CommitJob(FileSystem(), messages[0].root, spec)

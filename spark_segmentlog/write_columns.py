@@ -114,7 +114,7 @@ def write_columns(schema: StructType, options: WriteOptions) -> WriteColumns:
     wanted = set(_ALLOWED)
     if options.topic is not None:
         wanted.discard("topic")
-    if not options.preserve_offsets:
+    if not options.job.preserve_offsets:
         wanted.discard("offset")
     key = found.place("key")
     value = found.place("value")
@@ -127,12 +127,12 @@ def write_columns(schema: StructType, options: WriteOptions) -> WriteColumns:
         headers=found.place("headers"),
         partition=found.place("partition"),
         timestamp=found.place("timestamp"),
-        offset=found.place("offset") if options.preserve_offsets else None,
+        offset=found.place("offset") if options.job.preserve_offsets else None,
         in_other_case=found.in_other_case,
         in_two_cases=found.in_two_cases,
         look_alikes=found.look_alikes(wanted),
     )
-    if options.preserve_offsets:
+    if options.job.preserve_offsets:
         for name, place in (("offset", columns.offset), ("partition", columns.partition)):
             if place is None:
                 raise InvalidRecordError(

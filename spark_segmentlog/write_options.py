@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
 from spark_segmentlog.options import is_for_a_broker_or_catalog
 from storage_core.checkpoint.partition_files import is_topic_id
+from storage_core.commit import JobSpec
 from storage_core.config import CONFIG_KEYS, INT_MAX, INTERNAL_KEYS, LONG_MAX
 from storage_core.directory import check_topic_partition
 from storage_core.errors import OptionError
@@ -185,6 +186,7 @@ WRITE_OPTIONS: Final[tuple[Option, ...]] = (
 )
 # fmt: on
 _BY_KEY: Final = by_key(WRITE_OPTIONS)
+_OF_JOB: Final = {option.field for option in WRITE_OPTIONS} & {each.name for each in fields(JobSpec)}
 # It matters whether the number of partitions is given.
 _DEFAULTS: Final = default_values(WRITE_OPTIONS) | {"partitions": None, "topic_ids": {}}
 _CONFIG_BY_KEY: Final = {option_key(key.name): key.name for key in (*CONFIG_KEYS, *INTERNAL_KEYS)}
@@ -197,31 +199,22 @@ class WriteOptions:
 
     Attributes:
         path: As given, or the path of a ``file:`` URI.
+        job: The job, without what its log directory and its rows decide.
         config: The configuration of each topic that is written, ``batch.size`` included.
         timestamp_limits: The limits of timestamps that were given, and no others; None if none was.
         topic: The topic of all rows; None if each row names its own.
         partitions: How many partitions a new topic gets; None if the option is not given.
-        flush: Whether everything is on disk before the rows become visible.
-        compares_rows: Whether the rows of a repeated micro-batch must be those that were written.
-        topic_ids: Ids of new topics, by name.
         offsets_from: The paths of ``offsetsFrom``, as given.
         max_decompressed_batch_bytes: The largest batch, before compression, that readers of these rows accept.
     """
 
     path: str
+    job: JobSpec
     config: LogConfig
     timestamp_limits: LogConfig | None
     topic: str | None
     partitions: int | None
     partitioner: PartitionerName
-    flush: bool
-    txn_app_id: str | None
-    txn_version: int | None
-    txn_retention_ms: int
-    topic_ids: Mapping[str, str]
-    broker_directory: bool
-    preserve_offsets: bool
-    compares_rows: bool
     offsets_from: str | None
     max_decompressed_batch_bytes: int
 
@@ -238,7 +231,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         OptionError: A name is unknown, a value is wrong, or options contradict each other.
     """
     parsed = _parse(options)
-    if not parsed.compares_rows:
+    if not parsed.job.compares_rows:
         raise OptionError(
             "repeatedBatch goes with a stream, whose last batch Spark may repeat. Leave it out."
         )
@@ -266,7 +259,8 @@ def stream_write_options(options: Mapping[str, str]) -> tuple[WriteOptions, str 
         )
     own = {name: value for name, value in options.items() if name.lower() not in _OF_STREAMING_WRITES}
     parsed = _parse({**own, "txnVersion": "0"} if "txnappid" in given else own)
-    return replace(parsed, txn_app_id=None, txn_version=None), parsed.txn_app_id
+    job = replace(parsed.job, txn_app_id=None, txn_version=None)
+    return replace(parsed, job=job), parsed.job.txn_app_id
 
 
 def _parse(options: Mapping[str, str]) -> WriteOptions:
@@ -280,9 +274,12 @@ def _parse(options: Mapping[str, str]) -> WriteOptions:
     for name, other in (("txnAppId", "txnVersion"), ("txnVersion", "txnAppId")):
         if name in given and other not in given:
             raise OptionError(f"txnAppId and txnVersion go together, but {other} is missing. Set both.")
+    log_config = _parse_config(given, config)
+    of_job = {name: values.pop(name) for name in _OF_JOB}
     return WriteOptions(
         **values,
-        config=_parse_config(given, config),
+        job=JobSpec(config=log_config, **of_job),
+        config=log_config,
         timestamp_limits=_timestamp_limits(config),
     )
 

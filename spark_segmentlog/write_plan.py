@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from spark_segmentlog.write_columns import WriteColumns, write_columns
 from storage_core.checkpoint import PARTITION_METADATA
 from storage_core.commit.job import CommitJob
-from storage_core.commit.job_context import JobSettings
 from storage_core.directory import INTERNAL_TOPICS, find_partitions, parse_partition_directory_name
 from storage_core.errors import (
     CorruptError,
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_segmentlog.write_options import WriteOptions
+    from storage_core.commit import JobSpec
     from storage_core.filesystem import FileSystem
 
 _log = logging.getLogger(__name__)
@@ -59,11 +58,10 @@ class WritePlan:
 
     Attributes:
         root: The log directory.
-        job_id: Names the job, and the files that its tasks stage.
+        job: The job, without what its rows decide.
         options: What the user asked for.
         columns: The indexes of the columns in the DataFrame.
         time_ms: When the job began: the timestamp of records that have none.
-        is_overwrite: Whether the rows replace the existing ones.
         is_committed: Whether this job's ``txnVersion`` was committed before, so that nothing is written.
         is_new_root: Whether the log directory did not exist before, or was empty.
         topics: Existing topics, and those of the directory whose offsets are restored.
@@ -71,11 +69,10 @@ class WritePlan:
     """
 
     root: str
-    job_id: str
+    job: JobSpec
     options: WriteOptions
     columns: WriteColumns
     time_ms: int
-    is_overwrite: bool = False
     is_committed: bool = False
     is_new_root: bool = False
     topics: Mapping[str, TopicPlan] = field(default_factory=dict)
@@ -85,35 +82,25 @@ class WritePlan:
         """Return the partitions of a topic, which may be new."""
         return self.topics.get(topic) or TopicPlan(self.options.partition_count, is_new=True)
 
-    def settings(self, topics: Iterable[str] = (), without_rows: Iterable[str] = ()) -> JobSettings:
-        """Return the settings of the commit, given the topics of the rows, and those to restore without rows.
+    def job_of(self, topics: Iterable[str] = (), without_rows: Iterable[str] = ()) -> JobSpec:
+        """Return the job to commit, given the topics of the rows, and those to restore without rows.
 
         The topic of the options is among them.
         """
         options = self.options
         written = set(topics)
-        if options.topic is not None and not options.broker_directory:
+        if options.topic is not None and not self.job.broker_directory:
             # Without rows, too, so that it can be read afterwards. A cluster creates its topics itself.
             written.add(options.topic)
         makes_all_partitions = options.offsets_from is None or options.partitions is not None
-        return JobSettings(
-            job_id=self.job_id,
-            mode="overwrite" if self.is_overwrite else "append",
-            config=options.config,
+        return replace(
+            self.job,
             new_partitions={
                 topic: plan.partition_count
                 for topic in sorted(written)
                 if (plan := self.topic_plan(topic)).is_new and makes_all_partitions
             },
-            targeted_topics=() if options.topic is None or not self.is_overwrite else (options.topic,),
-            txn_app_id=options.txn_app_id,
-            txn_version=options.txn_version,
-            txn_retention_ms=options.txn_retention_ms,
-            topic_ids=options.topic_ids,
-            broker_directory=options.broker_directory,
-            preserve_offsets=options.preserve_offsets,
             restored_offsets=self._restored_offsets(written | set(without_rows)),
-            flush=options.flush,
         )
 
     def _restored_offsets(self, written: set[str]) -> dict[tuple[str, int], tuple[int, int]]:
@@ -143,7 +130,7 @@ def topics_without_rows(filesystem: FileSystem, plan: WritePlan, written: Collec
     ):
         if topic in written or _has_committed_row(filesystem, options, topic):
             continue
-        if options.broker_directory and plan.topic_plan(topic).is_new and topic not in options.topic_ids:
+        if plan.job.broker_directory and plan.topic_plan(topic).is_new and topic not in plan.job.topic_ids:
             _log.warning(
                 "%s has no committed records, and the cluster has no topic of this name: its log start and log end are "
                 "not restored. Create the topic first.",
@@ -181,17 +168,19 @@ def plan_write(
         SegmentLogError: The DataFrame, the options or the log directory do not allow this write.
     """
     columns = write_columns(schema, options)
-    if is_overwrite and options.preserve_offsets:
+    if is_overwrite and options.job.preserve_offsets:
         raise OptionError(
             "preserveOffsets does not go with mode overwrite, whose rows get the offsets after the existing ones. "
             "Use mode append, and an empty log directory."
         )
     root = _root(filesystem, options.path)
     restored = _source_offsets(filesystem, options)
-    plan = WritePlan(
-        root, uuid.uuid4().hex, options, columns, int(time.time() * 1000), is_overwrite=is_overwrite
-    )
-    job = CommitJob(filesystem, root, plan.settings())
+    spec = options.job
+    if is_overwrite:
+        targeted = () if options.topic is None else (options.topic,)
+        spec = replace(spec, mode="overwrite", targeted_topics=targeted)
+    plan = WritePlan(root, spec, options, columns, int(time.time() * 1000))
+    job = CommitJob(filesystem, root, plan.job_of())
     is_new_root = job.is_root_empty()
     try:
         is_committed = not job.begin()
@@ -257,7 +246,7 @@ def _topics(
     ]
     found = _by_topic((name.topic, name.partition) for name in parsed if name.suffix is None)
     # Other partitions of a cluster's topic may be on other brokers' disks.
-    least_count = options.partition_count if options.broker_directory else 0
+    least_count = options.partition_count if options.job.broker_directory else 0
     plans = {topic: _topic_plan(numbers, least_count) for topic, numbers in found.items()}
     for topic, numbers in _by_topic(restored).items():
         if topic not in plans:

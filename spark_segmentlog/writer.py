@@ -169,7 +169,7 @@ class RowRouter:
         return sizes_bytes
 
     def _check_offsets(self, batch: pa.RecordBatch) -> None:
-        if not self._plan.options.preserve_offsets:
+        if not self._plan.job.preserve_offsets:
             return
         for name, place in (("offset", self._columns.offset), ("partition", self._columns.partition)):
             column = self._column(batch, place)
@@ -312,7 +312,7 @@ def staged(
     with StageWriter(
         FileSystem(max_open_files=_MOST_OPEN_FILES),
         plan.root,
-        StageId(plan.job_id, task, attempt),
+        StageId(plan.job.job_id, task, attempt),
         BatchEncoding(
             config.compression_codec,
             config.compression_level,
@@ -324,7 +324,7 @@ def staged(
         memory_limit_bytes=min(
             DEFAULT_MEMORY_LIMIT_BYTES, (address_space_bytes() or sys.maxsize) // _SHARE_OF_ADDRESSES
         ),
-        flush=plan.options.flush,
+        flush=plan.job.flush,
     ) as stage:
         for batch in itertools.chain([first], batches):
             routed = router.route(batch)
@@ -372,7 +372,7 @@ class SegmentLogWriter(DataSourceArrowWriter):
             not is_committed
             and self._plan.options.topic is None
             and not has_rows
-            and not job.settings.restored_offsets
+            and not job.spec.restored_offsets
         ):
             self._log_no_topics()
         publish(self._plan.root, job, rows)
@@ -393,11 +393,11 @@ class SegmentLogWriter(DataSourceArrowWriter):
         filesystem, plan = FileSystem(), self._plan
         topics = {topic for each in rows for topic in each.topics}
         without_rows = topics_without_rows(filesystem, plan, topics) if is_complete else set()
-        return CommitJob(filesystem, plan.root, plan.settings(topics, without_rows))
+        return CommitJob(filesystem, plan.root, plan.job_of(topics, without_rows))
 
     def _log_no_topics(self) -> None:
         """Warn of a job without rows that its user expects to empty a topic, or to create one."""
-        if self._plan.is_overwrite:
+        if self._plan.job.mode == "overwrite":
             _logger.warning(
                 "Overwriting %s with an empty DataFrame changed nothing, because the topics come from a column. To "
                 "empty a topic, name it with the option topic.",

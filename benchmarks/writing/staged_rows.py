@@ -73,8 +73,8 @@ def make_job(
 ) -> CommitJob:
     """The job, begun."""
     from storage_core.commit.job import CommitJob
-    from storage_core.commit.job_context import JobSettings
+    from storage_core.commit.job_spec import JobSpec
 
-    job = CommitJob(filesystem, root, JobSettings(job_id=job_id, new_partitions=new_partitions, flush=flush))
+    job = CommitJob(filesystem, root, JobSpec(job_id=job_id, new_partitions=new_partitions, flush=flush))
     job.begin()
     return job

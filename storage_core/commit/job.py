@@ -24,7 +24,7 @@ from storage_core.checkpoint import (
     REPLICATION_OFFSET_CHECKPOINT,
     has_clean_shutdown_file,
 )
-from storage_core.commit.job_context import JobContext, JobSettings
+from storage_core.commit.job_spec import JobContext, JobSpec
 from storage_core.commit.manifest import read_manifest
 from storage_core.commit.prepare import prepare, require_root
 from storage_core.commit.repeated import check_repeated, is_version_committed
@@ -115,8 +115,8 @@ def locked_log_dir(job: JobContext, clock: Clock, wait_seconds: float) -> Iterat
 
     Raises what `CommitJob.begin` raises.
     """
-    filesystem, root, settings = job.filesystem, job.root, job.settings
-    listed = partial(partitions_to_load, filesystem, root, broker_directory=settings.broker_directory)
+    filesystem, root, spec = job.filesystem, job.root, job.spec
+    listed = partial(partitions_to_load, filesystem, root, broker_directory=spec.broker_directory)
     make_root(filesystem, root)
     for _ in range(_MAX_ATTEMPTS):
         if filesystem.status(job.path(LOCK_FILE)) is None:
@@ -125,7 +125,7 @@ def locked_log_dir(job: JobContext, clock: Clock, wait_seconds: float) -> Iterat
         lock = _lock(job, wait_seconds)
         try:
             directories = listed()
-            if finish_commit(filesystem, root, settings.config_of, threads=settings.threads, keeps_note=True):
+            if finish_commit(filesystem, root, spec.config_of, threads=spec.threads, keeps_note=True):
                 directories = listed()
             commits = _commits(job, clock)
             if _is_clean(job, commits):
@@ -135,8 +135,8 @@ def locked_log_dir(job: JobContext, clock: Clock, wait_seconds: float) -> Iterat
             lock.release()
         with LogDirectory.open(
             root,
-            config=settings.config,
-            broker_directory=settings.broker_directory,
+            config=spec.config,
+            broker_directory=spec.broker_directory,
             filesystem=filesystem,
             clock=clock,
         ):
@@ -161,17 +161,17 @@ def _lock(job: JobContext, wait_seconds: float) -> FileLock:
 
 def _commits(job: JobContext, clock: Clock) -> CommitsFile:
     """Read the last commits, and the last one of the job's application; shorten a file with many lines."""
-    filesystem, root, settings = job.filesystem, job.root, job.settings
-    commits = read_commits_file(filesystem, root, settings.txn_app_id)
-    if len(commits.entries) < _MANY_COMMITS and not _is_one_too_many(commits, settings):
+    filesystem, root, spec = job.filesystem, job.root, job.spec
+    commits = read_commits_file(filesystem, root, spec.txn_app_id)
+    if len(commits.entries) < _MANY_COMMITS and not _is_one_too_many(commits, spec):
         return commits
-    shorten_commits_file(filesystem, root, clock.now_ms() - settings.txn_retention_ms)
-    return read_commits_file(filesystem, root, settings.txn_app_id)
+    shorten_commits_file(filesystem, root, clock.now_ms() - spec.txn_retention_ms)
+    return read_commits_file(filesystem, root, spec.txn_app_id)
 
 
-def _is_one_too_many(commits: CommitsFile, settings: JobSettings) -> bool:
+def _is_one_too_many(commits: CommitsFile, spec: JobSpec) -> bool:
     """Return True if there is no room for another application. Other jobs do not make the file longer for good."""
-    app_id = settings.txn_app_id
+    app_id = spec.txn_app_id
     is_full = commits.size_bytes + LONGEST_LINE_BYTES > MAX_COMMITS_BYTES
     return is_full and app_id is not None and commits.last_of(app_id) is None
 
@@ -181,7 +181,7 @@ def _is_clean(job: JobContext, commits: CommitsFile) -> bool:
     if has_clean_shutdown_file(job.filesystem, job.root):
         return True
     # A job that does not flush may follow another one, unless the machine was rebooted in between.
-    return not job.settings.flush and is_as_left_unflushed(job.filesystem, job.root, commits.generation)
+    return not job.spec.flush and is_as_left_unflushed(job.filesystem, job.root, commits.generation)
 
 
 def probe_filesystem(filesystem: FileSystem, root: str, *, flush: bool = True) -> None:
@@ -241,7 +241,7 @@ def remove_orphan_files(job: JobContext, committed_jobs: Collection[str], now_ms
     count = 0
     for entry in job.filesystem.list_directory(job.root):
         job_id = job_of(entry.name) if entry.is_regular_file else None
-        if job_id is None or job_id == job.job_id:
+        if job_id is None or job_id == job.spec.job_id:
             continue
         path = job.path(entry.name)
         if job_id not in committed_jobs:
@@ -271,7 +271,7 @@ class CommitJob:
     Args:
         filesystem: Through which everything is read and written.
         root: The log directory.
-        settings: The job.
+        spec: The job.
         clock: The clock; None: the system's.
     """
 
@@ -279,13 +279,13 @@ class CommitJob:
         self,
         filesystem: FileSystem,
         root: str | os.PathLike[str],
-        settings: JobSettings,
+        spec: JobSpec,
         clock: Clock | None = None,
     ) -> None:
-        self.settings = settings
+        self.spec = spec
         self.root = os.path.abspath(path_of(os.fspath(root)))
         self._filesystem = filesystem
-        self._job = JobContext(filesystem, self.root, settings)
+        self._job = JobContext(filesystem, self.root, spec)
         self._clock = clock or SystemClock()
 
     def begin(self) -> bool:
@@ -302,9 +302,9 @@ class CommitJob:
         """
         # Another job releases the lock soon, but a broker does not.
         is_brokers = self._filesystem.status(self._job.path(META_PROPERTIES)) is not None
-        wait_seconds = 0.0 if is_brokers else self.settings.lock_wait_seconds
+        wait_seconds = 0.0 if is_brokers else self.spec.lock_wait_seconds
         with locked_log_dir(self._job, self._clock, wait_seconds) as locked:
-            probe_filesystem(self._filesystem, self.root, flush=self.settings.flush)
+            probe_filesystem(self._filesystem, self.root, flush=self.spec.flush)
             require_root(self._filesystem, self.root)
             committed_jobs = frozenset(entry.job_id for entry in locked.commits.entries)
             remove_temporary_files(self._filesystem, self.root)
@@ -323,11 +323,11 @@ class CommitJob:
             CommitInDoubtError: An error after the journal was written: the next writer will complete the job.
             SegmentLogError: An error before that: nothing has changed, and `abort` removes the staged files.
         """
-        with locked_log_dir(self._job, self._clock, self.settings.lock_wait_seconds) as locked:
+        with locked_log_dir(self._job, self._clock, self.spec.lock_wait_seconds) as locked:
             commits = locked.commits
             if self._is_committed(commits):
                 self._check_repeated(locked, manifests, rows)
-                delete_staged_files(self._filesystem, self.root, self.settings.job_id)
+                delete_staged_files(self._filesystem, self.root, self.spec.job_id)
                 return CommitOutcome(commits.generation, was_committed_before=True)
             self._require_room(commits)
             journal = prepare(
@@ -352,7 +352,7 @@ class CommitJob:
             for entry in self._filesystem.list_directory(self.root)
             if entry.is_regular_file
             and (job_id := job_of(entry.name)) is not None
-            and is_of_same_query(job_id, self.settings.job_id)
+            and is_of_same_query(job_id, self.spec.job_id)
         )
 
     def abort(self) -> bool:
@@ -361,7 +361,7 @@ class CommitJob:
         Returns:
             False if the job is in doubt and will be completed, or is committed already.
         """
-        job_id = self.settings.job_id
+        job_id = self.spec.job_id
         try:
             journal = read_commit_journal(self._filesystem, self.root)
             commits = read_commits_file(self._filesystem, self.root)
@@ -397,7 +397,7 @@ class CommitJob:
         return {entry.name for entry in entries if not (entry.is_directory and entry.name == _LOST_AND_FOUND)}
 
     def _require_room(self, commits: CommitsFile) -> None:
-        if _is_one_too_many(commits, self.settings):
+        if _is_one_too_many(commits, self.spec):
             raise OptionError(
                 f"Expected room for another txnAppId in a list of commits of at most {MAX_COMMITS_BYTES} bytes, found "
                 f"{commits.size_bytes} bytes of applications that have committed lately. Nothing was written. Use one "
@@ -406,16 +406,18 @@ class CommitJob:
             )
 
     def _is_committed(self, commits: CommitsFile) -> bool:
-        return commits.has_job(self.settings.job_id) or is_version_committed(commits, self.settings)
+        return commits.has_job(self.spec.job_id) or is_version_committed(commits, self.spec)
 
     def _check_repeated(
         self, locked: LockedLogDir, manifests: Sequence[StagedManifest], rows: RowsDigest | None
     ) -> None:
-        settings, commits = self.settings, locked.commits
-        if commits.has_job(settings.job_id):
-            _log.info("Job %s was committed before: nothing was done.", settings.job_id)
+        spec, commits = self.spec, locked.commits
+        if commits.has_job(spec.job_id):
+            _log.info("Job %s was committed before: nothing was done.", spec.job_id)
             return
-        what = f"txnVersion {settings.txn_version} of txnAppId {settings.txn_app_id} is committed in {self.root} already"
+        what = (
+            f"txnVersion {spec.txn_version} of txnAppId {spec.txn_app_id} is committed in {self.root} already"
+        )
         notice = check_repeated(self._job, commits, locked.directories, rows or self._staged_rows(manifests))
         if notice is None:
             _log.info("%s: nothing was written.", what)
@@ -444,21 +446,21 @@ class CommitJob:
                 raise self._in_doubt(error) from error
             # If this fails, too, the next writer does it.
             with contextlib.suppress(SegmentLogError):
-                finish_commit(filesystem, root, self.settings.config_of, keeps_note=True)
+                finish_commit(filesystem, root, self.spec.config_of, keeps_note=True)
             raise
 
     def _finish(self, journal: CommitJournal) -> None:
-        settings = self.settings
+        spec = self.spec
         try:
             finish_commit(
                 self._filesystem,
                 self.root,
-                settings.config_of,
-                threads=settings.threads,
+                spec.config_of,
+                threads=spec.threads,
                 keeps_note=True,
                 journal=journal,
             )
-            if not settings.flush:
+            if not spec.flush:
                 note_unflushed(self._filesystem, self.root, journal.entry.generation)
         except SegmentLogError as error:
             if not self._is_visible():
@@ -466,14 +468,14 @@ class CommitJob:
             _log.warning(
                 "Job %s is committed, but its journal and staged files could not all be removed: %s The next process to "
                 "write to %s removes them; until then, no broker starts.",
-                settings.job_id,
+                spec.job_id,
                 error,
                 self.root,
             )
 
     def _is_visible(self) -> bool:
         try:
-            return read_commits_file(self._filesystem, self.root).has_job(self.settings.job_id)
+            return read_commits_file(self._filesystem, self.root).has_job(self.spec.job_id)
         except SegmentLogError:
             return False
 
@@ -485,12 +487,12 @@ class CommitJob:
 
     def _in_doubt(self, error: SegmentLogError) -> CommitInDoubtError:
         advice = "open it with LogDirectory.open. Do not write these rows again, which would duplicate them"
-        if self.settings.txn_app_id is not None:
+        if self.spec.txn_app_id is not None:
             advice = (
                 "repeat the write with the same txnAppId and txnVersion, or open it with LogDirectory.open"
             )
         return CommitInDoubtError(
-            f"Job {self.settings.job_id} is in doubt, and will be completed: {error} Its journal is written, so the "
+            f"Job {self.spec.job_id} is in doubt, and will be completed: {error} Its journal is written, so the "
             f"next process to write to the log directory completes it. Remove the cause of the error, and {advice}.",
             path=self.root,
         )

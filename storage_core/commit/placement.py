@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.commit.manifest import StagedBatches, StagedManifest, read_manifest
 from storage_core.commit.partition_state import PartitionState, SegmentTail
-from storage_core.commit_files.journal import AppendOperation, LinkOperation, PackRange
+from storage_core.commit_files.journal import AppendOperation, LinkOperation, StagedFileRange
 from storage_core.commit_files.stage_names import StageId
 from storage_core.commit_replay.staged_batches import BatchHeads, batch_heads, fingerprint
 from storage_core.errors import CorruptRecordError, OptionError
@@ -35,7 +35,7 @@ from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from storage_core.commit.job_context import JobContext
+    from storage_core.commit.job_spec import JobContext
     from storage_core.filesystem import OpenFile
     from storage_core.log_config import LogConfig
     from storage_core.record.batch_header import BytesLike
@@ -72,7 +72,7 @@ class Placement:
     config: LogConfig
     operations: list[AppendOperation | LinkOperation] = field(default_factory=list)
     linked: list[tuple[StagedBatches, int]] = field(default_factory=list)
-    _ranges: list[PackRange] = field(default_factory=list)
+    _ranges: list[StagedFileRange] = field(default_factory=list)
     _begun: AppendOperation | None = None
 
     @staticmethod
@@ -131,7 +131,7 @@ class Placement:
                 tail.index_size_bytes,
                 tail.time_index_size_bytes,
             )
-        self._ranges.append(PackRange(staged.file, staged.position_bytes, staged.size_bytes))
+        self._ranges.append(StagedFileRange(staged.file, staged.position_bytes, staged.size_bytes))
         self.tail = dataclasses.replace(
             tail,
             size_bytes=tail.size_bytes + staged.size_bytes,
@@ -158,12 +158,12 @@ class Placement:
         )
 
 
-class PaddingStage:
+class GapFill:
     """Stages batches without records for offsets that a restored log has after its last row, in one pack file."""
 
     def __init__(self, job: JobContext) -> None:
         self._job = job
-        self._stage = StageId(job.job_id, _DRIVER_TASK, 0)
+        self._stage = StageId(job.spec.job_id, _DRIVER_TASK, 0)
         self._pieces: list[BytesLike] = []
         self._size_bytes = 0
 
@@ -204,9 +204,9 @@ class PaddingStage:
         with job.filesystem.open_for_writing(job.path(self._stage.pack_name), create=True) as pack:
             pack.truncate(0)
             pack.write_at(self._pieces, 0)
-            if job.settings.flush:
+            if job.spec.flush:
                 pack.flush()
-        if job.settings.flush:
+        if job.spec.flush:
             job.filesystem.flush_directory(job.root)
 
 
@@ -222,17 +222,17 @@ def staged_by_partition(
     """
     read = [read_manifest(job.filesystem, job.root, reported) for reported in manifests]
     tasks = {manifest.stage.task for manifest in read}
-    foreign = [each.stage.manifest_name for each in read if each.stage.job_id != job.job_id]
+    foreign = [each.stage.manifest_name for each in read if each.stage.job_id != job.spec.job_id]
     if foreign or len(tasks) != len(read):
         raise OptionError(
-            f"Expected one manifest of job {job.job_id} for each task, found "
+            f"Expected one manifest of job {job.spec.job_id} for each task, found "
             f"{foreign[0] if foreign else f'{len(read)} of {len(tasks)} tasks'}. Commit each task once."
         )
     found: dict[tuple[str, int], list[StagedBatches]] = defaultdict(list)
     for manifest in sorted(read, key=lambda each: each.stage.task):
         for staged in manifest.pieces:
             found[staged.topic_partition].append(staged)
-    check = _require_offsets if job.settings.preserve_offsets else _require_no_offsets
+    check = _require_offsets if job.spec.preserve_offsets else _require_no_offsets
     for each in found.values():
         check(each)
     return found

@@ -25,7 +25,7 @@ from storage_core.commit.partition_state import (
     read_partition_state,
 )
 from storage_core.commit.placement import (
-    PaddingStage,
+    GapFill,
     Placement,
     checked_batches,
     not_as_staged,
@@ -63,7 +63,7 @@ from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from storage_core.commit.job_context import JobContext, JobSettings
+    from storage_core.commit.job_spec import JobContext, JobSpec
     from storage_core.commit.manifest import StagedBatches, StagedManifest
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
@@ -92,17 +92,17 @@ def prepare(
     """Prepare a job's commit. The log directory is locked and clean.
 
     Raises:
-        OptionError: The rows or the settings do not fit the existing partitions.
+        OptionError: The rows or the job do not fit the existing partitions.
         LogDirectoryError: A partition cannot be written to.
         CorruptError: A staged file or a partition is damaged.
         StorageError: The file system refused, or has too little space.
     """
-    filesystem, root, settings = job.filesystem, job.root, job.settings
+    filesystem, root, spec = job.filesystem, job.root, job.spec
     staged = staged_by_partition(job, manifests)
     rows = _counted(staged, rows)
     states = _states(job, staged, directories)
     topic_ids = _topic_ids(job, states, directories)
-    padding = PaddingStage(job)
+    padding = GapFill(job)
     plans = [
         plan_partition(job, state, staged.get(key, ()), topic_ids[state.topic], padding)
         for key, state in sorted(states.items())
@@ -114,12 +114,12 @@ def prepare(
     in_parallel(
         lambda args: assign_offsets(job, *args),
         [(*segment, partition.leader_epoch) for partition, linked in plans for segment in linked],
-        settings.threads,
+        spec.threads,
     )
     _write_missing_topic_ids(job, states, topic_ids)
     _delete_due_files(job, states.values(), time_ms)
     clean_shutdown = filesystem.read_file(job.path(CLEAN_SHUTDOWN_FILE), _MAX_CLEAN_SHUTDOWN_BYTES)
-    if clean_shutdown is None and not settings.flush:
+    if clean_shutdown is None and not spec.flush:
         # A job that does not flush does not restore the file.
         clean_shutdown = b""
     if clean_shutdown is None:
@@ -130,18 +130,18 @@ def prepare(
         )
     entry = CommitEntry(
         generation,
-        settings.job_id,
+        spec.job_id,
         time_ms,
-        settings.txn_app_id,
-        settings.txn_version,
-        settings.query_id,
+        spec.txn_app_id,
+        spec.txn_version,
+        spec.query_id,
     )
     return CommitJournal(
-        entry=entry if settings.txn_app_id is None else _identified(job, entry, rows, partitions),
+        entry=entry if spec.txn_app_id is None else _identified(job, entry, rows, partitions),
         clean_shutdown=clean_shutdown,
         manifests=tuple(manifest.name for manifest in manifests),
         partitions=partitions,
-        is_flushed=settings.flush,
+        is_flushed=spec.flush,
     )
 
 
@@ -196,7 +196,7 @@ def assign_offsets(job: JobContext, staged: StagedBatches, base_offset: int, lea
             end_offset = int(placed.last_offsets[-1]) + 1
         if found != staged.fingerprint or end_offset != base_offset + staged.offset_count:
             raise not_as_staged(path, staged)
-        if job.settings.flush:
+        if job.spec.flush:
             file.flush()
 
 
@@ -205,23 +205,23 @@ def plan_partition(
     state: PartitionState,
     staged: Sequence[StagedBatches],
     topic_id: str | None,
-    padding: PaddingStage,
+    padding: GapFill,
 ) -> tuple[JournalledPartition, list[tuple[StagedBatches, int]]]:
     """Check what was staged for a partition, in the order of its rows, and place it.
 
     Returns:
         Its part of the journal, and the staged segments that are linked, each with its base offset.
     """
-    settings = job.settings
-    config = settings.config_of(state.topic)
+    spec = job.spec
+    config = spec.config_of(state.topic)
     batches = checked_batches(job, staged, config)
     tail = state.tail
-    if settings.mode == "overwrite" and tail is not None and tail.size_bytes:
+    if spec.mode == "overwrite" and tail is not None and tail.size_bytes:
         # Begin a new segment, so that retention can delete the overwritten ones.
         tail = dataclasses.replace(tail, is_open=False)
     placement = Placement(state.log_end_offset, tail, config)
-    log_start, restored_end = _restored_bounds(settings, state)
-    if settings.preserve_offsets:
+    log_start, restored_end = _restored_bounds(spec, state)
+    if spec.preserve_offsets:
         _require_after_log_end(state, batches, log_start)
         end_offset = (batches[-1].max_offset or 0) + 1 if batches else state.log_end_offset
         if restored_end is not None:
@@ -229,17 +229,17 @@ def plan_partition(
             batches += padding.pad(state, max(end_offset, log_start), restored_end)
         _begin_log(placement, state, batches, log_start)
     placement.place_all(batches)
-    if settings.mode == "overwrite" and tail is not None and tail.size_bytes and not placement.operations:
+    if spec.mode == "overwrite" and tail is not None and tail.size_bytes and not placement.operations:
         # Without rows, too, so that the last segment of overwritten ones goes.
         placement.begin_segment(state.log_end_offset)
     if restored_end is not None and placement.next_offset < restored_end:
         # Too far for padding: an empty segment marks the log end.
         placement.begin_segment(restored_end)
-    return _journalled(settings, state, placement, log_start, topic_id), placement.linked
+    return _journalled(spec, state, placement, log_start, topic_id), placement.linked
 
 
 def _journalled(
-    settings: JobSettings, state: PartitionState, placement: Placement, log_start: int, topic_id: str | None
+    spec: JobSpec, state: PartitionState, placement: Placement, log_start: int, topic_id: str | None
 ) -> JournalledPartition:
     log_end = placement.next_offset
     if log_end > MAX_OFFSET:
@@ -265,18 +265,18 @@ def _journalled(
         epochs_after=epochs,
         snapshot_from=state.snapshot_from,
         operations=tuple(placement.operations),
-        keep_offsets=settings.preserve_offsets,
+        keep_offsets=spec.preserve_offsets,
     )
 
 
-def _restored_bounds(settings: JobSettings, state: PartitionState) -> tuple[int, int | None]:
+def _restored_bounds(spec: JobSpec, state: PartitionState) -> tuple[int, int | None]:
     """Return the log start offset after the commit, and the log end offset to restore, if any."""
-    start = state.log_end_offset if settings.mode == "overwrite" else state.log_start_offset
-    restored = settings.restored_offsets.get((state.topic, state.partition))
+    start = state.log_end_offset if spec.mode == "overwrite" else state.log_start_offset
+    restored = spec.restored_offsets.get((state.topic, state.partition))
     if restored is None:
         return start, None
     restored_start, restored_end = restored
-    if state.is_empty or settings.mode == "overwrite":
+    if state.is_empty or spec.mode == "overwrite":
         start = max(start, restored_start)
     return start, restored_end
 
@@ -405,15 +405,15 @@ def _states(
     directories: Sequence[PartitionDirectory],
 ) -> dict[tuple[str, int], PartitionState]:
     """Return the present state of every partition that changes."""
-    settings = job.settings
+    spec = job.spec
     known = {directory.topic_partition: directory for directory in directories}
-    restored = set(settings.restored_offsets)
-    targeted = {topic for topic, _ in staged} | set(settings.targeted_topics)
+    restored = set(spec.restored_offsets)
+    targeted = {topic for topic, _ in staged} | set(spec.targeted_topics)
     changed = set(staged) | restored
-    for topic, count in settings.new_partitions.items():
+    for topic, count in spec.new_partitions.items():
         _require_count(job, topic, count, sum(name == topic for name, _ in known))
         changed |= {(topic, number) for number in range(count) if (topic, number) not in known}
-    if settings.mode == "overwrite":
+    if spec.mode == "overwrite":
         changed |= {key for key in known if key[0] in targeted}
     for key in changed:
         check_topic_partition(*key)
@@ -427,7 +427,7 @@ def _states(
             start = directory.root.log_start_offsets.get(key, 0)
             states[key] = read_partition_state(job.filesystem, directory, start)
             continue
-        if key[1] >= settings.new_partitions.get(key[0], 0) and key not in restored:
+        if key[1] >= spec.new_partitions.get(key[0], 0) and key not in restored:
             raise OptionError(
                 f"Expected rows for existing partitions, or for new ones of a topic with a given number of partitions, "
                 f"found some for {key[0]}-{key[1]}. Set the number with 'partitions'."
@@ -460,7 +460,7 @@ def _require_distinct_names(job: JobContext, new: set[str], known: set[str]) -> 
 
 def _require_count(job: JobContext, topic: str, count: int, found: int) -> None:
     """Rows were routed by the number of partitions, which another job must not have changed."""
-    if found not in (0, count) and not job.settings.restored_offsets:
+    if found not in (0, count) and not job.spec.restored_offsets:
         raise OptionError(
             f"Expected topic {topic} to be new or to have {count} partitions, found {found}: another job has created "
             "it in the meantime. Write again.",
@@ -473,11 +473,11 @@ def _topic_ids(
     states: dict[tuple[str, int], PartitionState],
     directories: Sequence[PartitionDirectory],
 ) -> dict[str, str | None]:
-    """Return the id of each topic that gets partitions, misses an id, or must have the id in the settings; else None."""
+    """Return the id of each topic that gets partitions, misses an id, or must have the id that the job gives; else None."""
     found: dict[str, str | None] = {}
     is_brokers = job.filesystem.status(job.path(META_PROPERTIES)) is not None
     for topic in sorted({topic for topic, _ in states}):
-        wanted = job.settings.topic_ids.get(topic)
+        wanted = job.spec.topic_ids.get(topic)
         of_topic = [state for state in states.values() if state.topic == topic]
         has_new = any(state.is_new for state in of_topic)
         # Partitions that a broker created are not changed.
@@ -500,7 +500,7 @@ def _topic_ids(
 def _delete_due_files(job: JobContext, states: Iterable[PartitionState], now_ms: int) -> None:
     """Delete the files of segments that earlier jobs overwrote, once ``file.delete.delay.ms`` has passed."""
     for state in states:
-        delay_ms = job.settings.config_of(state.topic).file_delete_delay_ms
+        delay_ms = job.spec.config_of(state.topic).file_delete_delay_ms
         for name in state.deleted_files:
             path = job.path(f"{state.topic}-{state.partition}/{name}")
             status = job.filesystem.status(path)

@@ -13,40 +13,40 @@ from storage_core.errors import CorruptError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from storage_core.commit.job_context import JobContext, JobSettings
+    from storage_core.commit.job_spec import JobContext, JobSpec
     from storage_core.commit_files.commits_file import CommitEntry, CommitsFile
     from storage_core.directory import PartitionDirectory
 
 _PARTITIONS_SHOWN: Final = 5
 
 
-def is_version_committed(commits: CommitsFile, settings: JobSettings) -> bool:
+def is_version_committed(commits: CommitsFile, spec: JobSpec) -> bool:
     """Return True if an application has committed this version, or a later one.
 
     Raises:
         OptionError: The name of the application is that of another streaming query, or of an application that is none;
             or a micro-batch comes before the last one.
     """
-    if settings.txn_app_id is None or settings.txn_version is None:
+    if spec.txn_app_id is None or spec.txn_version is None:
         return False
-    last = commits.last_of(settings.txn_app_id)
+    last = commits.last_of(spec.txn_app_id)
     if last is None or last.txn_version is None:
         return False
-    is_committed = settings.txn_version <= last.txn_version
+    is_committed = spec.txn_version <= last.txn_version
     # Batches that another program has written, with foreachBatch perhaps, may be continued.
-    is_other = settings.query_id != last.query_id and (last.query_id is not None or is_committed)
-    if settings.query_id is not None and is_other:
+    is_other = spec.query_id != last.query_id and (last.query_id is not None or is_committed)
+    if spec.query_id is not None and is_other:
         whose = "a job that is no stream" if last.query_id is None else f"the streaming query {last.query_id}"
         raise OptionError(
-            f"Expected the txnAppId {settings.txn_app_id!r} to be that of the streaming query {settings.query_id}, at its "
-            f"batch {settings.txn_version}; found that {whose} has written batch {last.txn_version} with it. A query "
+            f"Expected the txnAppId {spec.txn_app_id!r} to be that of the streaming query {spec.query_id}, at its "
+            f"batch {spec.txn_version}; found that {whose} has written batch {last.txn_version} with it. A query "
             "with a new checkpoint is another query: restore the checkpoint, or give the query another txnAppId and "
             "a start that repeats no rows."
         )
-    if settings.is_stream and settings.txn_version < last.txn_version:
+    if spec.is_stream and spec.txn_version < last.txn_version:
         raise OptionError(
-            f"Expected batch {last.txn_version} of the streaming query {_query(settings)} or a later one, found batch "
-            f"{settings.txn_version}: Spark repeats only the last batch. So the checkpoint is older than the rows that "
+            f"Expected batch {last.txn_version} of the streaming query {_query(spec)} or a later one, found batch "
+            f"{spec.txn_version}: Spark repeats only the last batch. So the checkpoint is older than the rows that "
             "are here, restored from a backup perhaps, or another query runs with a copy of it. Nothing was written. Stop "
             "the other query, or restore the newest checkpoint; without one, begin with a new checkpoint at the offsets "
             "that follow those of the rows that are here."
@@ -71,16 +71,16 @@ def check_repeated(
     Raises:
         OptionError: The last micro-batch of a stream is repeated with other rows.
     """
-    settings = job.settings
-    entry = commits.with_version(settings.txn_app_id, settings.txn_version)
+    spec = job.spec
+    entry = commits.with_version(spec.txn_app_id, spec.txn_version)
     if entry is None:
         return (
             "a later version is committed, and which job has written this one, if any, is not known any more"
         )
     is_other = entry.row_count is not None and found.differs(RowsDigest(entry.row_count, entry.checksum))
-    if settings.is_stream and settings.compares_rows and is_other:
+    if spec.is_stream and spec.compares_rows and is_other:
         raise OptionError(
-            f"Expected batch {settings.txn_version} of the streaming query {_query(settings)} with the "
+            f"Expected batch {spec.txn_version} of the streaming query {_query(spec)} with the "
             f"{entry.row_count} rows that job {entry.job_id} has written, found {found.count} other rows: the checkpoint "
             "is not the newest, another query runs with a copy of it, or the source has changed. Nothing was written. Stop "
             "the other query, or restore the newest checkpoint; without one, begin with a new checkpoint at the offsets "
@@ -95,8 +95,8 @@ def check_repeated(
     return f"job {entry.job_id} has written {rows} at {time}{lost}; this job has {found.count} rows"
 
 
-def _query(settings: JobSettings) -> str:
-    return str(settings.query_id or settings.txn_app_id)
+def _query(spec: JobSpec) -> str:
+    return str(spec.query_id or spec.txn_app_id)
 
 
 def _lost(job: JobContext, entry: CommitEntry, directories: Sequence[PartitionDirectory]) -> str:

@@ -55,7 +55,7 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 
 
 @dataclass(frozen=True, slots=True)
-class PackRange:
+class StagedFileRange:
     """A range of complete batches in a staged file; ``file`` is its name without suffix."""
 
     file: str
@@ -76,7 +76,7 @@ class AppendOperation:
         time_index_size_before_bytes: The size of its time index before the append.
     """
 
-    ranges: tuple[PackRange, ...]
+    ranges: tuple[StagedFileRange, ...]
     base_offset: int
     segment_base_offset: int
     size_before_bytes: int
@@ -238,8 +238,8 @@ def _operation(fields: JsonFields) -> AppendOperation | LinkOperation:
     )
 
 
-def _range(fields: JsonFields) -> PackRange:
-    return PackRange(
+def _range(fields: JsonFields) -> StagedFileRange:
+    return StagedFileRange(
         file=fields.text("file", _STAGED_FILE, "the name of a staged file"),
         position_bytes=fields.integer("position"),
         size_bytes=fields.integer("size", minimum=1, maximum=INT_MAX),

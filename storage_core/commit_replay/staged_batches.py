@@ -28,7 +28,7 @@ from storage_core.record.batch_header import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from storage_core.commit_files.journal import PackRange
+    from storage_core.commit_files.journal import StagedFileRange
     from storage_core.filesystem import OpenFile, WritableFile
 
 
@@ -180,7 +180,7 @@ def _no_batch(path: str, position_bytes: int) -> CorruptRecordError:
 
 def copy_batches(
     pack: OpenFile,
-    staged: PackRange,
+    staged: StagedFileRange,
     log: WritableFile,
     position_bytes: int,
     base_offset: int | None,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import FileSystem, LogDirectory
-from storage_core.commit import CommitJob, JobSettings
+from storage_core.commit import CommitJob, JobSpec
 from storage_core.errors import OptionError
 
 URIS = ["s3://bucket/logs", "S3A://bucket", "hdfs:/logs", "dbfs:/logs", "abfss://c@a.dfs.core.windows.net/x"]
@@ -33,7 +33,7 @@ def test_opening(root, uri, read_only):
 @pytest.mark.parametrize("uri", URIS)
 def test_a_job(root, uri):
     with pytest.raises(OptionError, match="has the scheme"):
-        CommitJob(FileSystem(), uri, JobSettings(job_id="0" * 32))
+        CommitJob(FileSystem(), uri, JobSpec(job_id="0" * 32))
     assert os.listdir() == [root]
 
 

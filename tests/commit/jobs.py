@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from storage_core import LogConfig, LogDirectory
 from storage_core.commit.job import CommitJob
-from storage_core.commit.job_context import JobSettings
+from storage_core.commit.job_spec import JobSpec
 from storage_core.commit.routing import RoutedRows
 from storage_core.commit.staging import StageWriter
 from storage_core.commit_files.stage_names import StageId
@@ -86,14 +86,14 @@ class Tried:
         """Commit it, perhaps on a copy of its file system."""
         job = self.job
         if filesystem is not None:
-            job = CommitJob(filesystem, job.root, job.settings, Clock())
+            job = CommitJob(filesystem, job.root, job.spec, Clock())
         return job.commit(self.manifests)
 
 
 def staged_job(filesystem, root, job_id, *tasks: Rows, is_begun=True, **settings) -> Tried:
     """A job of which each task has staged its rows."""
     settings = {"config": CONFIG, "threads": 1, "lock_wait_seconds": 0.0, **settings}
-    job = CommitJob(filesystem, str(root), JobSettings(job_id=job_id, **settings), Clock())
+    job = CommitJob(filesystem, str(root), JobSpec(job_id=job_id, **settings), Clock())
     if is_begun:
         job.begin()
     config = settings["config"]

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from storage_core.commit.job_context import JobContext, JobSettings
+from storage_core.commit.job_spec import JobContext, JobSpec
 from storage_core.commit.manifest import StagedBatches
 from storage_core.commit.prepare import assign_offsets
 from storage_core.commit_replay.staged_batches import batch_heads, fingerprint
@@ -38,7 +38,7 @@ def segment(filesystem, **changes):
 
 
 def assigned(filesystem, staged, base_offset=1000, leader_epoch=7):
-    job = JobContext(filesystem, ROOT, JobSettings(job_id=JOBS[0]))
+    job = JobContext(filesystem, ROOT, JobSpec(job_id=JOBS[0]))
     assign_offsets(job, staged, base_offset, leader_epoch)
     return filesystem.files()[PATH]
 

@@ -60,9 +60,9 @@ def at(job, root):
     other = staged_job(
         FileSystem(),
         root,
-        job.job.settings.job_id,
+        job.job.spec.job_id,
         is_begun=False,
-        new_partitions=job.job.settings.new_partitions,
+        new_partitions=job.job.spec.new_partitions,
     )
     other.manifests = job.manifests
     return other

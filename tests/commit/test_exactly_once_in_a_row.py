@@ -11,7 +11,7 @@ import pytest
 
 from storage_core import LogDirectory
 from storage_core.commit.job import CommitJob
-from storage_core.commit.job_context import JobSettings
+from storage_core.commit.job_spec import JobSpec
 from storage_core.errors import CommitInDoubtError, SegmentLogError
 from tests.commit.jobs import CONFIG, ROOT, fill, rows_of
 from tests.commit.whole_jobs import Job, crash_at, remains, seen
@@ -162,7 +162,7 @@ class Life:
         return f"{self.job_count:032x}"
 
     def _abort(self, job_id: str) -> None:
-        job = CommitJob(self.filesystem, ROOT, JobSettings(job_id=job_id, config=CONFIG), Clock())
+        job = CommitJob(self.filesystem, ROOT, JobSpec(job_id=job_id, config=CONFIG), Clock())
         try:
             job.abort()
         except SegmentLogError:

@@ -15,7 +15,7 @@ from storage_core.checkpoint import (
     read_partition_metadata,
     read_producer_snapshot,
 )
-from storage_core.commit.job_context import JobSettings
+from storage_core.commit.job_spec import JobSpec
 from storage_core.commit_files.commits_file import read_commits_file
 from storage_core.errors import (
     CorruptCheckpointError,
@@ -774,7 +774,7 @@ def test_damage_in_staged_records_is_left_to_readers(filesystem, suffix):
 )
 def test_settings_that_do_not_fit(settings, message):
     with pytest.raises(OptionError, match=message):
-        JobSettings(**{"job_id": JOBS[0], **settings})
+        JobSpec(**{"job_id": JOBS[0], **settings})
 
 
 def test_rows_never_get_the_offsets_of_records_that_are_lost(filesystem):

@@ -9,7 +9,7 @@ import pytest
 from storage_core import LogDirectory
 from storage_core.commit import job as commit_job
 from storage_core.commit.job import CommitJob
-from storage_core.commit.job_context import JobSettings
+from storage_core.commit.job_spec import JobSpec
 from storage_core.commit_files import commits_file
 from storage_core.commit_files.commits_file import CommitEntry, commit_line, read_commits_file
 from storage_core.directory.visibility import read_visible_commits
@@ -29,7 +29,7 @@ def write(root, filesystem=None, *, now_ms=NOW_MS, **settings):
     filesystem, job_id = filesystem or FileSystem(), uuid.uuid4().hex
     new = {"new_partitions": {"t": 1}, "flush": False, "threads": 1}
     job = CommitJob(
-        filesystem, str(root), JobSettings(job_id=job_id, config=CONFIG, **new, **settings), Clock(now_ms)
+        filesystem, str(root), JobSpec(job_id=job_id, config=CONFIG, **new, **settings), Clock(now_ms)
     )
     job.begin()
     outcome = job.commit([stage(filesystem, str(root), job_id, rows_of(("t", 0, 1)))])

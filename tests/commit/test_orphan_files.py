@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storage_core.commit.job import remove_orphan_files
-from storage_core.commit.job_context import JobContext, JobSettings
+from storage_core.commit.job_spec import JobContext, JobSpec
 from tests.commit.jobs import JOBS, ROOT
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
@@ -36,7 +36,7 @@ def test_what_no_job_will_commit_goes():
         filesystem.put(f"{ROOT}/{name}", b"x")
         with filesystem.open(f"{ROOT}/{name}") as file:
             file.node.modified_ms = time_ms
-    count = remove_orphan_files(JobContext(filesystem, ROOT, JobSettings(job_id=JOBS[2])), {JOBS[0]}, NOW_MS)
+    count = remove_orphan_files(JobContext(filesystem, ROOT, JobSpec(job_id=JOBS[2])), {JOBS[0]}, NOW_MS)
     assert count == len(swept)
     left = [f"{ROOT}/{name}" for name in kept]
     assert sorted(filesystem.files()) == sorted([*left, f"{partition}/00000000000000000000.log"])

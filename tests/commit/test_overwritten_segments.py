@@ -32,7 +32,7 @@ def overwrite(filesystem, number, count=60, at_ms=NOW_MS, root=ROOT, **settings)
         mode="overwrite",
         **settings,
     )
-    later = CommitJob(filesystem, str(root), job.job.settings, Clock(at_ms))
+    later = CommitJob(filesystem, str(root), job.job.spec, Clock(at_ms))
     return later.commit(job.manifests)
 
 
@@ -75,7 +75,7 @@ def test_an_append_deletes_what_is_due():
     filesystem = filled(SimulatedFileSystem())
     overwrite(filesystem, 0)
     job = staged_job(filesystem, ROOT, JOBS[1], rows_of(("t", 0, 1)))
-    CommitJob(filesystem, ROOT, job.job.settings, Clock(NOW_MS + DELAY_MS)).commit(job.manifests)
+    CommitJob(filesystem, ROOT, job.job.spec, Clock(NOW_MS + DELAY_MS)).commit(job.manifests)
     assert names_in(filesystem, ".deleted") == []
     assert len(contents(filesystem, ROOT)["t", 0]) == 61
 

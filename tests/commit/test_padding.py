@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from storage_core.commit.job_context import JobContext, JobSettings
+from storage_core.commit.job_spec import JobContext, JobSpec
 from storage_core.commit.partition_state import PartitionState
-from storage_core.commit.placement import PaddingStage
+from storage_core.commit.placement import GapFill
 from tests.commit.jobs import CONFIG, JOBS, ROOT, commit, contents, fill, rows_of, states
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
@@ -13,7 +13,7 @@ MOST = 1 << 31
 
 
 def padding(start_offset, end_offset):
-    stage = PaddingStage(JobContext(SimulatedFileSystem(), ROOT, JobSettings(job_id=JOBS[0])))
+    stage = GapFill(JobContext(SimulatedFileSystem(), ROOT, JobSpec(job_id=JOBS[0])))
     batches = stage.pad(PartitionState("t", 0), start_offset, end_offset)
     assert [each.offset_count for each in batches] == [
         each.max_offset + 1 - each.min_offset for each in batches

@@ -8,7 +8,7 @@ from storage_core import LogConfig
 from storage_core.commit.manifest import StagedBatches
 from storage_core.commit.partition_state import SegmentTail
 from storage_core.commit.placement import Placement
-from storage_core.commit_files.journal import AppendOperation, LinkOperation, PackRange
+from storage_core.commit_files.journal import AppendOperation, LinkOperation, StagedFileRange
 
 CONFIG = LogConfig(internal_segment_bytes=1000, segment_index_bytes=240, segment_ms=5000)
 
@@ -40,13 +40,15 @@ def appends(found):
 def test_small_ones_go_to_the_last_segment():
     found, end = operations(SegmentTail(90, 300, 8, 12, 0), small(), small(size=50))
     assert found == [
-        AppendOperation((PackRange("p", 7, 100), PackRange("p", 7, 50)), 100, 90, 300, 8, 12),
+        AppendOperation((StagedFileRange("p", 7, 100), StagedFileRange("p", 7, 50)), 100, 90, 300, 8, 12),
     ]
     assert end == 120
 
 
 def test_the_first_segment_of_a_new_log():
-    assert operations(None, small())[0] == [AppendOperation((PackRange("p", 7, 100),), 100, 100, 0, 0, 0)]
+    assert operations(None, small())[0] == [
+        AppendOperation((StagedFileRange("p", 7, 100),), 100, 100, 0, 0, 0)
+    ]
 
 
 def test_an_empty_last_segment_is_used():
@@ -90,9 +92,9 @@ def test_a_large_one_is_linked_and_takes_what_follows():
         SegmentTail(0, 100, 8, 12, 0), small(), large(), small(), small(), large(name="s2")
     )
     assert found == [
-        AppendOperation((PackRange("p", 7, 100),), 100, 0, 100, 8, 12),
+        AppendOperation((StagedFileRange("p", 7, 100),), 100, 0, 100, 8, 12),
         LinkOperation("s", 110, 400, 9),
-        AppendOperation((PackRange("p", 7, 100), PackRange("p", 7, 100)), 160, 110, 400, 16, 24),
+        AppendOperation((StagedFileRange("p", 7, 100), StagedFileRange("p", 7, 100)), 160, 110, 400, 16, 24),
         LinkOperation("s2", 180, 400, 9),
     ]
     assert end == 230

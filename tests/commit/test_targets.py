@@ -11,7 +11,7 @@ import pytest
 
 from storage_core import FileSystem
 from storage_core.commit.job import CommitJob
-from storage_core.commit.job_context import JobSettings
+from storage_core.commit.job_spec import JobSpec
 from storage_core.errors import (
     LogDirectoryError,
     SegmentLogError,
@@ -124,7 +124,7 @@ def test_what_every_job_writes_to_is_looked_at_before_a_task_starts():
     commit(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 3)), new_partitions={"orders": 1})
     filesystem.unwritable.add(f"{ROOT}/{name}")
     with pytest.raises(UnreadableError, match=re.escape(name)):
-        CommitJob(filesystem, ROOT, JobSettings(job_id=JOBS[1], config=CONFIG), Clock()).begin()
+        CommitJob(filesystem, ROOT, JobSpec(job_id=JOBS[1], config=CONFIG), Clock()).begin()
 
 
 def test_a_directory_in_the_place_of_a_file():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from storage_core.commit.job import CommitJob
-from storage_core.commit.job_context import JobSettings
+from storage_core.commit.job_spec import JobSpec
 from storage_core.commit_files.commits_file import read_commits_file
 from storage_core.commit_files.stage_names import job_of
 from tests.commit.commit_crashes import Records
@@ -27,7 +27,7 @@ class Job:
         """Begin, stage, commit; return whether it was this run that did it."""
         settings = {"config": CONFIG, "threads": 1, "lock_wait_seconds": 0.0, **self.settings}
         clock = Clock(NOW_MS + days_later * 24 * 60 * 60 * 1000)
-        job = CommitJob(filesystem, root, JobSettings(job_id=job_id, **settings), clock)
+        job = CommitJob(filesystem, root, JobSpec(job_id=job_id, **settings), clock)
         if not job.begin():
             return False
         manifests = [

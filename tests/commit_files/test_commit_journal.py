@@ -15,7 +15,7 @@ from storage_core.commit_files.journal import (
     CommitJournal,
     JournalledPartition,
     LinkOperation,
-    PackRange,
+    StagedFileRange,
     commit_journal_bytes,
     parse_commit_journal,
     read_commit_journal,
@@ -40,7 +40,9 @@ PARTITION = JournalledPartition(
     epochs_after=(EpochEntry(0, 0), EpochEntry(2, 700)),
     snapshot_from=900,
     operations=(
-        AppendOperation((PackRange(STAGED, 17, 7300), PackRange(STAGED, 0, 17)), 900, 0, 18440, 16, 24),
+        AppendOperation(
+            (StagedFileRange(STAGED, 17, 7300), StagedFileRange(STAGED, 0, 17)), 900, 0, 18440, 16, 24
+        ),
         LinkOperation(f"{STAGED}-1", 960, 486332, 0x00ABCDEF),
     ),
 )
@@ -122,7 +124,7 @@ sizes = st.integers(0, 2**31 - 1)
 names = st.from_regex(r"\.segmentlog-stage-[a-z0-9-]{1,60}", fullmatch=True)
 appends = st.builds(
     AppendOperation,
-    st.lists(st.builds(PackRange, names, offsets, st.integers(1, 2**31 - 1)), max_size=3).map(tuple),
+    st.lists(st.builds(StagedFileRange, names, offsets, st.integers(1, 2**31 - 1)), max_size=3).map(tuple),
     offsets,
     offsets,
     sizes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.commit_files.journal import AppendOperation, JournalledPartition, PackRange
+from storage_core.commit_files.journal import AppendOperation, JournalledPartition, StagedFileRange
 from storage_core.commit_replay.publish import PartitionPublisher
 from storage_core.errors import CorruptError, CorruptRecordError
 from storage_core.record.record_batches import RecordBatches
@@ -67,7 +67,7 @@ def operation(filesystem, *sizes_bytes, base_offset):
     position = 0
     ranges = []
     for size_bytes in sizes_bytes:
-        ranges.append(PackRange(PACK, position, size_bytes))
+        ranges.append(StagedFileRange(PACK, position, size_bytes))
         position += size_bytes
     return AppendOperation(tuple(ranges), base_offset, 10, *sizes(filesystem))
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from storage_core import FileSystem
-from storage_core.commit_files.journal import PackRange
+from storage_core.commit_files.journal import StagedFileRange
 from storage_core.commit_replay.staged_batches import copy_batches
 from storage_core.errors import CorruptRecordError
 from storage_core.record.record_batches import RecordBatches
@@ -33,7 +33,7 @@ def copied(filesystem, root, data, *, before=b"", base_offset=1000, after=b""):
         file.write_at([b"?" * 33, data, after], 0)
     with filesystem.open_for_writing(target, create=True) as log, filesystem.open(source) as pack:
         log.write_at([before], 0)
-        staged = PackRange("pack", 33, len(data))
+        staged = StagedFileRange("pack", 33, len(data))
         found = list(copy_batches(pack, staged, log, len(before), base_offset, EPOCH))
         content = log.read_at(log.size_bytes(), 0)
     return content, found
@@ -79,4 +79,4 @@ def test_a_file_that_is_too_short_is_refused(tmp_path):
         filesystem.open_for_writing(f"{tmp_path}/log", create=True) as log,
         pytest.raises(CorruptRecordError, match=r"bytes of complete batches in a staged file"),
     ):
-        list(copy_batches(pack, PackRange("pack", 0, len(batch()) + 1), log, 0, 0, EPOCH))
+        list(copy_batches(pack, StagedFileRange("pack", 0, len(batch()) + 1), log, 0, 0, EPOCH))

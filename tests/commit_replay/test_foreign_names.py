@@ -15,7 +15,7 @@ from storage_core.commit_files.journal import (
     CommitJournal,
     JournalledPartition,
     LinkOperation,
-    PackRange,
+    StagedFileRange,
     read_commit_journal,
     write_commit_journal,
 )
@@ -44,7 +44,8 @@ def partition(topic="t", operations=None):
         log_end_after=1,
         epochs_after=(),
         snapshot_from="empty",
-        operations=operations or (AppendOperation((PackRange(STAGED, 0, len(batch())),), 0, 0, 0, 0, 0),),
+        operations=operations
+        or (AppendOperation((StagedFileRange(STAGED, 0, len(batch())),), 0, 0, 0, 0, 0),),
     )
 
 
@@ -128,7 +129,7 @@ OTHERS = (f".segmentlog-stage-{JOBS[2]}-0-0", f"{STAGED}.pack", ".segmentlog-sta
     [
         *(journal(partition(operations=(LinkOperation(name, 3, 1, 0),))) for name in OTHERS),
         *(
-            journal(partition(operations=(AppendOperation((PackRange(name, 0, 1),), 3, 0, 9, 0, 0),)))
+            journal(partition(operations=(AppendOperation((StagedFileRange(name, 0, 1),), 3, 0, 9, 0, 0),)))
             for name in OTHERS
         ),
         *(journal(partition(), manifests=(f"{name}.manifest",)) for name in OTHERS),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
@@ -23,10 +25,10 @@ def test_nothing_but_a_path_is_needed():
     parsed = parse()
     assert parsed.path == "/a"
     assert (parsed.topic, parsed.partitions, parsed.partition_count) == (None, None, 1)
-    assert (parsed.partitioner, parsed.flush) == ("default", True)
-    assert (parsed.txn_app_id, parsed.txn_version) == (None, None)
-    assert (parsed.topic_ids, parsed.broker_directory) == ({}, False)
-    assert (parsed.preserve_offsets, parsed.offsets_from) == (False, None)
+    assert (parsed.partitioner, parsed.job.flush) == ("default", True)
+    assert (parsed.job.txn_app_id, parsed.job.txn_version) == (None, None)
+    assert (parsed.job.topic_ids, parsed.job.broker_directory) == ({}, False)
+    assert (parsed.job.preserve_offsets, parsed.offsets_from) == (False, None)
     assert (parsed.config.batch_size, parsed.config.compression_codec) == (131072, 0)
 
 
@@ -44,7 +46,7 @@ def test_the_maximum_batch_size_of_readers():
 def test_names_are_case_insensitive_and_may_be_snake_case():
     parsed = parse(Topic=" orders ", PARTITIONS="3", Batch__Size="1000", broker_directory="TRUE")
     assert (parsed.topic, parsed.partitions, parsed.config.batch_size) == ("orders", 3, 1000)
-    assert parsed.broker_directory is True
+    assert parsed.job.broker_directory is True
 
 
 @pytest.mark.parametrize(
@@ -188,10 +190,10 @@ def test_values_of_every_kind():
         txnVersion="9223372036854775807",
         topicIds='{"t":"AAAAAAAAAAAAAAAAAAAAAQ"}',
     )
-    assert (parsed.partitioner, parsed.flush) == ("roundRobin", False)
-    assert (parsed.preserve_offsets, parsed.offsets_from) == (True, "/b,/c")
-    assert (parsed.txn_app_id, parsed.txn_version) == ("app", 9223372036854775807)
-    assert parsed.topic_ids == {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}
+    assert (parsed.partitioner, parsed.job.flush) == ("roundRobin", False)
+    assert (parsed.job.preserve_offsets, parsed.offsets_from) == (True, "/b,/c")
+    assert (parsed.job.txn_app_id, parsed.job.txn_version) == ("app", 9223372036854775807)
+    assert parsed.job.topic_ids == {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,9 @@ def test_options_of_producers_catalogs_and_reads_are_accepted_and_named():
         startingOffsets="earliest",
         isolationLevel="read_committed",
     )
-    assert write_options(given) == parse()
+    plain = parse()
+    parsed = write_options(given)
+    assert replace(parsed, job=replace(parsed.job, job_id=plain.job.job_id)) == plain
     assert ignored_write_options(given) == (
         "checkpointlocation",
         "includeHeaders",
@@ -279,5 +283,6 @@ def test_the_documented_defaults_apply():
     assert parsed.partition_count == parse().partition_count
     assert parsed.config.compression_codec == parse().config.compression_codec
     assert parsed.config.batch_size == parse().config.batch_size
-    names = ("partitioner", "flush", "broker_directory", "preserve_offsets")
-    assert [getattr(parsed, name) for name in names] == [getattr(parse(), name) for name in names]
+    assert parsed.partitioner == parse().partitioner
+    names = ("flush", "broker_directory", "preserve_offsets")
+    assert [getattr(parsed.job, name) for name in names] == [getattr(parse().job, name) for name in names]

@@ -1,7 +1,8 @@
-"""What a job is, as its driver and its commit see it (Hadoop's ``JobContext``)."""
+"""One job that writes to a log directory, and the directory it writes to."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
@@ -21,11 +22,11 @@ _MAX_APP_ID_LENGTH: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSettings:
-    """One job that writes to a log directory.
+class JobSpec:
+    """One job that writes to a log directory. Spark's options are parsed into it, and tasks and the commit get it.
 
     Args:
-        job_id: 32 hexadecimal digits, unique among all jobs.
+        job_id: 32 hexadecimal digits, unique among all jobs; drawn unless given.
         mode: ``append``; or ``overwrite``: the log start offset of every partition of the targeted topics moves to the
             first of the job's rows.
         config: The configuration of all topics, or one for each topic.
@@ -49,7 +50,7 @@ class JobSettings:
         lock_wait_seconds: How long a commit waits for another job to end.
     """
 
-    job_id: str
+    job_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     mode: Literal["append", "overwrite"] = "append"
     config: LogConfig | Mapping[str, LogConfig] = field(default_factory=LogConfig)
     new_partitions: Mapping[str, int] = field(default_factory=dict)
@@ -107,12 +108,7 @@ class JobContext:
 
     filesystem: FileSystem
     root: str
-    settings: JobSettings
-
-    @property
-    def job_id(self) -> str:
-        """The job's id."""
-        return self.settings.job_id
+    spec: JobSpec
 
     def path(self, name: str) -> str:
         """Return the path of a file or directory in the root."""
