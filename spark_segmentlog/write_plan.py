@@ -11,22 +11,18 @@ from typing import TYPE_CHECKING
 from spark_segmentlog.write_columns import WriteColumns, write_columns
 from storage_core.checkpoint import PARTITION_METADATA
 from storage_core.commit.job import CommitJob
-from storage_core.directory import INTERNAL_TOPICS, find_partitions, parse_partition_directory_name
+from storage_core.commit.restored_offsets import SourceLogs, read_source_logs
+from storage_core.directory import parse_partition_directory_name
 from storage_core.errors import (
-    CorruptError,
     LogDirectoryError,
     OptionError,
     SegmentLogError,
     UnreadableError,
 )
-from storage_core.options import parse_read_options
-from storage_core.scan.plan import plan_scan
-from storage_core.scan.read import read_schema, read_task
-from storage_core.scan.resolve import resolve, split_paths
 from storage_core.segment import base_offset_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql.types import StructType
 
@@ -64,8 +60,8 @@ class WritePlan:
         time_ms: When the job began: the timestamp of records that have none.
         is_committed: Whether this job's ``txnVersion`` was committed before, so that nothing is written.
         is_new_root: Whether the log directory did not exist before, or was empty.
-        topics: Existing topics, and those of the directory whose offsets are restored.
-        restored_offsets: Log start and log end of the partitions in that directory.
+        topics: Existing topics, and those whose offsets are restored.
+        source: The logs whose offsets are restored.
     """
 
     root: str
@@ -76,17 +72,14 @@ class WritePlan:
     is_committed: bool = False
     is_new_root: bool = False
     topics: Mapping[str, TopicPlan] = field(default_factory=dict)
-    restored_offsets: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    source: SourceLogs = field(default_factory=SourceLogs)
 
     def topic_plan(self, topic: str) -> TopicPlan:
         """Return the partitions of a topic, which may be new."""
         return self.topics.get(topic) or TopicPlan(self.options.partition_count, is_new=True)
 
-    def job_of(self, topics: Iterable[str] = (), without_rows: Iterable[str] = ()) -> JobSpec:
-        """Return the job to commit, given the topics of the rows, and those to restore without rows.
-
-        The topic of the options is among them.
-        """
+    def job_of(self, topics: Iterable[str] = ()) -> JobSpec:
+        """Return the job to commit, given the topics of the rows. The topic of the options is among them."""
         options = self.options
         written = set(topics)
         if options.topic is not None and not self.job.broker_directory:
@@ -100,63 +93,20 @@ class WritePlan:
                 for topic in sorted(written)
                 if (plan := self.topic_plan(topic)).is_new and makes_all_partitions
             },
-            restored_offsets=self._restored_offsets(written | set(without_rows)),
         )
 
-    def _restored_offsets(self, written: set[str]) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return the offsets of topics with rows, of the one that the options name, and of those without rows to write.
+    def restored_offsets(
+        self, filesystem: FileSystem, topics: Iterable[str]
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return the log start and log end offsets to restore, given the topics of the rows."""
+        named = self.options.topic
+        written = {*topics} if named is None else {*topics, named}
 
-        Other topics are not created: the DataFrame may hold only some of the source's topics. Internal topics must
-        be read, or named.
-        """
-        bounds = self.restored_offsets
-        with_records = {topic for (topic, _), (start, end) in bounds.items() if start < end}
-        gone = {topic for (topic, _), (_, end) in bounds.items() if end} - with_records - INTERNAL_TOPICS
-        restored = written | gone | {self.options.topic}
-        return {partition: offsets for partition, offsets in bounds.items() if partition[0] in restored}
+        def may_create(topic: str) -> bool:
+            is_known = not self.topic_plan(topic).is_new or topic in self.job.topic_ids
+            return is_known or not self.job.broker_directory
 
-
-def topics_without_rows(filesystem: FileSystem, plan: WritePlan, written: Collection[str]) -> set[str]:
-    """Return the topics under ``offsetsFrom`` that no DataFrame can hold, as all their records are aborted or open.
-
-    Their logs are read up to the first row, so topics with rows cost little.
-    """
-    bounds, options = plan.restored_offsets, plan.options
-    if options.topic is not None:
-        return set()
-    found = set()
-    for topic in sorted(
-        {topic for (topic, _), (start, end) in bounds.items() if start < end} - INTERNAL_TOPICS
-    ):
-        if topic in written or _has_committed_row(filesystem, options, topic):
-            continue
-        if plan.job.broker_directory and plan.topic_plan(topic).is_new and topic not in plan.job.topic_ids:
-            _log.warning(
-                "%s has no committed records, and the cluster has no topic of this name: its log start and log end are "
-                "not restored. Create the topic first.",
-                topic,
-            )
-            continue
-        found.add(topic)
-    return found
-
-
-def _has_committed_row(filesystem: FileSystem, options: WriteOptions, topic: str) -> bool:
-    read_options = parse_read_options(
-        {
-            "path": split_paths(filesystem, [options.offsets_from or ""]),
-            "subscribe": [topic],
-            "isolationLevel": "read_committed",
-            "columns": ["offset"],
-        }
-    )
-    try:
-        tasks = plan_scan(filesystem, read_options).tasks
-        schema = read_schema(read_options)
-        return any(batch.num_rows for task in tasks for batch in read_task(filesystem, task, schema))
-    except CorruptError:
-        # What is damaged is restored by those who read it.
-        return True
+        return self.source.bounds_to_restore(filesystem, written, may_create)
 
 
 def plan_write(
@@ -168,17 +118,14 @@ def plan_write(
         SegmentLogError: The DataFrame, the options or the log directory do not allow this write.
     """
     columns = write_columns(schema, options)
-    if is_overwrite and options.job.preserve_offsets:
-        raise OptionError(
-            "preserveOffsets does not go with mode overwrite, whose rows get the offsets after the existing ones. "
-            "Use mode append, and an empty log directory."
-        )
-    root = _root(filesystem, options.path)
-    restored = _source_offsets(filesystem, options)
     spec = options.job
     if is_overwrite:
         targeted = () if options.topic is None else (options.topic,)
         spec = replace(spec, mode="overwrite", targeted_topics=targeted)
+    root = _root(filesystem, options.path)
+    source = SourceLogs()
+    if options.offsets_from is not None:
+        source = read_source_logs(filesystem, options.offsets_from, options.topic)
     plan = WritePlan(root, spec, options, columns, int(time.time() * 1000))
     job = CommitJob(filesystem, root, plan.job_of())
     is_new_root = job.is_root_empty()
@@ -192,8 +139,8 @@ def plan_write(
         plan,
         is_new_root=is_new_root,
         is_committed=is_committed,
-        topics=_topics(filesystem, root, restored, options),
-        restored_offsets=restored,
+        topics=_topics(filesystem, root, source, options),
+        source=source,
     )
 
 
@@ -234,7 +181,7 @@ def _holds_log(filesystem: FileSystem, path: str) -> bool:
 
 
 def _topics(
-    filesystem: FileSystem, root: str, restored: Mapping[tuple[str, int], object], options: WriteOptions
+    filesystem: FileSystem, root: str, source: SourceLogs, options: WriteOptions
 ) -> dict[str, TopicPlan]:
     names = (entry.name for entry in filesystem.list_directory(root) if entry.is_directory)
     parsed = [
@@ -248,7 +195,7 @@ def _topics(
     # Other partitions of a cluster's topic may be on other brokers' disks.
     least_count = options.partition_count if options.job.broker_directory else 0
     plans = {topic: _topic_plan(numbers, least_count) for topic, numbers in found.items()}
-    for topic, numbers in _by_topic(restored).items():
+    for topic, numbers in _by_topic(source.bounds).items():
         if topic not in plans:
             known = _topic_plan(numbers, is_new=True)
             is_larger = (options.partitions or 0) >= known.partition_count
@@ -266,28 +213,3 @@ def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, set[int]]:
     for topic, partition in partitions:
         found.setdefault(topic, set()).add(partition)
     return found
-
-
-def _source_offsets(filesystem: FileSystem, options: WriteOptions) -> dict[tuple[str, int], tuple[int, int]]:
-    """Log start and log end of each partition under ``offsetsFrom``."""
-    if options.offsets_from is None:
-        return {}
-    paths = split_paths(filesystem, [options.offsets_from])
-    topics = sorted({directory.topic for directory in find_partitions(filesystem, paths)})
-    if options.topic is not None:
-        if options.topic not in topics:
-            raise OptionError(
-                f"offsetsFrom is {options.offsets_from!r}, which has no topic {options.topic!r}. It has "
-                f"{', '.join(topics) or 'none'}."
-            )
-        topics = [options.topic]
-    read_options = parse_read_options({"path": paths, "subscribe": topics or None})
-    try:
-        resolved = resolve(filesystem, read_options).partitions
-    except CorruptError as error:
-        # The end of a damaged log is not certain, so it must not be restored.
-        raise OptionError(
-            f"Expected offsetsFrom to name logs whose ends are certain, found damage: {error} Leave offsetsFrom out: "
-            "each log then ends after its last row, and starts at its first one."
-        ) from error
-    return {each.log.directory.topic_partition: (each.start_offset, each.end_offset) for each in resolved}

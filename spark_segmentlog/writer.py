@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -30,10 +30,9 @@ from spark_segmentlog.workers import (
     require_shared_storage,
 )
 from spark_segmentlog.write_columns import CASE_SENSITIVE
-from spark_segmentlog.write_plan import topics_without_rows
 from storage_core.commit import CommitJob, StagedManifest, StageWriter
+from storage_core.commit.repeated import RowsDigest, rows_digest
 from storage_core.commit.routing import RoutedRows
-from storage_core.commit.rows_digest import RowsDigest, rows_digest
 from storage_core.commit.staging import DEFAULT_MEMORY_LIMIT_BYTES
 from storage_core.commit_files.stage_names import StageId
 from storage_core.directory import check_topic_partition
@@ -365,15 +364,10 @@ class SegmentLogWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the rows that the tasks have staged. Runs once, on the driver, after all tasks."""
         rows = [message for message in messages if isinstance(message, StagedRows)]
-        job = self._job(rows, is_complete=True)
+        job = self._job(rows, with_offsets=True)
         has_rows = any(each.manifest is not None for each in rows)
-        is_committed = self._plan.is_committed
-        if (
-            not is_committed
-            and self._plan.options.topic is None
-            and not has_rows
-            and not job.spec.restored_offsets
-        ):
+        has_topics = has_rows or self._plan.options.topic is not None or job.spec.restored_offsets
+        if not has_topics and not self._plan.is_committed:
             self._log_no_topics()
         publish(self._plan.root, job, rows)
 
@@ -389,11 +383,13 @@ class SegmentLogWriter(DataSourceArrowWriter):
             if self._plan.is_new_root:
                 job.empty_new_root()
 
-    def _job(self, rows: list[StagedRows], *, is_complete: bool = False) -> CommitJob:
+    def _job(self, rows: list[StagedRows], *, with_offsets: bool = False) -> CommitJob:
         filesystem, plan = FileSystem(), self._plan
         topics = {topic for each in rows for topic in each.topics}
-        without_rows = topics_without_rows(filesystem, plan, topics) if is_complete else set()
-        return CommitJob(filesystem, plan.root, plan.job_of(topics, without_rows))
+        spec = plan.job_of(topics)
+        if with_offsets:
+            spec = replace(spec, restored_offsets=plan.restored_offsets(filesystem, topics))
+        return CommitJob(filesystem, plan.root, spec)
 
     def _log_no_topics(self) -> None:
         """Warn of a job without rows that its user expects to empty a topic, or to create one."""

@@ -27,8 +27,7 @@ from storage_core.checkpoint import (
 from storage_core.commit.job_spec import JobContext, JobSpec
 from storage_core.commit.manifest import read_manifest
 from storage_core.commit.prepare import prepare, require_root
-from storage_core.commit.repeated import check_repeated, is_version_committed
-from storage_core.commit.rows_digest import RowsDigest
+from storage_core.commit.repeated import RowsDigest, check_repeated, is_version_committed
 from storage_core.commit_files.commits_file import (
     COMMITS_FILE,
     LONGEST_LINE_BYTES,

@@ -84,6 +84,11 @@ class JobSpec:
             raise OptionError(
                 "Expected a txnAppId besides the id of a streaming query, found none. Set both."
             )
+        if self.mode == "overwrite" and self.preserve_offsets:
+            raise OptionError(
+                "preserveOffsets does not go with mode overwrite, whose rows get the offsets after the existing ones. "
+                "Use mode append, and an empty log directory."
+            )
         if self.restored_offsets and not self.preserve_offsets:
             raise OptionError("Expected offsets to be restored with preserveOffsets only. Set it, too.")
         for (topic, partition), (start, end) in self.restored_offsets.items():

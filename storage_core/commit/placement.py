@@ -19,13 +19,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from storage_core.commit.manifest import StagedBatches, StagedManifest, read_manifest
-from storage_core.commit.partition_state import PartitionState, SegmentTail
+from storage_core.commit.partition_state import SegmentTail
 from storage_core.commit_files.journal import AppendOperation, LinkOperation, StagedFileRange
-from storage_core.commit_files.stage_names import StageId
 from storage_core.commit_replay.staged_batches import BatchHeads, batch_heads, fingerprint
 from storage_core.errors import CorruptRecordError, OptionError
-from storage_core.record.batch_header import MAX_OFFSET_DELTA, NO_TIMESTAMP_MS
-from storage_core.record.control_records import empty_batch
 from storage_core.segment.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.log_segment import exceeds_segment
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
     from storage_core.commit.job_spec import JobContext
     from storage_core.filesystem import OpenFile
     from storage_core.log_config import LogConfig
-    from storage_core.record.batch_header import BytesLike
 
 
 # A staged segment of at least this share of segment.bytes is linked.
@@ -47,10 +43,6 @@ _LINKED_SHARE: Final = 4
 _MAX_COPIED_BYTES: Final = 32 * 1024 * 1024
 # A segment that is not linked is appended in parts of this size.
 _PART_BYTES: Final = 4 * 1024 * 1024
-# Spark's tasks have numbers below 2^31.
-_DRIVER_TASK: Final = 1 << 31
-# Each padding batch becomes a segment of three files.
-_MAX_PADDING_BATCHES: Final = 16
 
 
 @dataclass(slots=True)
@@ -156,58 +148,6 @@ class Placement:
             or tail.time_index_size_bytes // TIME_ENTRY_BYTES
             >= config.segment_index_bytes // TIME_ENTRY_BYTES - 1
         )
-
-
-class GapFill:
-    """Stages batches without records for offsets that a restored log has after its last row, in one pack file."""
-
-    def __init__(self, job: JobContext) -> None:
-        self._job = job
-        self._stage = StageId(job.spec.job_id, _DRIVER_TASK, 0)
-        self._pieces: list[BytesLike] = []
-        self._size_bytes = 0
-
-    def pad(self, state: PartitionState, start_offset: int, end_offset: int) -> list[StagedBatches]:
-        """Cover the offsets from ``start_offset`` to before ``end_offset``, unless that takes too many batches."""
-        if end_offset - start_offset > _MAX_PADDING_BATCHES * (MAX_OFFSET_DELTA + 1):
-            return []
-        found = []
-        while start_offset < end_offset:
-            last_offset = min(end_offset - 1, start_offset + MAX_OFFSET_DELTA)
-            batch = empty_batch(
-                start_offset, last_offset, leader_epoch=state.leader_epoch, max_timestamp_ms=NO_TIMESTAMP_MS
-            )
-            self._pieces += batch.pieces
-            found.append(
-                StagedBatches(
-                    state.topic,
-                    state.partition,
-                    self._stage.base_name,
-                    self._size_bytes,
-                    batch.size_bytes,
-                    batch_count=1,
-                    first_timestamp_ms=NO_TIMESTAMP_MS,
-                    max_timestamp_ms=NO_TIMESTAMP_MS,
-                    min_offset=start_offset,
-                    max_offset=last_offset,
-                )
-            )
-            self._size_bytes += batch.size_bytes
-            start_offset = last_offset + 1
-        return found
-
-    def write(self) -> None:
-        """Write the pack file, unless it would be empty."""
-        if not self._pieces:
-            return
-        job = self._job
-        with job.filesystem.open_for_writing(job.path(self._stage.pack_name), create=True) as pack:
-            pack.truncate(0)
-            pack.write_at(self._pieces, 0)
-            if job.spec.flush:
-                pack.flush()
-        if job.spec.flush:
-            job.filesystem.flush_directory(job.root)
 
 
 def staged_by_partition(

@@ -1,7 +1,7 @@
 """Preparing a commit: decides what happens to each partition, and assembles the journal.
 
-Nothing here is visible to readers: staged segments get their offsets and leader epoch in place, and a pack file with
-padding may be staged. A crash leaves staged files, which a later commit removes. Everything that may make the commit
+Nothing here is visible to readers: staged segments get their offsets and leader epoch in place, and a pack file that
+fills gaps may be staged. A crash leaves staged files, which a later commit removes. Everything that may make the commit
 fail is checked here, before the journal is written.
 """
 
@@ -25,13 +25,13 @@ from storage_core.commit.partition_state import (
     read_partition_state,
 )
 from storage_core.commit.placement import (
-    GapFill,
     Placement,
     checked_batches,
     not_as_staged,
     staged_by_partition,
 )
-from storage_core.commit.rows_digest import RowsDigest
+from storage_core.commit.repeated import RowsDigest
+from storage_core.commit.restored_offsets import GapFill
 from storage_core.commit_files.commits_file import COMMITS_FILE, CommitEntry, WrittenRange
 from storage_core.commit_files.journal import (
     AppendOperation,
@@ -102,12 +102,12 @@ def prepare(
     rows = _counted(staged, rows)
     states = _states(job, staged, directories)
     topic_ids = _topic_ids(job, states, directories)
-    padding = GapFill(job)
+    gaps = GapFill(job)
     plans = [
-        plan_partition(job, state, staged.get(key, ()), topic_ids[state.topic], padding)
+        journal_partition(job, state, staged.get(key, ()), topic_ids[state.topic], gaps)
         for key, state in sorted(states.items())
     ]
-    padding.write()
+    gaps.write()
     partitions = tuple(partition for partition, _ in plans)
     require_targets(filesystem, root, partitions)
     require_space(filesystem, root, partitions)
@@ -200,12 +200,12 @@ def assign_offsets(job: JobContext, staged: StagedBatches, base_offset: int, lea
             file.flush()
 
 
-def plan_partition(
+def journal_partition(
     job: JobContext,
     state: PartitionState,
     staged: Sequence[StagedBatches],
     topic_id: str | None,
-    padding: GapFill,
+    gaps: GapFill,
 ) -> tuple[JournalledPartition, list[tuple[StagedBatches, int]]]:
     """Check what was staged for a partition, in the order of its rows, and place it.
 
@@ -215,25 +215,27 @@ def plan_partition(
     spec = job.spec
     config = spec.config_of(state.topic)
     batches = checked_batches(job, staged, config)
-    tail = state.tail
-    if spec.mode == "overwrite" and tail is not None and tail.size_bytes:
+    tail, log_start, restored_end = state.tail, state.log_start_offset, 0
+    is_overwritten = spec.mode == "overwrite" and tail is not None and tail.size_bytes > 0
+    if spec.mode == "overwrite":
+        log_start = state.log_end_offset
+    if tail is not None and is_overwritten:
         # Begin a new segment, so that retention can delete the overwritten ones.
         tail = dataclasses.replace(tail, is_open=False)
     placement = Placement(state.log_end_offset, tail, config)
-    log_start, restored_end = _restored_bounds(spec, state)
     if spec.preserve_offsets:
+        log_start, restored_end = _restored_bounds(spec, state)
         _require_after_log_end(state, batches, log_start)
         end_offset = (batches[-1].max_offset or 0) + 1 if batches else state.log_end_offset
-        if restored_end is not None:
-            # Placed together with the rows, because each segment has at most one append.
-            batches += padding.pad(state, max(end_offset, log_start), restored_end)
+        # Placed together with the rows, because each segment has at most one append.
+        batches += gaps.batches(state, max(end_offset, log_start), restored_end)
         _begin_log(placement, state, batches, log_start)
     placement.place_all(batches)
-    if spec.mode == "overwrite" and tail is not None and tail.size_bytes and not placement.operations:
+    if is_overwritten and not placement.operations:
         # Without rows, too, so that the last segment of overwritten ones goes.
         placement.begin_segment(state.log_end_offset)
-    if restored_end is not None and placement.next_offset < restored_end:
-        # Too far for padding: an empty segment marks the log end.
+    if placement.next_offset < restored_end:
+        # Too far for batches without records: an empty segment marks the log end.
         placement.begin_segment(restored_end)
     return _journalled(spec, state, placement, log_start, topic_id), placement.linked
 
@@ -269,16 +271,10 @@ def _journalled(
     )
 
 
-def _restored_bounds(spec: JobSpec, state: PartitionState) -> tuple[int, int | None]:
-    """Return the log start offset after the commit, and the log end offset to restore, if any."""
-    start = state.log_end_offset if spec.mode == "overwrite" else state.log_start_offset
-    restored = spec.restored_offsets.get((state.topic, state.partition))
-    if restored is None:
-        return start, None
-    restored_start, restored_end = restored
-    if state.is_empty or spec.mode == "overwrite":
-        start = max(start, restored_start)
-    return start, restored_end
+def _restored_bounds(spec: JobSpec, state: PartitionState) -> tuple[int, int]:
+    """Return the log start offset after the commit, and the log end offset to restore; 0 if rows alone decide."""
+    start, end = spec.restored_offsets.get((state.topic, state.partition), (0, 0))
+    return max(start, state.log_start_offset) if state.is_empty else state.log_start_offset, end
 
 
 def _require_after_log_end(state: PartitionState, staged: Sequence[StagedBatches], log_start: int) -> None:

@@ -161,33 +161,6 @@ class PartitionNumbers:
         self._codes, self._numbers = all_codes[order], all_numbers[order]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SortedRows:
-    """Rows sorted by partition, in their original order within a partition.
-
-    Attributes:
-        order: The original positions of the rows; None if they were sorted.
-        numbers: The numbers of the partitions that have rows, ascending.
-        ends: For each of them, the end of its rows in the new order.
-    """
-
-    order: _Int64Array | None
-    numbers: _Int64Array
-    ends: _Int64Array
-
-
-def sort_rows(numbers: npt.NDArray[np.integer[Any]]) -> SortedRows:
-    """Sort rows, at least one, by the numbers of their partitions."""
-    order = None
-    if not np.all(numbers[1:] >= numbers[:-1]):
-        # A stable sort of 16-bit integers is a radix sort.
-        is_short = int(numbers.max()) < _SHORT_NUMBERS
-        order = np.argsort(numbers.astype(np.uint16, copy=False) if is_short else numbers, kind="stable")
-        numbers = numbers[order]
-    ends = np.append(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1, len(numbers))
-    return SortedRows(order, numbers[ends - 1].astype(np.int64), ends)
-
-
 def held_bytes(records: pa.RecordBatch) -> int:
     """Return the memory that rows take until they are written."""
     views = sum(name in _VIEWED_COLUMNS for name in records.schema.names)
@@ -270,28 +243,45 @@ class _Views:
 
 
 class RowBlock:
-    """The rows of some record batches with equal columns, for access in any order.
+    """Rows of some record batches with equal columns, sorted by partition; those of a partition keep their order.
 
     Args:
         batches: At least one batch with at least one row in all.
+        numbers: Per row, the number of its partition.
+
+    Attributes:
+        partitions: The numbers of the partitions that have rows, ascending.
+        ends: For each of them, the end of its rows.
+        offsets: Per row, the offset that it keeps; None if the batches have no such column.
     """
 
-    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
-        self._columns: dict[str, _Views | pa.Array] = {}
+    def __init__(self, batches: Sequence[pa.RecordBatch], numbers: npt.NDArray[np.integer[Any]]) -> None:
+        # The original positions of the rows; None if they were sorted.
+        self._order: _Int64Array | None = None
+        if not np.all(numbers[1:] >= numbers[:-1]):
+            # A stable sort of 16-bit integers is a radix sort.
+            is_short = int(numbers.max()) < _SHORT_NUMBERS
+            self._order = np.argsort(
+                numbers.astype(np.uint16, copy=False) if is_short else numbers, kind="stable"
+            )
+            numbers = numbers[self._order]
+        self.ends = np.append(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1, len(numbers))
+        self.partitions: _Int64Array = numbers[self.ends - 1].astype(np.int64)
         self.offsets: _Int64Array | None = None
-        self.count = sum(batch.num_rows for batch in batches)
+        self._columns: dict[str, _Views | pa.Array] = {}
         for number, name in enumerate(batches[0].schema.names):
             arrays = [batch.column(number) for batch in batches]
             if name == OFFSET_COLUMN:
-                self.offsets = np.concatenate([array.to_numpy(zero_copy_only=False) for array in arrays])
+                offsets = np.concatenate([array.to_numpy(zero_copy_only=False) for array in arrays])
+                self.offsets = offsets if self._order is None else offsets[self._order]
             elif name in _VIEWED_COLUMNS:
                 self._columns[name] = _Views.of(arrays)
             else:
                 self._columns[name] = pa.concat_arrays(arrays)
 
-    def rows(self, order: _Int64Array | None, start: int, stop: int) -> pa.RecordBatch:
-        """Return the rows at positions ``start`` to before ``stop`` of an order; None: of the original order."""
-        places = slice(start, stop) if order is None else order[start:stop]
+    def rows(self, start: int, stop: int) -> pa.RecordBatch:
+        """Return the rows from ``start`` to before ``stop``."""
+        places = slice(start, stop) if self._order is None else self._order[start:stop]
         arrays = []
         for column in self._columns.values():
             if isinstance(column, _Views):

@@ -20,9 +20,7 @@ from storage_core.commit.routing import (
     PartitionNumbers,
     RoutedRows,
     RowBlock,
-    SortedRows,
     held_bytes,
-    sort_rows,
 )
 from storage_core.commit.stage_placement import (
     BatchRuns,
@@ -99,20 +97,14 @@ class BlockWriter:
             rows: The rows.
             numbers: Per row, the number of its partition.
         """
-        ordered = sort_rows(np.concatenate(numbers))
-        # They ascend.
-        for number in range(len(self._stages), int(ordered.numbers[-1]) + 1):
+        block = RowBlock([each.records for each in rows], np.concatenate(numbers))
+        for number in range(len(self._stages), int(block.partitions[-1]) + 1):
             self._stages.append(PartitionStage(*self.numbers.topic_partition(number)))
-        block = RowBlock([each.records for each in rows])
-        offsets = None
+        keeps_offsets = block.offsets is not None
         if block.offsets is not None:
-            offsets = block.offsets if ordered.order is None else block.offsets[ordered.order]
-            self._check_offsets(offsets, ordered)
-        encoded = self._encoder.encode(
-            lambda start, stop: block.rows(ordered.order, start, stop), ordered.ends, offsets
-        )
-        for each in encoded:
-            runs = BatchRuns(each.batches, ordered.numbers[each.groups], keeps_offsets=offsets is not None)
+            self._check_offsets(block.offsets, block)
+        for each in self._encoder.encode(block.rows, block.ends, block.offsets):
+            runs = BatchRuns(each.batches, block.partitions[each.groups], keeps_offsets=keeps_offsets)
             self._check_sizes(runs)
             self._placement.write(runs, self._stages)
 
@@ -129,17 +121,17 @@ class BlockWriter:
             where = f"{stage.topic}-{stage.partition}"
             validate_leader_append(batches.select(number, number + 1), self._config, path=where)
 
-    def _check_offsets(self, offsets: _Int64Array, ordered: SortedRows) -> None:
+    def _check_offsets(self, offsets: _Int64Array, block: RowBlock) -> None:
         """Refuse offsets that do not ascend within a partition, also across blocks."""
-        starts = np.concatenate([np.zeros(1, np.int64), ordered.ends[:-1]])
-        stages = [self._stages[number] for number in ordered.numbers.tolist()]
+        starts = np.concatenate([np.zeros(1, np.int64), block.ends[:-1]])
+        stages = [self._stages[number] for number in block.partitions.tolist()]
         before = np.empty(len(offsets), np.int64)
         before[1:] = offsets[:-1]
         before[starts] = [stage.last_offset for stage in stages]
         wrong = np.flatnonzero((offsets <= before) | (offsets > _LARGEST_OFFSET))
         if len(wrong):
             row = int(wrong[0])
-            stage = stages[int(ordered.ends.searchsorted(row, "right"))]
+            stage = stages[int(block.ends.searchsorted(row, "right"))]
             raise InvalidRecordError(
                 f"Expected the column {OFFSET_COLUMN} to ascend within a partition and a task, from 0 to "
                 f"{_LARGEST_OFFSET}, found {int(offsets[row])} after {int(before[row])} in {stage.topic}-"
@@ -147,7 +139,7 @@ class BlockWriter:
                 "sortWithinPartitions by offset.",
                 offset=int(offsets[row]),
             )
-        for stage, last_offset in zip(stages, offsets[ordered.ends - 1].tolist(), strict=True):
+        for stage, last_offset in zip(stages, offsets[block.ends - 1].tolist(), strict=True):
             stage.last_offset = last_offset
 
 

@@ -6,7 +6,7 @@ and the JSON:
     <crc> {"generation":8,"job":"<32 hex>","time_ms":…,"txn_app_id":null,"txn_version":null}
 
 The micro-batch of a stream that has a name of the user's as txn_app_id also has "query_id", the id of the query. A job
-with a txn_app_id also has "rows", their number; "checksum", if it is known (see `storage_core.commit.rows_digest`); and
+with a txn_app_id also has "rows", their number; "checksum", if it is known (see `storage_core.commit.repeated`); and
 unless they are many, "offsets", where the rows are, {"<topic>":{"<partition>":[<start>,<end>]}}, beside "truncations",
 the size that ``.segmentlog-truncations`` had by then.
 

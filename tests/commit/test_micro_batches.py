@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from storage_core import LogConfig, LogDirectory
+from storage_core.commit.repeated import RowsDigest, rows_digest
 from storage_core.commit.routing import RoutedRows
-from storage_core.commit.rows_digest import RowsDigest, rows_digest
 from storage_core.commit_files.commits_file import CommitEntry, commit_line, read_commits_file
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem

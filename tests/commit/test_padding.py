@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storage_core.commit.job_spec import JobContext, JobSpec
 from storage_core.commit.partition_state import PartitionState
-from storage_core.commit.placement import GapFill
+from storage_core.commit.restored_offsets import GapFill
 from tests.commit.jobs import CONFIG, JOBS, ROOT, commit, contents, fill, rows_of, states
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
@@ -14,7 +14,7 @@ MOST = 1 << 31
 
 def padding(start_offset, end_offset):
     stage = GapFill(JobContext(SimulatedFileSystem(), ROOT, JobSpec(job_id=JOBS[0])))
-    batches = stage.pad(PartitionState("t", 0), start_offset, end_offset)
+    batches = stage.batches(PartitionState("t", 0), start_offset, end_offset)
     assert [each.offset_count for each in batches] == [
         each.max_offset + 1 - each.min_offset for each in batches
     ]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.commit.routing import PartitionNumbers, RoutedRows, sort_rows
+from storage_core.commit.routing import PartitionNumbers, RoutedRows
 from storage_core.errors import InvalidRecordError, OptionError
 
 
@@ -74,20 +74,6 @@ def test_more_partitions_than_a_table_holds_numbers_of():
     for _ in range(2):
         found = numbers.of_rows(rows(["x"], None, partitions))
         assert found.tolist() == partitions
-
-
-@given(st.lists(st.integers(0, 5) | st.integers(0, 1 << 17), min_size=1, max_size=200))
-def test_rows_are_brought_together_and_keep_their_order(numbers):
-    ordered = sort_rows(np.array(numbers, np.int64))
-    order = range(len(numbers)) if ordered.order is None else ordered.order.tolist()
-    assert list(order) == sorted(range(len(numbers)), key=lambda row: (numbers[row], row))
-    assert ordered.numbers.tolist() == sorted(set(numbers))
-    counts = np.diff(ordered.ends, prepend=0).tolist()
-    assert counts == [numbers.count(number) for number in sorted(set(numbers))]
-
-
-def test_sorted_rows_are_not_moved():
-    assert sort_rows(np.array([0, 0, 3, 3, 9])).order is None
 
 
 @pytest.mark.parametrize(
