@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import sys
 import threading
 from collections import deque
@@ -27,7 +26,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_segmentlog.tracebacks import raises_without_frames, without_frames
-from spark_segmentlog.workers import explained_memory_limit, reduce_for_workers, require_directories
+from spark_segmentlog.workers import SentToWorkers, explained_memory_limit, require_directories
 from storage_core.errors import OptionError, SegmentLogError
 from storage_core.filesystem import FileSystem
 from storage_core.options import RECORDS
@@ -136,17 +135,20 @@ def _run(produce: Callable[[], Iterator[_Item]], queue: _BoundedQueue[_Item]) ->
     queue.finish(error)
 
 
-class SegmentLogReader(DataSourceReader):
-    """Reads the records of a `load()` as Arrow batches."""
+class BatchReader(SentToWorkers, DataSourceReader):
+    """Base of the readers of a batch query."""
 
     def __init__(self, options: ReadOptions, columns: tuple[ProjectedColumn, ...]) -> None:
+        super().__init__()
         self._options = options
         self._columns = columns
-        self._predicate: Predicate | None = None
-        self._planned_on = socket.gethostname()
 
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
-        return reduce_for_workers(self)
+
+class SegmentLogReader(BatchReader):
+    """Reads the records of a `load()` as Arrow batches."""
+
+    # The filters that Spark has pushed.
+    _predicate: Predicate | None = None
 
     @raises_without_frames
     def partitions(self) -> Sequence[InputPartition]:
@@ -191,16 +193,8 @@ def arrow_schema(columns: tuple[ProjectedColumn, ...], options: ReadOptions) -> 
     return pa.schema([known.field(column.name).with_nullable(column.nullable) for column in columns])
 
 
-class ViewReader(DataSourceReader):
+class ViewReader(BatchReader):
     """Reads a view that is not the records."""
-
-    def __init__(self, options: ReadOptions, columns: tuple[ProjectedColumn, ...]) -> None:
-        self._options = options
-        self._columns = columns
-        self._planned_on = socket.gethostname()
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
-        return reduce_for_workers(self)
 
     @raises_without_frames
     def partitions(self) -> Sequence[InputPartition]:

@@ -8,19 +8,18 @@ text.
 from __future__ import annotations
 
 import logging
-import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_segmentlog.reader import arrow_schema, read_records_of
 from spark_segmentlog.tracebacks import raises_without_frames, without_frames
-from spark_segmentlog.workers import reduce_for_workers
+from spark_segmentlog.workers import SentToWorkers
 from storage_core.filesystem import FileSystem
 from storage_core.scan.stream import MicroBatchPlanner, json_of_offsets, offsets_of_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
@@ -51,20 +50,17 @@ _logger = logging.getLogger(__name__)
 _Json = dict[str, dict[str, int]]
 
 
-class SegmentLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SegmentLogStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the records that are appended to logs, as Arrow batches."""
 
     def __init__(
         self, options: StreamOptions, columns: tuple[ProjectedColumn, ...], notices: Sequence[str] = ()
     ) -> None:
+        super().__init__()
         self._options = options
         self._columns = columns
         self._notices = tuple(notices)
-        self._planned_on = socket.gethostname()
         self._stream: MicroBatchPlanner | None = None
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
-        return reduce_for_workers(self)
 
     @property
     def _planner(self) -> MicroBatchPlanner:

@@ -8,15 +8,14 @@ properties of Spark's job; the writer that commits runs in another process, and 
 from __future__ import annotations
 
 import logging
-import socket
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_segmentlog.tracebacks import raises_without_frames
-from spark_segmentlog.workers import reduce_for_workers
+from spark_segmentlog.workers import SentToWorkers
 from spark_segmentlog.writer import StagedRows, consumed, publish, staged
 from storage_core.commit import CommitJob, JobSpec
 from storage_core.commit.repeated import is_version_committed
@@ -26,7 +25,7 @@ from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
@@ -63,17 +62,14 @@ class StagedMicroBatch(WriterCommitMessage):
     is_repeated: bool = False
 
 
-class SegmentLogStreamWriter(DataSourceStreamArrowWriter):
+class SegmentLogStreamWriter(SentToWorkers, DataSourceStreamArrowWriter):
     """Appends the rows of each micro-batch to a log directory, exactly once."""
 
     def __init__(self, plan: WritePlan, app_id: str | None = None, ignored: Sequence[str] = ()) -> None:
+        super().__init__()
         self._plan = plan
         self._app_id = app_id
         self._ignored = tuple(ignored)
-        self._planned_on = socket.gethostname()
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
-        return reduce_for_workers(self)
 
     @raises_without_frames
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMicroBatch:

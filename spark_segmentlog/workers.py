@@ -66,10 +66,17 @@ def explained_memory_limit() -> Iterator[None]:
         ) from error
 
 
-def reduce_for_workers(sent: object) -> tuple[Callable[..., object], tuple[Any, ...]]:
-    """Return what ``__reduce__`` of a reader or writer returns."""
-    # The state is pickled by itself: pickle restores arguments, and so imports this package, before it calls the function.
-    return _restoring_function(), (type(sent).__module__, type(sent).__qualname__, pickle.dumps(vars(sent)))
+class SentToWorkers:
+    """Base of the readers and writers, which Spark pickles on the host where it plans the job."""
+
+    def __init__(self) -> None:
+        self._planned_on = socket.gethostname()
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
+        # The state is pickled by itself: pickle restores arguments, and so imports this package, before it calls the
+        # function.
+        kind = type(self)
+        return _restoring_function(), (kind.__module__, kind.__qualname__, pickle.dumps(vars(self)))
 
 
 def _restoring_function() -> Callable[..., object]:

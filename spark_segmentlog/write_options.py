@@ -69,7 +69,7 @@ def _as_text(text: str) -> Kind:
     return plain(text, lambda _option, value: value)
 
 
-def _either(usual: str, other: str) -> Kind:
+def _flag_of(usual: str, other: str) -> Kind:
     """Return the kind of an option of two words: true for the usual one."""
     return plain(
         either((usual, other)), lambda option, value: parse_choice(option, value, (usual, other)) == usual
@@ -157,7 +157,7 @@ WRITE_OPTIONS: Final[tuple[Option, ...]] = (
     Option("maxDecompressedBatchBytes", "max_decompressed_batch_bytes", BATCH_SIZE, BATCH_SIZE_DEFAULT,
            doc="The largest batch, before it is compressed, that the readers of these rows take. A row that makes a larger "
                "one is refused: raise this, `max.message.bytes`, and the option of the same name of each read."),
-    Option("flush", "flush", _either("commit", "none"), "commit",
+    Option("flush", "flush", _flag_of("commit", "none"), "commit",
            doc="Whether everything is on disk before the rows become visible. `none` leaves it to the system: quicker, and "
                "the rows are visible at once, but a power cut may lose some of them. The directory is then left as by a "
                "running broker: the next broker or program that opens it, other than such a job, recovers its logs first."),
@@ -170,7 +170,7 @@ WRITE_OPTIONS: Final[tuple[Option, ...]] = (
            doc="How long at least the directory remembers the last `txnVersion` of an application, or the last batch of a "
                "stream, after that was committed. Jobs apply it now and then. A job or batch that is repeated later is written "
                "again."),
-    Option("repeatedBatch", "compares_rows", _either("compare", "skip"), "compare", only="stream",
+    Option("repeatedBatch", "compares_rows", _flag_of("compare", "skip"), "compare", only="stream",
            doc="What a stream does with its last batch, which Spark repeats after a failure: `compare` its rows with those "
                "that were written, in any order, and fail if they are others; or `skip` it whatever its rows are, because "
                "each run computes others, with `uuid()` for example."),
@@ -187,8 +187,7 @@ WRITE_OPTIONS: Final[tuple[Option, ...]] = (
 # fmt: on
 _BY_KEY: Final = by_key(WRITE_OPTIONS)
 _OF_JOB: Final = {option.field for option in WRITE_OPTIONS} & {each.name for each in fields(JobSpec)}
-# It matters whether the number of partitions is given.
-_DEFAULTS: Final = default_values(WRITE_OPTIONS) | {"partitions": None, "topic_ids": {}}
+_DEFAULTS: Final = default_values(WRITE_OPTIONS) | {"topic_ids": {}}
 _CONFIG_BY_KEY: Final = {option_key(key.name): key.name for key in (*CONFIG_KEYS, *INTERNAL_KEYS)}
 _READ_BY_KEY: Final = {key: option.name for key, option in by_key(READ_OPTIONS).items()}
 
@@ -203,7 +202,8 @@ class WriteOptions:
         config: The configuration of each topic that is written, ``batch.size`` included.
         timestamp_limits: The limits of timestamps that were given, and no others; None if none was.
         topic: The topic of all rows; None if each row names its own.
-        partitions: How many partitions a new topic gets; None if the option is not given.
+        partitions: How many partitions a new topic gets.
+        makes_all_partitions: Whether it gets all of them, or only those that are restored.
         offsets_from: The paths of ``offsetsFrom``, as given.
         max_decompressed_batch_bytes: The largest batch, before compression, that readers of these rows accept.
     """
@@ -213,15 +213,11 @@ class WriteOptions:
     config: LogConfig
     timestamp_limits: LogConfig | None
     topic: str | None
-    partitions: int | None
+    partitions: int
+    makes_all_partitions: bool
     partitioner: PartitionerName
     offsets_from: str | None
     max_decompressed_batch_bytes: int
-
-    @property
-    def partition_count(self) -> int:
-        """How many partitions a new topic gets."""
-        return self.partitions or 1
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -279,6 +275,7 @@ def _parse(options: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         **values,
         job=JobSpec(config=log_config, **of_job),
+        makes_all_partitions=values["offsets_from"] is None or "partitions" in given,
         config=log_config,
         timestamp_limits=_timestamp_limits(config),
     )

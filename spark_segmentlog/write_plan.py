@@ -76,7 +76,7 @@ class WritePlan:
 
     def topic_plan(self, topic: str) -> TopicPlan:
         """Return the partitions of a topic, which may be new."""
-        return self.topics.get(topic) or TopicPlan(self.options.partition_count, is_new=True)
+        return self.topics.get(topic) or TopicPlan(self.options.partitions, is_new=True)
 
     def job_of(self, topics: Iterable[str] = ()) -> JobSpec:
         """Return the job to commit, given the topics of the rows. The topic of the options is among them."""
@@ -85,13 +85,12 @@ class WritePlan:
         if options.topic is not None and not self.job.broker_directory:
             # Without rows, too, so that it can be read afterwards. A cluster creates its topics itself.
             written.add(options.topic)
-        makes_all_partitions = options.offsets_from is None or options.partitions is not None
         return replace(
             self.job,
             new_partitions={
                 topic: plan.partition_count
                 for topic in sorted(written)
-                if (plan := self.topic_plan(topic)).is_new and makes_all_partitions
+                if (plan := self.topic_plan(topic)).is_new and options.makes_all_partitions
             },
         )
 
@@ -193,13 +192,13 @@ def _topics(
     ]
     found = _by_topic((name.topic, name.partition) for name in parsed if name.suffix is None)
     # Other partitions of a cluster's topic may be on other brokers' disks.
-    least_count = options.partition_count if options.job.broker_directory else 0
+    least_count = options.partitions if options.job.broker_directory else 0
     plans = {topic: _topic_plan(numbers, least_count) for topic, numbers in found.items()}
     for topic, numbers in _by_topic(source.bounds).items():
         if topic not in plans:
             known = _topic_plan(numbers, is_new=True)
-            is_larger = (options.partitions or 0) >= known.partition_count
-            plans[topic] = TopicPlan(options.partition_count, is_new=True) if is_larger else known
+            is_larger = options.partitions >= known.partition_count
+            plans[topic] = TopicPlan(options.partitions, is_new=True) if is_larger else known
     return plans
 
 

@@ -23,9 +23,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_segmentlog.tracebacks import raises_without_frames
 from spark_segmentlog.workers import (
+    SentToWorkers,
     address_space_bytes,
     explained_memory_limit,
-    reduce_for_workers,
     require_directories,
     require_shared_storage,
 )
@@ -51,7 +51,7 @@ from storage_core.partitioning import (
 from storage_core.record.encode import BatchEncoding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -123,7 +123,7 @@ class RowRouter:
                 partitions,
             )
         except InvalidRecordError as error:
-            count = self._plan.options.partition_count
+            count = self._plan.options.partitions
             if partitions is None or not _is_beyond_new_topic(topics, partitions, count):
                 raise
             raise InvalidRecordError(
@@ -343,15 +343,12 @@ def publish(root: str, job: CommitJob, rows: Sequence[StagedRows]) -> CommitOutc
         raise
 
 
-class SegmentLogWriter(DataSourceArrowWriter):
+class SegmentLogWriter(SentToWorkers, DataSourceArrowWriter):
     """Writes the rows of a `save()` into a log directory: all of them exactly once, or none."""
 
     def __init__(self, plan: WritePlan) -> None:
+        super().__init__()
         self._plan = plan
-        self._planned_on = socket.gethostname()
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
-        return reduce_for_workers(self)
 
     @raises_without_frames
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:

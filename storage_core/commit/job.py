@@ -268,10 +268,7 @@ class CommitJob:
     """The driver's side of a job: `begin`, then the tasks stage rows, then `commit` or `abort`.
 
     Args:
-        filesystem: Through which everything is read and written.
-        root: The log directory.
-        spec: The job.
-        clock: The clock; None: the system's.
+        clock: The system's unless given.
     """
 
     def __init__(

@@ -55,16 +55,11 @@ class StagedBatches:
     Attributes:
         file: Name of the file in the root, without suffix.
         position_bytes: Position of the first batch in the file.
-        size_bytes: Size of the batches, at most ``segment.bytes``.
-        batch_count: Number of batches.
-        record_count: Number of records.
         first_timestamp_ms: The max timestamp of the first batch, from which a segment's age is counted.
         max_timestamp_ms: The max timestamp of all batches.
         fingerprint: Checksum that does not depend on offsets and leader epoch: see `batch_fingerprint`.
-        min_offset: Base offset of the first batch, if the rows keep their offsets.
-        max_offset: Last offset of the last batch, if the rows keep their offsets.
-        index_size_bytes: Size of the offset index, if the commit links the file as a segment. Not in the manifest.
-        time_index_size_bytes: Size of the time index, likewise.
+        min_offset, max_offset: First and last offset, if the rows keep their offsets.
+        index_size_bytes, time_index_size_bytes: Of the indexes, if the commit links the file. Not in the manifest.
     """
 
     topic: str

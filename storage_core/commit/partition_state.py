@@ -64,10 +64,6 @@ class SegmentTail:
     """The end of a log's last segment.
 
     Attributes:
-        base_offset: The segment's base offset.
-        size_bytes: Size of its log file.
-        index_size_bytes: Size of its offset index.
-        time_index_size_bytes: Size of its time index.
         first_timestamp_ms: The max timestamp of its first batch; None without a batch.
         is_open: Whether batches may be appended. False if an index is missing or wrong, and would stay so.
     """
@@ -89,7 +85,6 @@ class PartitionState:
         epochs: The entries of its leader epoch checkpoint.
         leader_epoch: The last epoch on disk, or 0.
         snapshot_from: Source of the producer snapshot at the new log end; see `JournalledPartition`.
-        tail: The end of its last segment; None without a segment.
         has_metadata: Whether its directory has a ``partition.metadata``, or gets one when it is created.
         deleted_files: The names of files in its directory that await their deletion.
     """
@@ -146,22 +141,7 @@ def read_partition_state(
         tail, log_end, last_epoch = _read_tail(
             filesystem, path, bases[-1], names, checkpointed_end, checkpointed_epoch
         )
-    if log_end < log_start:
-        raise CorruptError(
-            f"Expected the log to end at or after its start offset {log_start}, found its end at {log_end}. Open the "
-            "log directory with LogDirectory.open and close it.",
-            path=path,
-        )
-    recovery_point = directory.root.recovery_points.get(directory.topic_partition, 0)
-    if log_end < recovery_point:
-        raise CorruptError(
-            f"Expected the log to reach offset {recovery_point}, as its recovery point says, found its end at {log_end}: "
-            "new rows would get the offsets of records that are lost. Restore the log, or open the log directory with "
-            "LogDirectory.open and close it, to go on at its end.",
-            path=path,
-            offset=log_end,
-            last_offset=recovery_point - 1,
-        )
+    _require_reached(directory, log_start, log_end)
     snapshot_from = _check_transactions(filesystem, directory, log_end, names, is_empty=log_end <= log_start)
     leader_epoch = max(0, last_epoch, checkpointed_epoch)
     return PartitionState(
@@ -183,6 +163,26 @@ def read_partition_state(
             for base_offset in names.base_offsets(suffix)
         ),
     )
+
+
+def _require_reached(directory: PartitionDirectory, log_start: int, log_end: int) -> None:
+    """Refuse a log that ends before its start or its recovery point."""
+    if log_end < log_start:
+        raise CorruptError(
+            f"Expected the log to end at or after its start offset {log_start}, found its end at {log_end}. Open the "
+            "log directory with LogDirectory.open and close it.",
+            path=directory.path,
+        )
+    recovery_point = directory.root.recovery_points.get(directory.topic_partition, 0)
+    if log_end < recovery_point:
+        raise CorruptError(
+            f"Expected the log to reach offset {recovery_point}, as its recovery point says, found its end at {log_end}: "
+            "new rows would get the offsets of records that are lost. Restore the log, or open the log directory with "
+            "LogDirectory.open and close it, to go on at its end.",
+            path=directory.path,
+            offset=log_end,
+            last_offset=recovery_point - 1,
+        )
 
 
 def _checkpointed_end(directory: PartitionDirectory) -> int:

@@ -51,8 +51,7 @@ class Placement:
 
     Args:
         next_offset: The log end offset, which advances.
-        tail: The end of the last segment; None without a segment.
-        config: Decides when to roll.
+        tail: The end of the last segment, if there is one.
 
     Attributes:
         operations: The operations for the journal.

@@ -118,16 +118,6 @@ def prepare(
     )
     _write_missing_topic_ids(job, states, topic_ids)
     _delete_due_files(job, states.values(), time_ms)
-    clean_shutdown = filesystem.read_file(job.path(CLEAN_SHUTDOWN_FILE), _MAX_CLEAN_SHUTDOWN_BYTES)
-    if clean_shutdown is None and not spec.flush:
-        # A job that does not flush does not restore the file.
-        clean_shutdown = b""
-    if clean_shutdown is None:
-        raise CorruptError(
-            f"Expected {CLEAN_SHUTDOWN_FILE} to exist while the log directory is locked, found it deleted. Stop the "
-            "program that deletes it, and write again.",
-            path=root,
-        )
     entry = CommitEntry(
         generation,
         spec.job_id,
@@ -138,11 +128,23 @@ def prepare(
     )
     return CommitJournal(
         entry=entry if spec.txn_app_id is None else _identified(job, entry, rows, partitions),
-        clean_shutdown=clean_shutdown,
+        clean_shutdown=_clean_shutdown(job),
         manifests=tuple(manifest.name for manifest in manifests),
         partitions=partitions,
         is_flushed=spec.flush,
     )
+
+
+def _clean_shutdown(job: JobContext) -> bytes:
+    """Return the content of the clean-shutdown file, which a job that flushes restores."""
+    content = job.filesystem.read_file(job.path(CLEAN_SHUTDOWN_FILE), _MAX_CLEAN_SHUTDOWN_BYTES)
+    if content is None and job.spec.flush:
+        raise CorruptError(
+            f"Expected {CLEAN_SHUTDOWN_FILE} to exist while the log directory is locked, found it deleted. Stop the "
+            "program that deletes it, and write again.",
+            path=job.root,
+        )
+    return content or b""
 
 
 def _counted(

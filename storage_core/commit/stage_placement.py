@@ -48,8 +48,6 @@ class PlacedRun:
     """A run of adjacent batches of one partition, and its place.
 
     Attributes:
-        start: Number of the first batch.
-        stop: Number after that of the last batch.
         segment: The segment that the run is appended to; None: the pack file.
         first_offset: How many offsets precede the run in its piece.
     """
@@ -64,16 +62,10 @@ class BatchRuns:
     """Encoded batches, grouped into runs of one partition each.
 
     Args:
-        batches: The batches.
         partitions: Per batch, the number of its partition.
         keeps_offsets: Whether the batches have their final offsets; otherwise their offsets have no meaning.
 
-    Attributes:
-        starts: Per run, its first batch.
-        stops: Per run, the batch after its last.
-        partitions: Per run, its partition.
-        sizes_bytes: Per run, its size.
-        base_offsets: Per batch, its base offset.
+    ``starts``, ``stops``, ``partitions`` and ``sizes_bytes`` have a value for each run, ``base_offsets`` for each batch.
     """
 
     def __init__(self, batches: RecordBatches, partitions: _Int64Array, *, keeps_offsets: bool) -> None:

@@ -81,8 +81,6 @@ class CommitEntry:
 
     Attributes:
         generation: Number of this commit in its log directory; the first is 1.
-        job_id: 32 hexadecimal digits.
-        time_ms: Commit time.
         txn_app_id: The application that numbers its commits, if any.
         txn_version: The application's number for this commit.
         query_id: The streaming query that the application is, if its user has named it.

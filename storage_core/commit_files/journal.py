@@ -68,12 +68,8 @@ class AppendOperation:
     """Append ranges of staged files to one segment.
 
     Attributes:
-        ranges: The ranges in the order in which they are appended.
         base_offset: The offset of the first batch.
         segment_base_offset: The segment, created if it equals ``base_offset`` and ``size_before_bytes`` is 0.
-        size_before_bytes: The size of the segment's log file before the append.
-        index_size_before_bytes: The size of its offset index before the append.
-        time_index_size_before_bytes: The size of its time index before the append.
     """
 
     ranges: tuple[StagedFileRange, ...]
@@ -101,11 +97,9 @@ class JournalledPartition:
     Attributes:
         is_new: Whether the commit creates the directory.
         topic_id: The id in a new partition's ``partition.metadata``; None: no such file is written.
-        leader_epoch: The leader epoch of the new batches.
-        epochs_after: The leader epochs after the commit.
+        leader_epoch: Of the new batches.
         snapshot_from: Source of the producer snapshot at the new log end: the offset of an existing snapshot,
             ``"empty"``, or None for no snapshot.
-        operations: The changes to segments, in order.
         keep_offsets: Whether the staged batches already have their final offsets.
     """
 
@@ -136,8 +130,6 @@ class CommitJournal:
     Attributes:
         entry: The line that the commit appends to the commits file.
         clean_shutdown: The content of the clean-shutdown file, which the commit deletes and later restores.
-        manifests: The manifests of the staged files.
-        partitions: The partitions that change.
         is_flushed: Whether everything is flushed before the rows become visible. Otherwise the clean-shutdown file
             is not restored and the recovery points stay, so that the next process to open the log directory
             recovers it.

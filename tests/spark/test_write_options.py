@@ -24,7 +24,7 @@ def parse(**given):
 def test_nothing_but_a_path_is_needed():
     parsed = parse()
     assert parsed.path == "/a"
-    assert (parsed.topic, parsed.partitions, parsed.partition_count) == (None, None, 1)
+    assert (parsed.topic, parsed.partitions, parsed.makes_all_partitions) == (None, 1, True)
     assert (parsed.partitioner, parsed.job.flush) == ("default", True)
     assert (parsed.job.txn_app_id, parsed.job.txn_version) == (None, None)
     assert (parsed.job.topic_ids, parsed.job.broker_directory) == ({}, False)
@@ -280,7 +280,7 @@ def test_configuration_keys_are_not_taken_for_options_of_a_read():
 def test_the_documented_defaults_apply():
     defaults = {spec.name: spec.default for spec in WRITE_OPTIONS if spec.default}
     parsed = write_options(CaseInsensitiveDict({"path": "/a", **defaults}))
-    assert parsed.partition_count == parse().partition_count
+    assert parsed.partitions == parse().partitions
     assert parsed.config.compression_codec == parse().config.compression_codec
     assert parsed.config.batch_size == parse().config.batch_size
     assert parsed.partitioner == parse().partitioner
