@@ -90,14 +90,6 @@ def test_writes_the_bytes_of_kafka(tmp_path, entries, expected):
     assert path.read_bytes() == expected
 
 
-def test_writes_over_an_older_one(tmp_path):
-    path = str(tmp_path / PATH)
-    write_leader_epoch_checkpoint(FileSystem(), path, [EpochEntry(epoch, epoch) for epoch in range(50)])
-    write_leader_epoch_checkpoint(FileSystem(), path, (EpochEntry(7, 9),))
-    assert read_leader_epoch_checkpoint(FileSystem(), path) == (EpochEntry(7, 9),)
-    assert [entry.name for entry in tmp_path.iterdir()] == [PATH]
-
-
 @given(
     st.lists(st.integers(0, 2**31 - 1), max_size=10, unique=True),
     st.lists(st.integers(0, 2**63 - 1), max_size=10, unique=True),

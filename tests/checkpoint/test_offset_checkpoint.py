@@ -111,12 +111,6 @@ def test_a_missing_file_has_no_entries(tmp_path):
     assert read_offset_checkpoint(FileSystem(), str(tmp_path / PATH)) == {}
 
 
-def test_a_directory_in_its_place_is_corrupt(tmp_path):
-    (tmp_path / PATH).mkdir()
-    with pytest.raises(CorruptCheckpointError):
-        read_offset_checkpoint(FileSystem(), str(tmp_path / PATH))
-
-
 def test_no_more_than_the_limit_is_read(tmp_path):
     path = tmp_path / PATH
     with path.open("wb") as file:
@@ -160,14 +154,6 @@ def test_writes_the_bytes_of_kafka(tmp_path, offsets, expected):
     write_offset_checkpoint(FileSystem(), str(path), offsets)
     assert path.read_bytes() == expected
     assert read_offset_checkpoint(FileSystem(), str(path)) == offsets
-
-
-def test_writes_over_an_older_one(tmp_path):
-    path = str(tmp_path / PATH)
-    write_offset_checkpoint(FileSystem(), path, {("orders", number): number for number in range(100)})
-    write_offset_checkpoint(FileSystem(), path, {("orders", 5): 1})
-    assert read_offset_checkpoint(FileSystem(), path) == {("orders", 5): 1}
-    assert [entry.name for entry in tmp_path.iterdir()] == [PATH]
 
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=249)

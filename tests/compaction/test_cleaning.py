@@ -10,7 +10,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from storage_core.compaction import CleanedTransactions, CleanRules, CleanStatistics, LastRecord, clean_into
+from storage_core.compaction import CleanedTransactions, CleanRules, LastRecord, clean_into
 from storage_core.errors import BatchTooLargeError, CorruptError, CorruptRecordError, OffsetOverflowError
 from storage_core.filesystem import FileSystem
 from storage_core.log_config import LogConfig
@@ -70,40 +70,6 @@ EXAMPLE = [
     keyed(6, (b"c", b"2"), (b"c", b"3")),
 ]
 LATEST = {b"a": 3, b"b": 4, b"c": 7, b"d": 5}
-
-
-def test_the_last_record_of_each_key_stays(tmp_path):
-    cleaned = clean(tmp_path, [open_segment(tmp_path, encoded(*EXAMPLE))], LATEST)
-    with_horizon = Batch(
-        EXAMPLE[2].records, 4, attributes=DELETE_HORIZON, base_timestamp_ms=1024, max_timestamp_ms=10
-    )
-    last = Batch(EXAMPLE[3].records[1:], 6)
-    assert cleaned.content == encoded(EXAMPLE[1], with_horizon, last)
-    sizes = [len(batch.encode()) for batch in (EXAMPLE[1], with_horizon, last)]
-    assert cleaned.statistics == CleanStatistics(8, len(encoded(*EXAMPLE)), 4, sum(sizes), 0)
-
-
-def test_a_later_pass_drops_the_tombstone_once_its_horizon_has_passed(tmp_path):
-    first = clean(tmp_path, [open_segment(tmp_path, encoded(*EXAMPLE))], LATEST).content
-    second = clean(tmp_path, [open_segment(tmp_path, first)], {}, now_ms=1023).content
-    assert second == first
-    third = clean(tmp_path, [open_segment(tmp_path, second)], {}, now_ms=1024).content
-    left = Batch(
-        EXAMPLE[2].records[1:], 4, attributes=DELETE_HORIZON, base_timestamp_ms=1024, max_timestamp_ms=10
-    )
-    assert third == encoded(EXAMPLE[1], left, Batch(EXAMPLE[3].records[1:], 6))
-
-
-def test_segments_become_one(tmp_path):
-    sources = [
-        open_segment(tmp_path, encoded(*EXAMPLE[:2])),
-        open_segment(tmp_path, encoded(EXAMPLE[2]), 4),
-        open_segment(tmp_path, encoded(EXAMPLE[3]), 6),
-        open_segment(tmp_path, b"", 8),
-    ]
-    together = clean(tmp_path, sources, LATEST)
-    alone = clean(tmp_path, [open_segment(tmp_path, encoded(*EXAMPLE))], LATEST)
-    assert together == alone
 
 
 @pytest.mark.parametrize("window_bytes", [1, 100, 150, 4096])
@@ -176,12 +142,6 @@ def test_an_empty_batch_stays_for_its_producer(tmp_path):
     assert clean(tmp_path, again, {}, last_records={7: LastRecord(9, 1)}).content == encoded(
         keyed(3, (b"a", b"4"))
     )
-
-
-def test_the_last_batch_of_the_pass_stays_even_if_empty(tmp_path):
-    source = open_segment(tmp_path, encoded(keyed(0, (b"a", b"1")), keyed(1, (b"a", b"2"))))
-    cleaned = clean(tmp_path, [source], {b"a": 9}, upper_bound_offset=2)
-    assert cleaned.content == encoded(Batch((), 1, max_timestamp_ms=0))
 
 
 @pytest.mark.parametrize("magic", [0, 1])

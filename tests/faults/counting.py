@@ -25,9 +25,6 @@ _MODULES = {
         "tests/log/test_crash_while_files_are_replaced.py",
         "tests/log/test_crash_tails.py",
         "tests/log/test_crash_failing_calls.py",
-        "tests/log/test_crash_by_kill.py",
-        "tests/log/test_state_machine.py",
-        "tests/log/test_bad_use.py",
         "tests/faults/test_checkpoint_crashes.py",
         "tests/faults/test_simulated_filesystem.py",
     ),
@@ -40,7 +37,7 @@ _MODULES = {
         "tests/log/test_crash_failing_calls_of_a_life.py",
         "tests/log/test_damage_while_cleaning.py",
         "tests/log/test_crash_of_a_kept_log_by_kill.py",
-        "tests/log/test_state_machine_of_a_life.py",
+        "tests/log/test_state_machine.py",
         "tests/compaction/test_against_reference.py",
     ),
     "exactly-once": (
@@ -59,7 +56,6 @@ _MODULES = {
 }
 # Modules in which each test is one case.
 _BY_TEST = {
-    "tests/log/test_bad_use.py": "Bad use: each a clear error, and nothing lost",
     "tests/faults/test_checkpoint_crashes.py": "A power cut while a checkpoint is replaced",
     "tests/faults/test_simulated_filesystem.py": "The simulated file system itself",
     "tests/spark/test_bad_writes.py": "Bad input: each a clear error, and no file touched",

@@ -220,6 +220,14 @@ class LifeModel:
         self.remembered_from = offset
         self.is_rebuilt = True
 
+    def truncate_fully(self, offset: int) -> None:
+        """Remove everything: the log begins and ends at an offset."""
+        self.truncate_to(0)
+        self.start_offset = self.end_offset = self.flushed_end = self.written_end = offset
+        self.cleaned_end = self.remembered_from = offset
+        self.uncertain.clear()
+        self._tombstones_ms.clear()
+
     def take_cleaned(
         self,
         found: dict[int, Pair],

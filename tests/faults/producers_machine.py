@@ -1,6 +1,6 @@
 """A state machine of producers: they append, retry, leave gaps, and run transactions, next to a model.
 
-`test_state_machine_of_a_life` extends it to the whole life of a log.
+`test_state_machine` extends it to the whole life of a log.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from storage_core import CleanerConfig, LogConfig, LogDirectory
 from storage_core.errors import (
     InvalidRecordError,
-    InvalidTimestampError,
     LogClosedError,
     LogFailedError,
     LogReadOnlyError,
@@ -24,11 +22,8 @@ from storage_core.log import log_cleaner
 from storage_core.record.record_batches import ProducerSequence
 from tests.log.logs import (
     BATCH_BYTES,
-    NOW_MS,
     append,
     contents,
-    name,
-    names,
     offsets,
     open_directory,
     small,
@@ -39,7 +34,6 @@ from tests.log.logs import (
 from tests.log.producing import data
 
 GZIP, LZ4 = 1, 3
-MARKED_WITH_APPEND_TIME = 0x08
 
 
 def attributes(log) -> list[int]:
@@ -141,26 +135,6 @@ def test_the_size_of_segments(log):
     assert log.segment_base_offsets == (0, 5, 10, 30)
 
 
-def test_the_age_of_segments(log):
-    append(log, 2, timestamps=[NOW_MS, NOW_MS + 500])
-    log.alter_config({"segment.ms": 1000})
-    append(log, 2, timestamps=[NOW_MS + 1000, NOW_MS + 1001])
-    assert log.segment_base_offsets == (0, 3)
-    log.alter_config({"segment.ms": 2000})
-    append(log, 2, timestamps=[NOW_MS + 3001, NOW_MS + 3002])
-    assert log.segment_base_offsets == (0, 3, 5)
-
-
-def test_retention(log, clock):
-    append(log, 25, timestamps=[NOW_MS] * 25)
-    clock.time_ms += 1000
-    assert log.apply_retention() == ()
-    log.alter_config({"retention.bytes": 5 * BATCH_BYTES})
-    assert log.apply_retention() == (0, 10)
-    log.alter_config({"retention.bytes": -1, "retention.ms": 999})
-    assert log.apply_retention() == (20,)
-
-
 def test_the_largest_message(log):
     large = table(b"x" * 2000)
     log.alter_config({"max.message.bytes": 1000, "internal.segment.bytes": 1 << 20})
@@ -205,28 +179,6 @@ def test_the_size_of_batches(log):
     assert log.append(table(*map(value, range(6)))).batch_count == 1
 
 
-def test_the_kind_of_timestamp(log, clock):
-    append(log, timestamps=[5])
-    log.alter_config({"message.timestamp.type": "LogAppendTime"})
-    info = append(log, timestamps=[5])
-    assert info.log_append_time_ms == clock.now_ms()
-    log.alter_config({"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": 10})
-    with pytest.raises(InvalidTimestampError):
-        append(log, timestamps=[5])
-    assert [each & MARKED_WITH_APPEND_TIME for each in attributes(log)] == [0, MARKED_WITH_APPEND_TIME]
-
-
-def test_when_it_is_flushed(log):
-    append(log, 5)
-    assert log.recovery_point == 0
-    log.alter_config({"flush.messages": 3})
-    append(log)
-    assert log.recovery_point == 6
-    log.alter_config({"flush.messages": 100})
-    append(log, 4)
-    assert log.recovery_point == 6
-
-
 def flushing() -> int:
     return len([each for each in threading.enumerate() if each.name == "segmentlog-flush"])
 
@@ -262,18 +214,6 @@ def test_a_thread_that_waits_for_long_hears_of_a_shorter_time(logs, log, clock):
             break
         threading.Event().wait(0.005)
     assert log.recovery_point == 1
-
-
-def test_what_is_deleted_waits_as_it_says_by_then(log, clock):
-    append(log, 25)
-    log.alter_config({"file.delete.delay.ms": 1000})
-    log.delete_records(10)
-    log.alter_config({"file.delete.delay.ms": 0})
-    log.delete_records(20)
-    assert [each for each in names(log.path) if each.endswith(".log.deleted")] == [name(0, "log.deleted")]
-    clock.time_ms += 1000
-    log.flush()
-    assert [each for each in names(log.path) if each.endswith(".log.deleted")] == []
 
 
 def test_the_distance_of_index_entries_counts_from_the_next_segment_on(log):
@@ -406,12 +346,6 @@ def test_a_topic_that_has_no_log_yet(tmp_path, config):
             logs.alter_config("a/b", {"retention.ms": 7})
 
 
-def test_one_log_alone(logs):
-    log = logs.create("orders", 0)
-    log.alter_config({"segment.ms": 99})
-    assert logs.create("orders", 1).config.segment_ms != 99
-
-
 def test_logs_that_take_no_changes_keep_none_from_them(logs):
     closed, failed, log = (logs.create("orders", number) for number in range(3))
     closed.close()
@@ -454,36 +388,3 @@ def test_what_the_new_one_does_not_take_is_refused(log, monkeypatch):
     with pytest.raises(InvalidRecordError):
         append(log)
     assert log.log_end_offset == 0
-
-
-def test_beside_threads_that_append_each_batch_is_of_one_of_them(log):
-    both = ({"compression.type": "gzip", "message.timestamp.type": "LogAppendTime"},
-            {"compression.type": "uncompressed", "message.timestamp.type": "CreateTime"})  # fmt: skip
-    log.alter_config(both[1])
-    is_over, problems = threading.Event(), []
-
-    def work() -> None:
-        try:
-            for _ in range(150):
-                log.append(table(b"x" * 40, b"x" * 40))
-        except BaseException as error:
-            problems.append(error)
-            raise
-
-    def alter() -> None:
-        for changes in itertools.cycle(both):
-            log.alter_config(changes)
-            if is_over.is_set():
-                return
-
-    altering = threading.Thread(target=alter)
-    appending = [threading.Thread(target=work) for _ in range(2)]
-    for thread in (altering, *appending):
-        thread.start()
-    for thread in appending:
-        thread.join()
-    is_over.set()
-    altering.join()
-    assert problems == []
-    assert set(attributes(log)) <= {0, GZIP | MARKED_WITH_APPEND_TIME}
-    assert offsets(log) == list(range(600))

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from storage_core.errors import (
-    AppendError,
     InvalidRecordError,
     OffsetOverflowError,
     OffsetsOutOfOrderError,
@@ -214,50 +213,3 @@ def test_a_control_batch_of_a_producer_that_is_no_marker(others):
     validate_follower_append(
         batches(emptied(5, producer=3, attributes=CONTROL | TRANSACTIONAL), *others), DEFAULTS, 5
     )
-
-
-# -- What a producer may send --------
-
-
-def test_batches_of_a_producer():
-    validate_client_batches(batches(data(0, 3)))
-    validate_client_batches(batches(data(0, 3, producer=5, sequence=0)))
-    validate_client_batches(batches(transactional(0, 3, producer=5, sequence=2147483647)))
-
-
-def of_producer(**changes):
-    return replace(Batch((Record(), Record(offset_delta=1))), **changes)
-
-
-@pytest.mark.parametrize(
-    ("batch", "message"),
-    [
-        (of_producer(base_offset=1), "begin at offset 0"),
-        (of_producer(count=0, records_bytes=b""), "hold at least one record"),
-        (of_producer(count=-1, records_bytes=b""), "hold at least one record"),
-        (of_producer(count=1), "as many records as offsets"),
-        (of_producer(count=3), "as many records as offsets"),
-        (of_producer(last_offset_delta=0), "as many records as offsets"),
-        (of_producer(last_offset_delta=-1), "hold at least one offset"),
-        (of_producer(last_offset_delta=-1, count=0, records_bytes=b""), "hold at least one offset"),
-        (of_producer(attributes=CONTROL), "be a data batch"),
-        (of_producer(producer_id=4, producer_epoch=0), "have a sequence"),
-        (of_producer(producer_id=4, producer_epoch=0, base_sequence=-2), "have a sequence"),
-    ],
-)
-def test_what_a_producer_may_not_send(batch, message):
-    with pytest.raises(InvalidRecordError, match=message):
-        validate_client_batches(batches(batch.encode()))
-    with pytest.raises(InvalidRecordError, match="batch 1 does not"):
-        validate_client_batches(batches(data(0), batch.encode()))
-
-
-def test_a_producer_may_not_send_older_formats():
-    with pytest.raises(InvalidRecordError, match=r"of format v2.*magic 1"):
-        validate_client_batches(batches(Message().encode()))
-
-
-def test_a_coordinator_may_send_a_marker():
-    validate_leader_append(batches(marker(0, producer=4)), DEFAULTS)
-    with pytest.raises(AppendError, match="be a data batch"):
-        validate_client_batches(batches(marker(0, producer=4)))

@@ -18,7 +18,7 @@ from storage_core.log.log_cleaner import Throttle
 from storage_core.scan import parse_read_options, plan_scan, read_task, record_schema
 from storage_core.scan import plan as plan_module
 from storage_core.scan.offset_ranges import locate_spans
-from tests.log.cleaning import compacted, latest, meanwhile, put, records, unfinished_files
+from tests.log.cleaning import compacted, meanwhile, put, records, unfinished_files
 from tests.log.logs import MARKER, names, open_directory, table
 
 BEFORE = ["0:a=1", "1:b=1", "2:a=2", "3:c=1", "4:a=3"]
@@ -347,53 +347,6 @@ def test_the_throttle_is_asked_for_what_is_read_and_written(log, monkeypatch):
     assert sum(told[1:]) == 2 * 280 + 210
 
 
-def test_reads_of_the_files_and_appends_beside_many_passes(tmp_path, logs, log):
-    """A reader of the files themselves, as another process would be, always finds the last value that was there.
-
-    The writer lets the reader finish after each pass: a second pass may delete the files that a read has planned.
-    """
-    is_over = threading.Event()
-    has_read = threading.Event()
-    failures = []
-
-    def read():
-        lowest = 0
-        while not is_over.is_set():
-            try:
-                found = storage_core.read_table(
-                    tmp_path, subscribe="orders", columns=["offset", "key", "value"]
-                )
-                offsets = found["offset"].to_pylist()
-                assert offsets == sorted(set(offsets))
-                values = dict(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
-                assert int(values[b"n"]) >= lowest
-                lowest = int(values[b"n"])
-            except Exception as error:  # noqa: BLE001  (shown by the main thread)
-                failures.append(error)
-                is_over.set()
-            has_read.set()
-
-    put(log, ("n", "0"))
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        for number in range(1, 61):
-            log.append(table(b"%d" % number, b"x" * 300, keys=[b"n", b"%d" % (number % 5)]))
-            if number % 3 == 0:
-                log.roll()
-            if number % 6 == 0:
-                log.clean()
-                # Reads that began earlier end before the next pass.
-                has_read.clear()
-                while not (has_read.wait(1) or is_over.is_set()):
-                    pass
-    finally:
-        is_over.set()
-        thread.join(60)
-    assert failures == []
-    assert latest(log)[b"n"] == b"60"
-
-
 def test_two_passes_during_a_read_leave_out_what_was_superseded_meanwhile(tmp_path, log, caplog):
     """As for a consumer that reads to a fixed end: the first segment's planned file is gone after the second pass."""
     options = parse_read_options({"path": str(tmp_path), "subscribe": "orders"})
@@ -449,27 +402,3 @@ def test_a_pass_between_the_listing_and_the_look_at_the_files(
     else:
         assert rows == []
         assert f"Expected to read offsets 0 to 4 of {log.topic}" in caplog.text
-
-
-def test_threads_append_beside_a_thread_that_cleans(log):
-    is_over = threading.Event()
-    passes = []
-
-    def clean():
-        while not is_over.is_set():
-            passes.append(log.clean())
-
-    thread = threading.Thread(target=clean)
-    thread.start()
-    expected = {}
-    try:
-        for number in range(400):
-            key = b"k%d" % (number % 20)
-            expected[key] = b"%d" % number
-            put(log, (key, expected[key]))
-    finally:
-        is_over.set()
-        thread.join(60)
-    found = latest(log)
-    assert {key: found[key] for key in expected} == expected
-    assert any(passes)

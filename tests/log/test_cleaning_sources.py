@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.errors import CorruptIndexError
-from storage_core.log.log_cleaner_manager import CleaningSources, group_segments
+from storage_core.log.log_cleaner_manager import CleaningSources
 from tests.log.cleaning import compacted, put
 from tests.log.logs import name, open_directory, table
 
@@ -104,25 +104,3 @@ def test_a_damaged_transaction_index_is_an_error(log, tmp_path):
         list(sources_of(log).aborted_transactions(0, 10))
     with pytest.raises(CorruptIndexError):
         log.clean()
-
-
-def test_groups_keep_to_the_configuration(log):
-    # Ten batches of 100 bytes each.
-    for base in range(3):
-        put(log, *((f"{base}{number}", "v" * 29) for number in range(3)))
-        log.roll()
-    sources = sources_of(log).between(None, 9)
-    sizes = [segment.size_bytes for segment in sources]
-    assert [bases(group) for group in group_segments(sources, compacted(segment_bytes=sum(sizes)), 9)] == [
-        [0, 3, 6]
-    ]
-    assert [
-        bases(group) for group in group_segments(sources, compacted(segment_bytes=sum(sizes) - 1), 9)
-    ] == [
-        [0, 3],
-        [6],
-    ]
-    # Of eight bytes each entry of an offset index, and of twelve that of a time index.
-    entries = [len(segment.time_index) for segment in sources]
-    config = compacted(segment_bytes=10_000, segment_index_bytes=12 * (entries[0] + entries[1]))
-    assert [bases(group) for group in group_segments(sources, config, 9)] == [[0, 3], [6]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import zlib
 from dataclasses import replace
 
 import pyarrow as pa
@@ -124,19 +123,6 @@ def test_a_header_that_no_producer_writes_is_refused(log, expected):
     with pytest.raises(InvalidRecordError, match=f"Expected a producer's batch to {expected}"):
         log.append_as_leader(data(0, 2) + WRONG[expected])
     assert log.log_end_offset == 0
-
-
-def test_control_records_of_kraft_are_refused(log):
-    with pytest.raises(InvalidRecordError, match="be a data batch"):
-        log.append_as_leader(headed(attributes=CONTROL))
-
-
-def test_older_formats_are_refused(log):
-    # A v1 message: offset, length, CRC, magic, attributes, timestamp, no key, value "v".
-    body = struct.pack(">bbqi", 1, 0, NOW_MS, -1) + struct.pack(">i", 1) + b"v"
-    message = struct.pack(">qi", 0, len(body) + 4) + struct.pack(">I", zlib.crc32(body)) + body
-    with pytest.raises(InvalidRecordError, match="be of format v2"):
-        log.append_as_leader(message)
 
 
 def test_offsets_within_a_batch_are_consecutive(log):
@@ -617,24 +603,6 @@ def test_a_repeated_batch_is_answered_with_its_position(log):
     assert log.log_end_offset == 6
 
 
-def test_the_sixth_last_batch_is_not_known_again(log):
-    batches = [data(0, 1, producer=7, sequence=sequence) for sequence in range(6)]
-    for batch in batches:
-        log.append_as_leader(batch)
-    for offset, batch in enumerate(batches[1:], 1):
-        assert log.append_as_leader(batch).first_offset == offset
-    with pytest.raises(OutOfOrderSequenceError) as caught:
-        log.append_as_leader(batches[0])
-    assert caught.value.expected_sequence == 6
-    assert log.log_end_offset == 6
-
-
-def test_another_batch_of_the_same_records_is_no_repetition(log):
-    log.append_as_leader(data(0, 1, producer=7, sequence=0) + data(0, 1, producer=7, sequence=1))
-    with pytest.raises(OutOfOrderSequenceError):
-        log.append_as_leader(data(0, 2, producer=7, sequence=0))
-
-
 def test_several_batches_are_taken_all_or_none(log):
     log.append_as_leader(data(0, 2, producer=7, sequence=0))
     with pytest.raises(
@@ -648,18 +616,6 @@ def test_several_batches_are_taken_all_or_none(log):
     log.append_as_leader(both)
     again = log.append_as_leader(both)
     assert (again.is_duplicate, again.first_offset, again.last_offset, log.log_end_offset) == (True, 2, 5, 6)
-
-
-def test_epochs_and_transactions(log):
-    log.append_as_leader(transactional(0, 2, producer=7, epoch=3))
-    assert [each.producer_id for each in log.open_transactions()] == [7]
-    with pytest.raises(InvalidTxnStateError):
-        log.append_as_leader(data(0, 1, producer=7, epoch=3, sequence=2))
-    with pytest.raises(InvalidProducerEpochError):
-        log.append_as_leader(transactional(0, 1, producer=7, epoch=2, sequence=2))
-    log.end_transaction(7, 3, is_abort=False)
-    assert log.append_as_leader(data(0, 1, producer=7, epoch=3, sequence=2)).first_offset == 3
-    assert offsets(log, isolation_level="read_committed") == [0, 1, 3]
 
 
 @examples(100)

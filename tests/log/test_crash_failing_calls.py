@@ -159,53 +159,6 @@ def test_each_call_fails(workload, kind, record_property):
         assert outcomes["failed"] + outcomes["closed"] > 0
 
 
-def test_a_failed_log_can_still_be_read():
-    with prepared() as session:
-        before = session.model.records
-        with (
-            FaultyCalls(Fault(errno.ENOSPC, 1, is_lasting=True)),
-            pytest.raises(StorageError, match="No space"),
-        ):
-            session.append(100)
-        with pytest.raises(LogFailedError) as caught:
-            session.log.append(table_of([b"1:v"]))
-        assert "open it again" in str(caught.value)
-        assert records_of(session.log) == before
-        for change in (
-            session.log.roll,
-            session.log.flush,
-            lambda: session.log.truncate_to(0),
-            lambda: session.log.delete_records(1),
-        ):
-            with pytest.raises(LogFailedError):
-                change()
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_failed_flush_is_never_tried_again(seed):
-    """What the system has thrown away after a failed flush, a second flush does not bring to the disk."""
-    filesystem = new_filesystem()
-    session = Session(filesystem).open()
-    session.append(100, acks="all")
-    session.append(100)
-    expectation = session.model.after_power_cut()
-    filesystem.fail = lambda call: OSError(errno.EIO, "I/O error") if call.name == "flush" else None
-    with pytest.raises(StorageError):
-        session.log.flush()
-    filesystem.fail = None
-    flushes = []
-    filesystem.observe = lambda call: flushes.append(call) if call.path.endswith(".log") else None
-    with pytest.raises(LogFailedError):
-        session.log.flush()
-    with pytest.raises(LogFailedError):
-        session.log.append(table_of([b"7:v"]), acks="all")
-    session.logs.close()
-    assert flushes == []
-    with open_directory(filesystem.crash(random.Random(seed)), "kafka") as logs:
-        log = logs.get(TOPIC, 0)
-        assert expectation.problems(records_of(log), log.log_start_offset, log.log_end_offset) == []
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_close_that_cannot_flush_leaves_no_marker(seed):
     filesystem = new_filesystem()

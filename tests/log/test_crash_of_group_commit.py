@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import threading
@@ -10,13 +9,10 @@ import threading
 import pytest
 
 from storage_core import LogConfig, LogDirectory
-from storage_core.errors import LogFailedError, StorageError
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem, open_directory, open_or_none
 from tests.faults.session import CONFIG, ROOT, TOPIC, Session, StillClock, records_of, table_of
 from tests.faults.simulated_files import SimulatedWritableFile
-from tests.faults.simulated_filesystem import SimulatedFileSystem
-from tests.log.test_crash_of_several_logs import TOPICS, check, work
 
 SIZES = (20, 700, 90, 3, 300)
 
@@ -123,64 +119,3 @@ def test_what_is_appended_during_a_flush_does_not_count_as_flushed(record_proper
             log = logs.get(TOPIC)
             problems = expectation.problems(records_of(log), log.log_start_offset, log.log_end_offset)
             assert problems == [], name
-
-
-@pytest.mark.parametrize("recovery", ["tail", "kafka"])
-@pytest.mark.parametrize("can_hold_files", [True, False])
-def test_crash_at_every_call_of_several_logs_with_few_open_files(can_hold_files, recovery, record_property):
-    """Files are closed and opened again all the time; where the system forgets them, they are flushed before."""
-    filesystem = SimulatedFileSystem(max_open_files=2)
-    filesystem.can_hold_files = can_hold_files
-    filesystem.make_directory(ROOT)
-    filesystem.flush_directory("/")
-    sessions = [Session(filesystem) for _ in TOPICS]
-    states = []
-
-    def observe(call):
-        on_disk = [session.model.after_power_cut() for session in sessions]
-        rng = random.Random(f"{recovery} {call.number}")
-        states.append((f"before {call}, power cut", filesystem.crash(rng), on_disk))
-
-    filesystem.observe = observe
-    work(filesystem, sessions)
-    # Some of them, to be quick: the calls of one log are tried one by one elsewhere.
-    chosen = states[2 * can_hold_files + (recovery == "kafka") :: 6]
-    record_property(cases("Power cut or SIGKILL at each call"), len(chosen))
-    for name, state, expectations in chosen:
-        check(name, state, expectations, recovery)
-
-
-def test_a_flush_that_fails_loses_no_more_than_what_was_not_acknowledged():
-    """Threads wait for a flush that fails: each of them is told, and what was acknowledged before is there."""
-    filesystem = new_filesystem()
-    logs = LogDirectory.open(ROOT, filesystem=filesystem, config=CONFIG, clock=StillClock())
-    log = logs.create(TOPIC)
-    told, failed = {}, []
-    count = 0
-
-    def fail(call):
-        nonlocal count
-        count += call.name == "flush" and call.path.endswith(".log")
-        return OSError(errno.EIO, "Input/output error") if count == 5 else None
-
-    filesystem.fail = fail
-
-    def append(thread):
-        for number in range(20):
-            values = [b"%d:" % (thread * 100 + number)]
-            try:
-                info = log.append(table_of(values), acks="all")
-            except (StorageError, LogFailedError):
-                failed.append(thread)
-                return
-            told[info.first_offset] = values[0]
-
-    threads = [threading.Thread(target=append, args=(thread,)) for thread in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(failed) == [0, 1, 2, 3]
-    with open_directory(filesystem.crash(random.Random(1)), "kafka") as after:
-        found = dict(records_of(after.get(TOPIC)))
-    assert {offset: found.get(offset) for offset in told} == told

@@ -8,8 +8,9 @@ import pytest
 
 from storage_core import LogDirectory
 from tests.faults.counting import cases
-from tests.faults.crash_points import new_filesystem, open_directory
+from tests.faults.crash_points import open_directory
 from tests.faults.session import CONFIG, ROOT, Session, StillClock, records_of
+from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 TOPICS = ("orders", "clicks", "orders")
 SIZES = (20, 700, 90, 3, 300)
@@ -40,9 +41,21 @@ def work(filesystem, sessions):
     sessions[1].append(5, acks="all")
 
 
+FILES = {
+    "many open files": {"max_open_files": 1000, "can_hold_files": True, "share": 3},
+    # Files are closed and opened again all the time. Where the system forgets them, they are flushed before.
+    "few open files": {"max_open_files": 2, "can_hold_files": True, "share": 7},
+    "few open files, none held": {"max_open_files": 2, "can_hold_files": False, "share": 7},
+}
+
+
+@pytest.mark.parametrize("files", FILES)
 @pytest.mark.parametrize("recovery", ["tail", "kafka"])
-def test_crash_at_every_call_of_a_directory_with_several_logs(recovery, record_property):
-    filesystem = new_filesystem()
+def test_crash_at_every_call_of_a_directory_with_several_logs(recovery, files, record_property):
+    filesystem = SimulatedFileSystem(max_open_files=FILES[files]["max_open_files"])
+    filesystem.can_hold_files = FILES[files]["can_hold_files"]
+    filesystem.make_directory(ROOT)
+    filesystem.flush_directory("/")
     sessions = [Session(filesystem) for _ in TOPICS]
     states = []
 
@@ -55,8 +68,8 @@ def test_crash_at_every_call_of_a_directory_with_several_logs(recovery, record_p
 
     filesystem.observe = observe
     work(filesystem, sessions)
-    # Every third, to be quick: the calls of one log are tried one by one elsewhere.
-    chosen = states[recovery == "kafka" :: 3]
+    # Some of them, to be quick: the calls of one log are tried one by one elsewhere.
+    chosen = states[recovery == "kafka" :: FILES[files]["share"]]
     record_property(cases("Power cut or SIGKILL at each call"), len(chosen))
     for name, state, expectations in chosen:
         check(name, state, expectations, recovery)

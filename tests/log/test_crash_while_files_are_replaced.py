@@ -115,17 +115,6 @@ def test_crash_while_segments_are_replaced(label, recovery, record_property):
     assert count > 8
 
 
-@pytest.mark.parametrize("label", DIRECTORIES)
-def test_a_third_crash(label):
-    offsets, files = DIRECTORIES[label]
-    states = list(recovery_states(state_of(label, offsets, files), "kafka", seed=2, variants=2))
-    tried = TriedStates()
-    for second in states[:: max(1, len(states) // 4)]:
-        for third in recovery_states(second, "kafka", seed=3, variants=1):
-            if tried.is_new(third.filesystem):
-                check(third, "kafka")
-
-
 def test_a_replacement_that_would_lose_records_is_refused():
     """The complete output is damaged: what it would replace is still used."""
     offsets, files = DIRECTORIES["a compaction that is complete"]

@@ -9,7 +9,6 @@ import threading
 
 import pytest
 
-from storage_core import LogConfig, LogDirectory
 from storage_core.errors import LogDirectoryLockedError, LogForkedError
 from storage_core.filesystem import FileSystem
 from storage_core.log import CleanerConfig
@@ -489,29 +488,3 @@ def _fork_while_held(folder, work, number) -> bool:
         held.end()
         logs.close()
     return is_held
-
-
-def test_a_pool_of_processes_reads_what_its_parent_has_open(logs, log):
-    log.flush()
-    _inherited.append(log)
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        found = pool.map(_read_inherited, range(0, 14, 2))
-    assert found == [[number, number + 1] for number in range(0, 14, 2)]
-    _inherited.clear()
-    append(log)
-    assert log.log_end_offset == 15
-
-
-_inherited = []
-
-
-def _read_inherited(start: int) -> list[int]:
-    with pytest.raises(LogForkedError):
-        append(_inherited[0])
-    return offsets(_inherited[0], start, start + 2)
-
-
-def test_a_configuration_is_plain_data_in_the_child(tmp_path):
-    with LogDirectory.open(tmp_path / "data", config=LogConfig(retention_ms=5)) as logs:
-        log = logs.create("orders")
-        assert in_child(lambda: log.config.retention_ms) == 5

@@ -57,27 +57,6 @@ def ended(threads):
 # -- By itself ----------------------------------------------------------------------------------------------
 
 
-def test_one_alone_is_flushed_at_once():
-    group, flushes = GroupCommit(), []
-    for _ in range(3):
-        group.flush(never, lambda: flushes.append(1))
-    assert len(flushes) == 3
-
-
-def test_those_who_come_during_a_flush_share_the_next():
-    group, flushes, others = GroupCommit(), [], []
-
-    def flush_all():
-        flushes.append(1)
-        if len(flushes) == 1:
-            others.extend(in_threads(*[lambda: group.flush(never, flush_all)] * 5))
-            wait_until(lambda: group._waiting == 5)
-
-    group.flush(never, flush_all)
-    assert ended(others) == [None] * 5
-    assert len(flushes) == 2
-
-
 def test_no_flush_covers_a_thread_that_came_after_it_began():
     group, served, others = GroupCommit(), [], []
     begun = 0
@@ -111,23 +90,6 @@ def test_who_needs_no_flush_any_more_does_not_wait_for_one():
 
     group.flush(never, flush_all)
     assert flushes == 1
-
-
-def test_each_is_told_of_a_failure():
-    group, others = GroupCommit(), []
-    flushes = 0
-
-    def fail():
-        nonlocal flushes
-        flushes += 1
-        if flushes == 1:
-            others.extend(in_threads(*[lambda: group.flush(never, fail)] * 3))
-            wait_until(lambda: group._waiting == 3)
-        raise StorageError("Input/output error.")
-
-    with pytest.raises(StorageError, match="Input/output"):
-        group.flush(never, fail)
-    assert [type(error) for error in ended(others)] == [StorageError] * 3
 
 
 def test_who_flushes_waits_for_those_who_came_the_last_time(monkeypatch):
@@ -357,15 +319,6 @@ def test_a_close_that_came_first_saves_the_flush(log, monkeypatch):
     monkeypatch.setattr(GroupCommit, "_wait_for_others", lambda group: log.close())
     assert append(log, acks="all").last_offset == 1
     assert log.recovery_point == 2
-
-
-def test_flushes_of_several_logs_do_not_wait_for_one_another(logs, during_flush):
-    one, other = (logs.create(name, config=small(1 << 20)) for name in ("one", "other"))
-    append(one, acks="all")
-    append(other, acks="all")
-    during_flush(lambda: append(other, acks="all"))
-    append(one, acks="all")
-    assert (one.recovery_point, other.recovery_point) == (2, 2)
 
 
 def test_flush_messages_and_flush_ms_count_from_the_shared_flush(logs, clock, monkeypatch):

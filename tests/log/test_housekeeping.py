@@ -14,7 +14,7 @@ import pytest
 from storage_core import CleanerConfig, FileSystem, LogConfig, LogDirectory
 from storage_core.errors import LogClosedError, LogReadOnlyError, OptionError, StorageError
 from storage_core.log.background import PeriodicTask, PeriodicTasks, tasks_of_logs
-from tests.log.logs import NOW_MS, Clock, append, crash, names, offsets, open_directory, small, table
+from tests.log.logs import NOW_MS, append, names, offsets, open_directory, small, table
 from tests.log.producing import data
 
 DAY_MS = 86_400_000
@@ -148,26 +148,6 @@ def test_who_cleans_compacted_logs_deletes_their_segments_too(tmp_path, cleaner)
         # By now, everybody had a turn.
         wait_until(lambda: logs.get("deleted").log_start_offset == 2)
         assert logs.get("both").log_start_offset == (1 if cleaner is None else 0)
-
-
-def test_files_are_deleted_when_they_are_due(logs, clock, tasks):
-    log = logs.create("orders", config=small(file_delete_delay_ms=5000))
-    append(log, 35)
-    log.delete_records(25)
-    for advance_ms, expected in [(0, 2), (4999, 2), (1, 0)]:
-        clock.time_ms += advance_ms
-        tasks["Deleting files"].run()
-        left = [each for each in names(log.path) if each.endswith(".log.deleted")]
-        assert len(left) == expected
-
-
-def test_deleted_logs_are_removed_when_they_are_due(logs, clock, tasks, tmp_path):
-    append(logs.create("orders", config=small(file_delete_delay_ms=5000)))
-    logs.delete("orders")
-    for advance_ms, expected in [(0, 1), (4999, 1), (1, 0)]:
-        clock.time_ms += advance_ms
-        tasks["Deleting logs"].run()
-        assert len([each for each in names(tmp_path / "data") if each.endswith("-delete")]) == expected
 
 
 def test_a_file_that_cannot_be_deleted_is_tried_again_and_the_others_go(
@@ -315,18 +295,6 @@ def test_closing_waits_for_what_is_being_done(tmp_path, monkeypatch):
         logs.logs()
 
 
-def test_a_process_that_dies_leaves_no_harm(tmp_path):
-    logs = LogDirectory.open(tmp_path, config=small(retention_bytes=0))
-    log = logs.create("orders")
-    append(log, 25)
-    logs.start_housekeeping(retention_check_interval_ms=1)
-    wait_until(lambda: log.log_start_offset == 25)
-    logs._housekeeping.stop()
-    crash(logs)
-    with open_directory(tmp_path) as again:
-        assert (again.get("orders").log_start_offset, again.get("orders").log_end_offset) == (25, 25)
-
-
 @pytest.mark.parametrize("interval_ms", [0, -1])
 def test_an_interval_is_positive(logs, interval_ms):
     with pytest.raises(OptionError, match=f"at least 1, found {interval_ms}"):
@@ -347,14 +315,3 @@ def test_a_directory_that_is_closed_or_only_read_has_none(tmp_path):
         logs.start_housekeeping()
     with open_directory(tmp_path, read_only=True) as reader, pytest.raises(LogReadOnlyError):
         reader.start_housekeeping()
-
-
-def test_many_close_at_once(tmp_path):
-    logs = LogDirectory.open(tmp_path, clock=Clock())
-    logs.start_housekeeping()
-    closing = [threading.Thread(target=logs.close) for _ in range(4)]
-    for thread in closing:
-        thread.start()
-    for thread in closing:
-        thread.join(300)
-    assert threads() == []

@@ -17,9 +17,8 @@ from storage_core.errors import (
     OptionError,
     OutOfOrderSequenceError,
 )
-from storage_core.log.local_log import forget_expired_producers
 from tests.examples import examples
-from tests.log.logs import NOW_MS, Clock, crash, names, offsets, open_directory, small, table, values
+from tests.log.logs import NOW_MS, crash, open_directory, small, table, values
 from tests.log.producing import data, marker, transactional
 
 LARGEST = 2147483647
@@ -58,23 +57,6 @@ def test_a_repetition_is_answered_with_where_the_records_are(log):
     assert append(log, 1, sequence=5).first_offset == 5
 
 
-def test_what_is_refused_changes_nothing(log):
-    append(log, 3, sequence=0, epoch=1)
-    append(log, is_transactional=True, producer=8)
-    before = log.fetch(0, 1 << 20).data
-    for options in (
-        {"sequence": 4, "epoch": 1},
-        {"sequence": 3, "epoch": 0},
-        {"sequence": 3, "epoch": 2},
-        {"sequence": 1, "producer": 8},
-    ):
-        with pytest.raises(AppendError):
-            append(log, **options)
-    assert (log.log_end_offset, log.fetch(0, 1 << 20).data) == (4, before)
-    assert append(log, sequence=3, epoch=1).first_offset == 4
-    assert append(log, sequence=1, producer=8, is_transactional=True).first_offset == 5
-
-
 def test_a_large_table_is_numbered_from_batch_to_batch(logs):
     log = logs.create("many", 0, small(1 << 20, batch_size=0))
     info = append(log, 300, sequence=LARGEST - 99)
@@ -89,17 +71,6 @@ def test_a_large_table_is_numbered_from_batch_to_batch(logs):
     assert caught.value.expected_sequence == 200
     assert append(log, 5, sequence=195).is_duplicate
     assert append(log, 2, sequence=200).first_offset == 300
-
-
-def test_a_table_of_a_few_batches_is_known_again_as_a_whole(logs):
-    log = logs.create("many", 0, small(1 << 20, batch_size=0))
-    append(log, 1, sequence=0)
-    append(log, 4, sequence=1)
-    again = append(log, 4, sequence=1)
-    assert (again.is_duplicate, again.first_offset, again.last_offset) == (True, 1, 4)
-    with pytest.raises(OutOfOrderSequenceError):
-        append(log, 5, sequence=1)
-    assert log.log_end_offset == 5
 
 
 def test_nothing_of_an_empty_table_is_numbered(log):
@@ -148,39 +119,6 @@ def test_who_was_silent_for_a_day_is_forgotten(log, clock):
     assert append(log, 1, sequence=99, epoch=2).first_offset == 3
 
 
-@pytest.mark.parametrize("expiration_ms", [1, 1000, 7 * DAY_MS])
-def test_a_log_says_how_long_a_producer_may_be_silent(logs, clock, expiration_ms):
-    log = logs.create("short", config=small(producer_id_expiration_ms=expiration_ms))
-    append(log, 3, epoch=5)
-    append(log, 1, producer=8, is_transactional=True)
-
-    def known_after(silent_ms):
-        clock.time_ms = NOW_MS + silent_ms
-        # It is looked at every ten minutes, and now.
-        log._state.last_expiration_ms = 0
-        forget_expired_producers(log._state)
-        return sorted(log._state.producers.producers)
-
-    assert known_after(expiration_ms - 1) == [7, 8]
-    assert known_after(expiration_ms) == [8]
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-@pytest.mark.parametrize(("silent_ms", "expected"), [(999, [7, 8]), (1000, [8])])
-def test_a_snapshot_is_loaded_without_those_that_were_silent(tmp_path, is_clean, silent_ms, expected):
-    clock = Clock()
-    logs = open_directory(tmp_path, clock=clock)
-    log = logs.create("orders")
-    append(log, 3, epoch=5)
-    append(log, 1, producer=8, is_transactional=True)
-    log.roll()
-    logs.close() if is_clean else crash(logs)
-    clock.time_ms += silent_ms
-    config = small(producer_id_expiration_ms=1000)
-    with open_directory(tmp_path, clock=clock, config=config) as logs:
-        assert sorted(logs.get("orders")._state.producers.producers) == expected
-
-
 def test_but_not_while_its_transaction_is_open(log, clock):
     append(log, 3, is_transactional=True)
     clock.time_ms += 2 * DAY_MS
@@ -213,21 +151,6 @@ def test_but_for_records_of_no_transaction_within_one(log):
     log.append_batches(data(2, producer=8) + marker(3, producer=7) + data(4, producer=7, sequence=2))
     assert log.append_batches(transactional(5, producer=7) + data(6, producer=8)).last_offset == 6
     assert values(log) == [b"v"] * 6
-
-
-def test_a_truncation_takes_their_numbers_back(log):
-    append(log, 2, sequence=0)
-    append(log, 2, sequence=2)
-    log.truncate_to(2)
-    assert append(log, 2, sequence=2).first_offset == 2
-    assert offsets(log) == [0, 1, 2, 3]
-
-
-def test_a_roll_leaves_a_snapshot_of_them(log, root_path):
-    append(log, 2, sequence=5, epoch=1)
-    log.roll()
-    assert "00000000000000000002.snapshot" in names(root_path / "orders-0")
-    assert append(log, 2, sequence=5, epoch=1).is_duplicate
 
 
 def test_a_transaction_needs_a_producer(log):

@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.errors import LogClosedError, LogReadOnlyError
 from tests.log.logs import append, offsets, open_directory
-from tests.log.producing import ABORT, COMMIT, data, marker, transactional
+from tests.log.producing import data, transactional
 
 
 def test_the_high_watermark_follows_the_appends_of_a_leader_alone(log):
@@ -17,35 +17,6 @@ def test_the_high_watermark_follows_the_appends_of_a_leader_alone(log):
     assert log.update_high_watermark(4) == 4
     assert log.update_high_watermark(99) == 4
     assert log.update_high_watermark(-1) == 0
-
-
-def test_read_committed_sees_no_aborted_and_no_undecided_record(log):
-    log.append_batches(
-        transactional(0, 2, producer=1) + transactional(2, producer=2) + marker(3, producer=1, kind=ABORT)
-    )
-    log.update_high_watermark(4)
-    assert log.last_stable_offset == 2
-    assert offsets(log) == [0, 1, 2]
-    assert offsets(log, isolation_level="read_committed") == []
-    log.append_batches(marker(4, producer=2, kind=COMMIT) + data(5))
-    log.update_high_watermark(6)
-    assert log.last_stable_offset == 6
-    assert offsets(log, isolation_level="read_committed") == [2, 5]
-
-
-def test_a_transaction_is_undecided_until_its_marker_is_replicated(log):
-    log.append_batches(transactional(0, producer=1) + marker(1, producer=1))
-    log.update_high_watermark(1)
-    assert log.last_stable_offset == 0
-    log.update_high_watermark(2)
-    assert log.last_stable_offset == 2
-
-
-def test_the_last_stable_offset_is_not_below_the_log_start(log):
-    log.append_batches(transactional(0, 4, producer=1) + data(4))
-    log.update_high_watermark(5)
-    log.delete_records(3)
-    assert log.last_stable_offset == 3
 
 
 def test_a_truncation_below_an_open_transaction_forgets_it(log):
@@ -68,7 +39,12 @@ def test_a_closed_log_takes_nothing(tmp_path):
         lambda: append(log),
         log.roll,
         log.flush,
+        log.transaction,
+        lambda: log.append_as_leader(data(0)),
+        lambda: log.append_batches(data(1)),
+        lambda: log.end_transaction(7, 0, is_abort=False),
         lambda: log.truncate_to(0),
+        lambda: log.truncate_fully_and_start_at(0),
         lambda: log.delete_records(0),
     ):
         with pytest.raises(LogClosedError, match="closed"):
@@ -98,7 +74,11 @@ def test_a_read_only_log_takes_nothing(tmp_path):
     log = open_directory(tmp_path, read_only=True).get("orders")
     for write in (
         lambda: append(log),
+        log.transaction,
+        log.open_transactions,
+        lambda: log.append_as_leader(data(0)),
         lambda: log.append_batches(data(3)),
+        lambda: log.end_transaction(7, 0, is_abort=False),
         log.roll,
         log.flush,
         lambda: log.truncate_to(0),

@@ -10,8 +10,7 @@ import time
 import pytest
 
 from storage_core import ProducerSequence
-from storage_core.errors import LogClosedError, LogReadOnlyError
-from tests.log.logs import crash, open_directory, table, values
+from tests.log.logs import table, values
 from tests.log.producing import data
 
 WAYS = {
@@ -23,26 +22,6 @@ WAYS = {
     "append_batches": lambda log, **options: log.append_batches(data(log.log_end_offset), **options),
     "end_transaction": lambda log, **options: log.end_transaction(7, 0, is_abort=False, **options),
 }
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_only_a_log_that_is_open_for_writing_takes_anything(logs, log, tmp_path, way):
-    log.append(table(b"v"))
-    with open_directory(tmp_path / "data", read_only=True) as opened, pytest.raises(LogReadOnlyError):
-        WAYS[way](opened.get("orders"))
-    logs.close()
-    with pytest.raises(LogClosedError):
-        WAYS[way](log)
-
-
-def test_nor_has_another_one_transactions(logs, log, tmp_path):
-    with open_directory(tmp_path / "data", read_only=True) as opened:
-        for act in (opened.get("orders").transaction, opened.get("orders").open_transactions):
-            with pytest.raises(LogReadOnlyError):
-                act()
-    logs.close()
-    with pytest.raises(LogClosedError):
-        log.transaction()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -60,25 +39,6 @@ def test_of_a_repetition_too(log):
     log.append(table(b"v"), producer=producer)
     assert log.append(table(b"v"), producer=producer, acks="all").is_duplicate
     assert (log.recovery_point, log.log_end_offset) == (1, 1)
-
-
-def test_producers_in_many_threads(logs, log, tmp_path):
-    def work(number):
-        for sequence in range(20):
-            producer = ProducerSequence(number, 0, sequence)
-            for _ in range(2):
-                log.append(table(b"%d %d" % (number, sequence)), producer=producer)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    expected = sorted(b"%d %d" % (number, sequence) for number in range(6) for sequence in range(20))
-    assert sorted(values(log)) == expected
-    crash(logs)
-    with open_directory(tmp_path / "data") as opened:
-        assert sorted(values(opened.get("orders"))) == expected
 
 
 def test_who_is_interrupted_while_waiting_for_the_log_does_not_keep_it(log):

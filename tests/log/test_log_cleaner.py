@@ -23,7 +23,7 @@ from storage_core.log import log_cleaner
 from storage_core.log.log_state import CleanerCheckpoint
 from storage_core.segment.file_records import LogFile
 from tests.log.cleaning import compacted, latest, put, records, unfinished_files
-from tests.log.logs import NOW_MS, crash, flip, name, names, open_directory, small, table, unclean
+from tests.log.logs import NOW_MS, crash, flip, name, open_directory, small, table, unclean
 
 DAY_MS = 86_400_000
 
@@ -80,10 +80,6 @@ def test_a_clean_log_is_left_alone(log, path):
     assert {each.name: each.stat().st_mtime_ns for each in path.iterdir()} == before
 
 
-def test_an_empty_log_is_left_alone(log):
-    assert log.clean() is None
-
-
 def test_a_null_value_goes_in_the_pass_after_its_time(log, clock):
     put(log, "a1", "b1", "a")
     log.roll()
@@ -109,17 +105,6 @@ def test_the_time_may_be_given(log):
     log.roll()
     log.clean(now_ms=NOW_MS)
     assert records(log) == ["2:c=1"]
-
-
-def test_a_value_after_a_null_value_wins(log, clock):
-    put(log, "a1", "a", "a2")
-    log.roll()
-    log.clean()
-    clock.time_ms += 2 * DAY_MS
-    put(log, "b1")
-    log.roll()
-    log.clean()
-    assert records(log) == ["2:a=2", "3:b=1"]
 
 
 def test_records_without_a_key_go_and_are_counted(tmp_path, caplog):
@@ -173,16 +158,6 @@ def test_small_segments_are_joined(log, path):
     assert records(log) == ["1:0=x", "3:1=x", "5:2=x", "7:3=x", "8:a=4", "9:4=x"]
 
 
-def test_segments_are_not_joined_beyond_segment_bytes(log):
-    # Some 700 of 1000 bytes each.
-    for base in range(3):
-        put(log, *((f"{base}{number}", "v" * 28) for number in range(7)))
-        log.roll()
-    log.clean()
-    assert log.segment_base_offsets == (0, 7, 14, 21)
-    assert len(records(log)) == 21
-
-
 def test_the_new_segment_is_as_old_as_the_last_one_that_it_replaces(log, path, tmp_path):
     put(log, "a1")
     log.roll()
@@ -224,18 +199,6 @@ def test_an_undecided_transaction_is_left_alone(log):
     log.roll()
     log.clean()
     assert records(log) == ["3:a=4"]
-
-
-def test_data_of_an_aborted_transaction_goes(log):
-    put(log, "a1")
-    transaction = log.transaction(7)
-    transaction.append(table(b"2", b"1", keys=[b"a", b"b"]))
-    log.roll()
-    transaction.abort()
-    log.roll()
-    log.clean()
-    assert records(log) == ["0:a=1"]
-    assert records(log, isolation_level="read_committed") == ["0:a=1"]
 
 
 def test_a_log_start_within_a_segment_is_where_cleaning_begins(log):
@@ -373,32 +336,6 @@ def test_what_is_written_after_a_recovery_that_cost_records_counts_as_dirty(tmp_
 # -- Which log, and when --------------------------------------------------------------------------
 
 
-def test_a_log_is_cleaned_once_more_than_the_ratio_is_dirty(logs, log):
-    put(log, "a1", "b1")
-    log.roll()
-    assert len(logs.clean()) == 1
-    # As much again: just half of it is dirty.
-    put(log, "c1", "d1")
-    log.roll()
-    assert logs.clean() == []
-    put(log, "c2")
-    log.roll()
-    assert [each.end_offset for each in logs.clean()] == [5]
-
-
-def test_a_log_whose_time_is_over_is_cleaned_whatever_its_ratio_is(tmp_path, clock):
-    config = compacted(max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1)
-    with open_directory(tmp_path, clock=clock, config=config) as logs:
-        log = logs.create("orders")
-        put(log, "a1", "a2")
-        log.roll()
-        clock.time_ms += 1000
-        assert logs.clean() == []
-        clock.time_ms += 1
-        assert len(logs.clean()) == 1
-        assert logs.clean() == []
-
-
 def test_the_dirtiest_log_is_cleaned_first(logs):
     for topic, clean, dirty in [("few", 4, 5), ("all", 0, 2), ("more", 2, 8)]:
         log = logs.create(topic)
@@ -428,15 +365,6 @@ def test_compacted_logs_with_the_word_delete_get_retention_too(tmp_path, clock):
         assert logs.clean() == []
         assert records(log) == []
         assert log.log_start_offset == 6
-
-
-def test_compacted_logs_without_it_keep_what_is_old(log, logs, clock):
-    put(log, "a1")
-    log.roll()
-    clock.time_ms += 365 * DAY_MS
-    logs.clean()
-    log.clean()
-    assert records(log) == ["0:a=1"]
 
 
 # -- Producers ------------------------------------------------------------------------------------
@@ -579,17 +507,6 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error(log, logs, monkeypatch)
 # -- Afterwards -----------------------------------------------------------------------------------
 
 
-def test_the_old_files_wait_for_their_removal(log, path, clock):
-    put(log, "a1", "a2")
-    log.roll()
-    log.clean()
-    assert name(0, "log.deleted") in names(path)
-    clock.time_ms += 60_000
-    put(log, "a3")
-    log.roll()
-    assert name(0, "log.deleted") not in names(path)
-
-
 def test_indexes_lead_to_what_is_left(tmp_path):
     config = compacted(internal_segment_bytes=100_000, index_interval_bytes=200)
     with open_directory(tmp_path, config=config) as logs:
@@ -615,22 +532,6 @@ def test_who_reads_the_files_alone_misses_no_key(tmp_path, log):
         found = records(beside.get("orders"), isolation_level="read_committed")
     # The old value is gone: then the new one has to count as committed.
     assert found == ["1:b=1", "2:a=2"]
-
-
-def test_what_was_cleaned_is_opened_without_and_with_recovery(tmp_path, log, logs):
-    put(log, "a1", "b1", "a2", "c", "b2")
-    log.roll()
-    put(log, "d1")
-    log.clean()
-    expected = records(log)
-    logs.close()
-    for is_clean in (True, False):
-        if not is_clean:
-            (tmp_path / ".kafka_cleanshutdown").unlink()
-            (tmp_path / "recovery-point-offset-checkpoint").unlink()
-        with open_directory(tmp_path, config=compacted()) as again:
-            assert records(again.get("orders")) == expected
-            assert again.get("orders").log_end_offset == 6
 
 
 def test_logs_are_cleaned_in_any_order_of_appends_and_passes(tmp_path, clock):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import textwrap
 
 import pytest
 
-from storage_core import LogConfig, LogDirectory, read_table
+from storage_core import LogConfig, LogDirectory
 from storage_core.errors import (
     CorruptCheckpointError,
     LogClosedError,
@@ -133,14 +132,6 @@ def test_the_lock_is_given_back_whatever_happens(tmp_path):
 # The marker of a clean shutdown (231).
 
 
-def test_the_marker_is_gone_while_the_directory_is_open(tmp_path):
-    write(tmp_path)
-    assert (tmp_path / MARKER).exists()
-    with open_directory(tmp_path):
-        assert not (tmp_path / MARKER).exists()
-    assert (tmp_path / MARKER).read_text() == '{"version":0,"brokerEpoch":-1}'
-
-
 @pytest.mark.parametrize("marker", [b"", b'{"version":0,"brokerEpoch":42}', b"anything"])
 def test_the_marker_of_a_broker_comes_back_as_it_was(tmp_path, marker):
     write(tmp_path)
@@ -186,15 +177,6 @@ def test_the_marker_goes_before_the_first_change_and_comes_after_the_last(tmp_pa
         append(logs.get("orders"))
     assert filesystem.changes[-2:] == [("open", MARKER), ("flush", "root")]
     assert filesystem.changes.count(("open", MARKER)) == 1
-
-
-def test_without_a_close_there_is_no_marker(tmp_path):
-    logs = open_directory(tmp_path)
-    append(logs.create("orders"), 3)
-    crash(logs)
-    assert not (tmp_path / MARKER).exists()
-    with open_directory(tmp_path) as logs:
-        assert offsets(logs.get("orders")) == [0, 1, 2]
 
 
 class FullFileSystem(FileSystem):
@@ -317,13 +299,6 @@ def test_a_reader_sees_what_another_process_appends_and_makes(tmp_path):
         assert ("clicks", 0) in seen
 
 
-def test_the_table_reader_sees_the_same(tmp_path):
-    with open_directory(tmp_path) as logs:
-        append(logs.create("orders"), 25)
-        assert read_table(tmp_path)["offset"].to_pylist() == list(range(25))
-    assert read_table(tmp_path)["offset"].to_pylist() == list(range(25))
-
-
 # Closed directories, and many segments.
 
 
@@ -354,19 +329,6 @@ def test_opening_closed_segments_opens_none_of_their_files(tmp_path):
             return filesystem.statistics.files_opened, filesystem.statistics.directories_listed
 
     assert opened_and_listed(105) == opened_and_listed(15)
-
-
-def test_one_directory_holds_a_lock_of_posix(tmp_path):
-    with open_directory(tmp_path):
-        script = (
-            "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path / ".lock")], capture_output=True, check=False
-        )
-        assert b"BlockingIOError" in done.stderr
-    with (tmp_path / ".lock").open("r+") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_defaults_are_those_of_kafka(tmp_path):

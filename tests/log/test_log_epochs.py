@@ -69,32 +69,6 @@ def test_an_older_epoch_is_refused(log):
     assert log.log_end_offset == 12
 
 
-@pytest.mark.parametrize(
-    ("epoch", "expected"),
-    [
-        (5, (5, 12)),
-        (6, (-1, -1)),
-        (4, (3, 9)),
-        (3, (3, 9)),
-        (2, (2, 4)),
-        (1, (1, 0)),
-        (0, (0, 0)),
-        (-1, (-1, -1)),
-    ],
-)
-def test_where_epochs_end(log, epoch, expected):
-    assert log.end_offset_for_epoch(epoch) == expected
-
-
-@pytest.mark.parametrize(
-    ("offset", "expected"), [(0, 2), (3, 2), (4, 3), (8, 3), (9, 5), (11, 5), (12, 5), (1000, 5)]
-)
-def test_the_epoch_of_an_offset(log, root, offset, expected):
-    assert log.leader_epoch_at(offset) == expected
-    with open_directory(root, read_only=True) as reader:
-        assert reader.get("orders").leader_epoch_at(offset) == expected
-
-
 def test_a_replica_learns_up_to_where_it_agrees(logs, log):
     # It was cut off from offset 6 on, and has records of epoch 4 that no other replica got.
     replica = logs.create("replica")
@@ -129,25 +103,6 @@ def test_older_formats_know_no_epochs(log, root):
     assert checkpoint(root) == b"0\n0\n"
     log.append_batches(data(13, leader_epoch=7))
     assert epochs(log) == [(7, 13)]
-
-
-@pytest.mark.parametrize(
-    ("offset", "expected"),
-    [(12, 3), (10, 3), (9, 2), (5, 2), (4, 1), (1, 1), (0, 0)],
-)
-def test_a_truncation_forgets_the_epochs_after_it(log, root, offset, expected):
-    kept = [(2, 0), (3, 4), (5, 9)][:expected]
-    log.truncate_to(offset)
-    assert epochs(log) == kept
-    lines = "".join(f"{epoch} {start}\n" for epoch, start in kept)
-    assert checkpoint(root).decode() == f"0\n{len(kept)}\n{lines}"
-
-
-def test_a_log_that_starts_anew_forgets_all(log):
-    log.truncate_fully_and_start_at(100)
-    assert epochs(log) == []
-    append(log, leader_epoch=1)
-    assert epochs(log) == [(1, 100)]
 
 
 @pytest.mark.parametrize(
@@ -201,13 +156,6 @@ def test_an_epoch_begins_at_the_log_end(log, root):
     assert fetched[12:16] == (8).to_bytes(4, "big")
 
 
-def test_of_an_empty_log(logs, root):
-    log = logs.create("payments")
-    assert log.assign_epoch_start_offset(3) == 0
-    assert log.end_offset_for_epoch(3) == (3, 0)
-    assert checkpoint(root, "payments") == b"0\n1\n3 0\n"
-
-
 def test_the_latest_epoch_has_begun_already(log):
     assert log.assign_epoch_start_offset(5) == 9
     assert log.assign_epoch_start_offset(8) == 12
@@ -253,12 +201,6 @@ def test_a_truncation_to_the_log_end_takes_it_back(log, root, target):
     assert epochs(log) == [(2, 0), (3, 4), (5, 9)]
     assert checkpoint(root) == b"0\n3\n2 0\n3 4\n5 9\n"
     append(log, leader_epoch=6)
-
-
-def test_and_so_does_one_to_below_it(log):
-    log.assign_epoch_start_offset(8)
-    log.truncate_to(10)
-    assert epochs(log) == [(2, 0), (3, 4), (5, 9)]
 
 
 def test_the_records_of_a_follower_take_its_place(log):

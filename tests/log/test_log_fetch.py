@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core import LogConfig, LogDirectory
+from storage_core import LogConfig
 from storage_core.errors import OptionError
-from storage_core.record.record_batches import RecordBatches
-from tests.log.logs import BATCH_BYTES, append, offsets, table, value
+from tests.log.logs import BATCH_BYTES, append, table
 
 
 def test_an_unknown_isolation_level_is_refused(log):
@@ -28,15 +27,6 @@ def test_a_fetch_gives_whole_batches_unless_asked_otherwise(log):
     assert log.fetch(25, 1000).data == b""
     with pytest.raises(OptionError, match="at least 0"):
         log.fetch(0, -1)
-
-
-def test_a_fetch_inside_a_batch_gives_all_of_it(logs):
-    log = logs.create("zipped", config=LogConfig(compression_type="zstd"))
-    log.append(table(*map(value, range(50))))
-    fetched = log.fetch(30, 1)
-    assert fetched.base_offset == 0
-    assert len(fetched.data) > 61
-    assert offsets(log, 30) == list(range(30, 50))
 
 
 # -- Committed --------
@@ -65,44 +55,6 @@ def transacted(logs):
     log.transaction(2).append(table(b"open"))
     assert len(log.segment_base_offsets) > 5
     return log
-
-
-def consumed(log, max_size_bytes):
-    """The offsets that a consumer gets from what it fetches, as Kafka's ``CompletedFetch`` finds them."""
-    offset, found = log.log_start_offset, []
-    while True:
-        fetched = log.fetch(offset, max_size_bytes, isolation_level="read_committed")
-        batches = RecordBatches.parse(fetched.data)
-        if not batches.count:
-            assert fetched.aborted_transactions == ()
-            return found
-        waiting = sorted(fetched.aborted_transactions, key=lambda each: each.first_offset)
-        aborted_producers = set()
-        for header in batches.headers:
-            last_offset = int(header["base_offset"]) + int(header["last_offset_delta"])
-            producer_id, is_control = int(header["producer_id"]), bool(header["attributes"] & 0x20)
-            while waiting and waiting[0].first_offset <= last_offset:
-                aborted_producers.add(waiting.pop(0).producer_id)
-            if is_control:
-                # The next transaction of the producer begins after it.
-                aborted_producers.discard(producer_id)
-            elif not (header["attributes"] & 0x10 and producer_id in aborted_producers):
-                found += range(max(offset, int(header["base_offset"])), last_offset + 1)
-        assert waiting == []
-        offset = batches.next_offset
-
-
-@pytest.mark.parametrize("max_size_bytes", [0, 150, 700, 1 << 20])
-@pytest.mark.parametrize("read_only", [False, True])
-def test_a_consumer_leaves_out_what_a_committed_fetch_tells(logs, transacted, max_size_bytes, read_only):
-    expected = offsets(transacted, isolation_level="read_committed")
-    assert len(expected) == 4 + 8 + 30 + 3
-    if not read_only:
-        assert consumed(transacted, max_size_bytes) == expected
-        return
-    logs.close()
-    with LogDirectory.open(logs.path, read_only=True) as reading:
-        assert consumed(reading.get("transacted"), max_size_bytes) == expected
 
 
 def test_a_fetch_tells_the_aborted_transactions_of_its_batches_alone(transacted):

@@ -15,7 +15,6 @@ from tests.log.logs import (
     contents,
     flip,
     name,
-    names,
     offsets,
     open_directory,
     reopened,
@@ -167,26 +166,9 @@ def test_the_recovery_point_stays_where_it_was(root):
         assert log.recovery_point == 35
 
 
-def test_epochs_come_back_from_the_batches(root, path):
-    unclean(root)
-    (path / "leader-epoch-checkpoint").unlink()
-    assert reopened(root)[3] == [(0, 0), (2, 20)]
-    assert (path / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n2 20\n"
-
-
 def test_epochs_after_the_log_end_are_forgotten(root, path):
     (path / "leader-epoch-checkpoint").write_text("0\n3\n0 0\n2 20\n3 36\n")
     assert reopened(root)[3] == [(0, 0), (2, 20)]
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_an_epoch_without_a_record_yet_is_kept(root, path, is_clean):
-    (path / "leader-epoch-checkpoint").write_text("0\n3\n0 0\n2 20\n3 35\n")
-    if not is_clean:
-        unclean(root)
-    with open_directory(root) as logs:
-        assert append(logs.get("orders"), 1).last_offset == 35
-        assert logs.get("orders").leader_epochs[-1].epoch == 3
 
 
 def test_an_empty_active_segment_is_kept(root, path):
@@ -221,32 +203,7 @@ def test_the_log_start_is_the_checkpoint_or_the_first_segment(root, path):
     assert reopened(root)[0] == 20
 
 
-def test_reopened_logs_are_truncated_as_others(root):
-    with open_directory(root) as logs:
-        log = logs.get("orders")
-        log.truncate_to(12)
-        append(log)
-        assert offsets(log) == list(range(13))
-
-
 # Snapshots (199, 226).
-
-
-def test_snapshots_that_belong_to_nothing_are_removed(root, path):
-    (path / name(7, "snapshot")).write_bytes((path / name(10, "snapshot")).read_bytes())
-    reopened(root)
-    assert [each for each in names(path) if each.endswith("snapshot")] == [
-        name(offset, "snapshot") for offset in (10, 20, 30, 35)
-    ]
-
-
-def test_after_a_clean_shutdown_without_snapshots_empty_ones_are_made(root, path):
-    for each in path.glob("*.snapshot"):
-        each.unlink()
-    reopened(root)
-    assert [each for each in names(path) if each.endswith("snapshot")] == [
-        name(offset, "snapshot") for offset in (20, 30, 35)
-    ]
 
 
 def test_time_goes_on_where_the_time_index_ends(root):

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
+import pyarrow as pa
 import pytest
 
 from storage_core import LogConfig, read_table
 from storage_core.errors import (
     BatchTooLargeError,
+    InvalidRecordError,
+    OffsetOverflowError,
+    OptionError,
     RecordTooLargeError,
 )
 from tests.log.logs import (
     NOW_MS,
+    append,
     offsets,
     open_directory,
     table,
     value,
     values,
 )
+from tests.log.producing import data
 
 LARGE = b"x" * (65 << 20)
 
@@ -44,6 +52,52 @@ def test_what_a_log_takes_it_reads(tmp_path, codec):
     with pytest.raises(BatchTooLargeError, match="raise maxDecompressedBatchBytes"):
         read_table(tmp_path)
     assert read_table(tmp_path, max_decompressed_batch_bytes="70m")["value"].to_pylist() == [LARGE]
+
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+WRONG_RECORDS = {
+    "no column value": (pa.table({"key": [b"k"]}), "value"),
+    "values of a wrong type": (pa.table({"value": [1, 2]}), "value"),
+    "keys of a wrong type": (pa.table({"value": [b"v"], "key": [1.5]}), "key"),
+    "timestamps of a wrong type": (pa.table({"value": [b"v"], "timestamp": ["noon"]}), "timestamp"),
+    "dates for timestamps": (
+        pa.table({"value": [b"v"], "timestamp": [dt.date(2020, 1, 1)]}), "timestamp",
+    ),
+    "headers of a wrong type": (pa.table({"value": [b"v"], "headers": [["a"]]}), "headers"),
+    "a header without a key": (
+        pa.table({"value": [b"v"], "headers": pa.array([[{"key": None, "value": b"x"}]], HEADERS)}), "header",
+    ),
+    "an unknown column": (pa.table({"value": [b"v"], "vlaue": [b"v"]}), "vlaue"),
+    "a column twice": (pa.Table.from_arrays([pa.array([b"v"]), pa.array([b"w"])], ["value", "value"]), "value"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("records", "named"), WRONG_RECORDS.values(), ids=WRONG_RECORDS)
+@pytest.mark.parametrize("rows", [1, 100])
+def test_columns_that_no_log_takes(log, records, named, rows):
+    with pytest.raises(InvalidRecordError, match=named):
+        log.append(pa.concat_tables([records] * rows))
+    assert append(log).first_offset == 0
+
+
+@pytest.mark.parametrize("records", [None, 7, "text", b"bytes", [b"a"], {"value": [b"a"]}, object()])
+def test_what_is_no_table_is_refused(log, records):
+    with pytest.raises(InvalidRecordError, match=r"pyarrow\.Table or pyarrow\.RecordBatch"):
+        log.append(records)
+
+
+@pytest.mark.parametrize("acks", [2, -2, "none", None, 1.5])
+def test_unknown_acks_are_refused(log, acks):
+    with pytest.raises(OptionError, match="acks"):
+        append(log, acks=acks)
+    assert log.log_end_offset == 0
+
+
+def test_a_log_that_is_full_to_the_largest_offset_is_not_appended_to(log):
+    log.append_batches(data(2**63 - 3))
+    with pytest.raises(OffsetOverflowError):
+        log.append(table(b"1", b"2", b"3", b"4"))
+    assert offsets(log) == [2**63 - 3]
 
 
 def test_of_a_refused_append_nothing_is_written(logs):

@@ -39,12 +39,6 @@ def test_a_log_rolls_when_a_timestamp_is_too_far_from_its_segments_first(logs):
     assert log.segment_base_offsets == (0, 3)
 
 
-def test_one_append_rolls_by_time_as_well(logs):
-    log = logs.create("timed", config=small(segment_bytes=1 << 20, segment_ms=1000, batch_size=1))
-    log.append(table(*map(value, range(6)), timestamps=[0, 1000, 1001, 2001, 2002, 5000]))
-    assert log.segment_base_offsets == (0, 2, 4, 5)
-
-
 def test_without_timestamps_the_clock_decides(logs, clock):
     log = logs.create("timed", config=small(segment_bytes=1 << 20, segment_ms=1000))
     append(log, timestamps=[-1])
@@ -76,15 +70,6 @@ def test_a_full_index_rolls_its_segment(logs):
     log = logs.create("at-once", config=small(index_interval_bytes=0, segment_index_bytes=24, batch_size=1))
     log.append(table(*map(value, range(7)), timestamps=range(7)))
     assert log.segment_base_offsets == one_by_one
-
-
-def test_a_roll_begins_a_segment_at_the_log_end(log):
-    append(log, 3)
-    log.roll()
-    assert log.segment_base_offsets == (0, 3)
-    assert log.log_end_offset == 3
-    append(log)
-    assert offsets(log) == [0, 1, 2, 3]
 
 
 def test_a_roll_of_an_empty_segment_makes_it_anew(log):

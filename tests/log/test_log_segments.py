@@ -1,14 +1,9 @@
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from storage_core.errors import StorageError
-from storage_core.filesystem import FileSystem
 from storage_core.log.log_segments import LogSegments
-from storage_core.log_config import LogConfig
-from storage_core.segment.log_segment import LogSegment
 
 BASES = [0, 10, 20, 40]
 
@@ -108,39 +103,3 @@ def test_each_segment_is_closed_although_one_fails(segments):
     assert [segment.calls for segment in segments] == [["close"]] * 4
     segments.close_handlers()
     assert [segment.calls for segment in segments] == [["close", "close_handlers"]] * 4
-
-
-def test_real_segments(tmp_path):
-    config = LogConfig()
-    segments = LogSegments(
-        LogSegment.create(FileSystem(), str(tmp_path), offset, config, now_ms=0) for offset in (5, 0)
-    )
-    segments.close()
-    assert sorted(path.name[18:] for path in tmp_path.iterdir()) == [
-        f"{number}{suffix}" for number in ("00", "05") for suffix in (".index", ".log", ".timeindex")
-    ]
-
-
-def test_look_ups_while_segments_change():
-    segments = LogSegments(Stub(10 * number) for number in range(100))
-    wrong = []
-    is_over = threading.Event()
-
-    def look():
-        while not is_over.is_set():
-            # These two segments never change.
-            if base(segments.floor(505)) != 500 or base(segments.higher_segments(485)[0]) != 490:
-                wrong.append(segments.base_offsets)
-
-    threads = [threading.Thread(target=look) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for number in range(2000):
-        segments.add(Stub(1000 + number))
-        segments.remove_all([10 * (number % 40)])
-        segments.add(Stub(10 * (number % 40)))
-        segments.remove_all([1000 + number - 5])
-    is_over.set()
-    for thread in threads:
-        thread.join()
-    assert wrong == []

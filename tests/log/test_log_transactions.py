@@ -9,15 +9,12 @@ import pytest
 
 from storage_core import LogConfig
 from storage_core.checkpoint import read_producer_snapshot
-from storage_core.errors import InvalidRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import AbortedTransaction, TransactionIndex
 from tests.log import golden_transactions
-from tests.log.logs import NOW_MS, Clock, append, crash, names, offsets, open_directory, small, table, values
+from tests.log.logs import NOW_MS, Clock, append, crash, names, offsets, open_directory, small, table
 from tests.log.producing import ABORT, COMMIT, data, emptied, marker, transactional
-from tests.record.encoding import CONTROL, TRANSACTIONAL, Batch, Record
-
-DAY_MS = 86_400_000
+from tests.record.encoding import CONTROL, TRANSACTIONAL
 
 
 @pytest.fixture
@@ -116,22 +113,6 @@ def test_golden_scenario(logs, directory):
         golden_transactions.SNAPSHOT_NAME: golden_transactions.SNAPSHOT,
         "leader-epoch-checkpoint": golden_transactions.LEADER_EPOCHS,
     }
-
-
-@pytest.mark.parametrize("recovery", ["tail", "kafka"])
-def test_recovery_makes_the_files_of_the_golden_scenario_anew(logs, log, root, directory, recovery):
-    log.append_batches(golden_transactions.LOG)
-    crash(logs)
-    for name in names(directory):
-        if not name.endswith(".log"):
-            (directory / name).unlink()
-    with open_directory(root, recovery=recovery) as opened:
-        assert committed(opened.get("orders")) == [0, 1, 3]
-    assert rewritten(directory) == {
-        "00000000000000000000.txnindex": golden_transactions.TRANSACTION_INDEX,
-        golden_transactions.SNAPSHOT_NAME: golden_transactions.SNAPSHOT,
-    }
-    assert (directory / "leader-epoch-checkpoint").read_bytes() == golden_transactions.LEADER_EPOCHS
 
 
 # -- The transaction index --------
@@ -242,50 +223,11 @@ def test_a_truncation_takes_the_aborted_transactions_after_it_along(log, directo
 # -- The last stable offset --------
 
 
-def test_an_open_transaction_is_still_open_after_a_reopen(logs, log, root):
-    replicate(log, data(0), transactional(1, producer=1), data(2))
-    logs.close()
-    with open_directory(root) as opened:
-        log = opened.get("orders")
-        assert (log.last_stable_offset, log.log_end_offset) == (1, 3)
-        assert committed(log) == [0]
-        replicate(log, marker(3, producer=1))
-        assert committed(log) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("recovery", ["tail", "kafka"])
-def test_and_after_a_crash(logs, log, root, recovery):
-    replicate(log, data(0), transactional(1, producer=1), data(2))
-    crash(logs)
-    with open_directory(root, recovery=recovery) as opened:
-        log = opened.get("orders")
-        log.update_high_watermark(log.log_end_offset)
-        assert (log.last_stable_offset, log.log_end_offset) == (1, 3)
-
-
-def test_a_leader_appends_beside_an_open_transaction(log):
-    replicate(log, transactional(0, producer=1))
-    append(log, 2)
-    log.update_high_watermark(3)
-    assert log.last_stable_offset == 0
-    replicate(log, marker(3, producer=1, kind=ABORT))
-    assert log.last_stable_offset == 4
-    assert committed(log) == [1, 2]
-
-
 def test_empty_transactions_do_not_hold_it_back(log):
     replicate(log, data(0), marker(1, producer=1, kind=ABORT, epoch=3), marker(2, producer=2, epoch=1))
     assert log.last_stable_offset == 3
     replicate(log, emptied(3, producer=4, attributes=TRANSACTIONAL | CONTROL))
     assert log.last_stable_offset == 4
-
-
-def test_it_does_not_pass_the_high_watermark(log):
-    log.append_batches(data(0, 5))
-    log.update_high_watermark(2)
-    assert log.last_stable_offset == 2
-    log.append_batches(transactional(5, producer=1))
-    assert log.last_stable_offset == 2
 
 
 def test_a_transaction_that_began_below_the_log_start(logs, log, root):
@@ -341,13 +283,6 @@ def test_a_roll_leaves_a_snapshot_at_the_new_base(log, directory):
     assert producers(directory, 10) == {7: 4, 8: 9}
 
 
-def test_a_close_leaves_one_at_the_log_end(logs, log, directory):
-    replicate(log, *produced(5))
-    assert snapshots(directory) == []
-    logs.close()
-    assert snapshots(directory) == [5]
-
-
 def test_it_is_not_written_again_if_nothing_was_appended(logs, log, root, directory):
     replicate(log, *produced(5))
     logs.close()
@@ -358,13 +293,6 @@ def test_it_is_not_written_again_if_nothing_was_appended(logs, log, root, direct
             opened.get("orders")
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert snapshots(directory) == [5]
-
-
-def test_an_empty_log_has_none(logs, log, root, directory):
-    logs.close()
-    with open_directory(root):
-        pass
-    assert snapshots(directory) == []
 
 
 def test_snapshots_go_with_their_segments(root, clock):
@@ -428,61 +356,6 @@ def test_read_only_even_a_damaged_one_stays(logs, log, root, directory):
         assert opened.get("orders").last_stable_offset == 25
         assert committed(opened.get("orders")) == list(range(25))
     assert rewritten(directory) == before
-
-
-def test_without_any_snapshot_a_clean_log_had_no_producers(logs, log, root, directory):
-    replicate(log, *produced(25))
-    logs.close()
-    for name in names(directory):
-        if name.endswith(".snapshot"):
-            (directory / name).unlink()
-    with open_directory(root):
-        pass
-    # As a broker does it: they are not looked for, and what is not known stays so.
-    assert {offset: producers(directory, offset) for offset in snapshots(directory)} == {
-        offset: {} for offset in snapshots(directory)
-    }
-    assert snapshots(directory)[-1] == 25
-
-
-def test_after_a_crash_they_are_found_in_the_log(logs, log, root, directory):
-    replicate(log, *produced(25))
-    crash(logs)
-    for name in names(directory):
-        if name.endswith(".snapshot"):
-            (directory / name).unlink()
-    with open_directory(root):
-        pass
-    assert producers(directory, 25) == {7: 24}
-
-
-# -- Producers --------
-
-
-def test_silent_producers_are_forgotten_by_a_reopen(logs, log, root, directory, clock):
-    start_ms = clock.now_ms()
-    replicate(
-        log,
-        data(0, producer=1, timestamp_ms=start_ms),
-        data(1, producer=2, timestamp_ms=start_ms + 5),
-        transactional(2, producer=3, timestamp_ms=start_ms - 99),
-    )
-    logs.close()
-    clock.time_ms = start_ms + DAY_MS
-    with open_directory(root, clock=clock) as opened:
-        append(opened.get("orders"))
-    assert producers(directory, 4) == {2: 1, 3: 2}
-
-
-def test_a_marker_that_cannot_be_read_is_refused_and_nothing_is_written(log):
-    bad = Batch(
-        (Record(key=b"\0", value=b""),), base_offset=1, attributes=TRANSACTIONAL | CONTROL, producer_id=3
-    ).encode()
-    with pytest.raises(InvalidRecordError, match="key of 1 bytes"):
-        log.append_batches(data(0) + bad)
-    assert log.log_end_offset == 0
-    log.append(table(b"a"))
-    assert values(log) == [b"a"]
 
 
 # -- Any history --------

@@ -29,7 +29,6 @@ from storage_core.options import options_of
 from storage_core.segment.log_segment import LogSegment
 from tests.faults.observed_filesystem import ObservedFileSystem
 from tests.log.logs import (
-    BATCH_BYTES,
     Clock,
     append,
     contents,
@@ -241,13 +240,6 @@ def test_a_transaction_that_begins_after_the_end_is_open_no_more(logs, target, s
     assert log.last_stable_offset == (2 if is_open else log.log_end_offset)
 
 
-def test_truncating_again_and_again_at_the_last_offset(log):
-    for _ in range(30):
-        log.truncate_to(34)
-        append(log)
-    assert offsets(log) == list(range(35))
-
-
 @pytest.mark.parametrize("target", [-1, 2**63 - 1])
 def test_no_offset_of_a_record_is_no_target(log, target):
     with pytest.raises(OptionError, match=f"found {target}"):
@@ -322,17 +314,6 @@ def test_a_reader_that_had_begun_goes_on_in_a_removed_segment(log):
     log.delete_records(25)
     rest = [offset for batch in batches for offset in batch["offset"].to_pylist()]
     assert first + rest == list(range(35))
-
-
-def test_snapshots_of_removed_segments_go_with_them(log, tmp_path):
-    log.truncate_to(25)
-    snapshots = [name for name in names(tmp_path / "orders-0") if name.endswith(".snapshot")]
-    assert snapshots == [f"{offset:020d}.snapshot" for offset in (10, 20, 25)]
-
-
-def test_a_truncated_segment_has_what_its_records_take(log, tmp_path):
-    log.truncate_to(25)
-    assert (tmp_path / "orders-0/00000000000000000020.log").stat().st_size == 5 * BATCH_BYTES
 
 
 def test_the_recovery_point_on_disk_is_lowered_before_a_file_is_cut(log, tmp_path, monkeypatch):

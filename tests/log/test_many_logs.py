@@ -81,16 +81,3 @@ def test_a_file_system_that_cannot_be_synced_as_a_whole_keeps_no_log_from_being_
     monkeypatch.setattr(FileSystem, "sync", lambda filesystem, path: fail())
     logs.close()
     assert (tmp_path / MARKER).exists()
-
-
-def test_a_partition_gets_the_id_of_the_topic_and_of_no_other(tmp_path):
-    with open_directory(tmp_path) as logs:
-        ids = {
-            topic: {logs.create(topic, number).topic_id for number in range(3)}
-            for topic in ("orders", "clicks")
-        }
-    with open_directory(tmp_path) as logs:
-        assert logs.create("orders", 7).topic_id in ids["orders"]
-        assert logs.create("clicks", 7).topic_id in ids["clicks"]
-    assert [len(each) for each in ids.values()] == [1, 1]
-    assert ids["orders"] != ids["clicks"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core import OpenTransaction
-from storage_core.checkpoint import read_producer_snapshot
-from storage_core.errors import InvalidProducerEpochError, InvalidTxnStateError
+from storage_core.errors import InvalidTxnStateError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import AbortedTransaction, TransactionIndex
 from tests.log.logs import NOW_MS, crash, open_directory, table, values
@@ -60,26 +59,6 @@ def test_what_was_open_is_open_after_a_reopen(logs, log, path, is_clean, recover
         assert committed(log) == [b"before", b"after", b"again"]
 
 
-def test_the_next_transaction_of_the_producer_aborts_it(logs, log, path):
-    log.transaction(7).append(table(b"a"))
-    crash(logs)
-    with open_directory(path) as opened:
-        log = opened.get("orders")
-        with log.transaction(7) as transaction:
-            transaction.append(table(b"b"))
-        assert committed(log) == [b"b"]
-        assert aborted(log) == (AbortedTransaction(7, 0, 1, 2),)
-
-
-def test_aborted_by_others_it_is_fenced(log):
-    transaction = log.transaction(7)
-    transaction.append(table(b"a"))
-    log.abort_transaction(7)
-    with pytest.raises(InvalidProducerEpochError):
-        transaction.commit()
-    assert committed(log) == []
-
-
 def test_transactions_of_a_broker_are_listed_and_aborted(log):
     log.append_batches(
         transactional(0, 2, producer=40, epoch=5, timestamp_ms=900)
@@ -94,12 +73,3 @@ def test_transactions_of_a_broker_are_listed_and_aborted(log):
     assert (log.open_transactions(), log.last_stable_offset, committed(log)) == ((), 6, [])
     # The coordinator's epoch is kept, so that it is not fenced itself.
     log.end_transaction(41, 3, is_abort=False, coordinator_epoch=8)
-
-
-def test_a_snapshot_tells_of_it(logs, log, path):
-    log.transaction(7).append(table(b"a", b"b"))
-    logs.close()
-    (entry,) = read_producer_snapshot(FileSystem(), str(path / "orders-0" / "00000000000000000002.snapshot"))
-    assert (entry.producer_id, entry.producer_epoch, entry.last_sequence, entry.current_transaction_first_offset) == (
-        7, 0, 1, 0
-    )  # fmt: skip

@@ -72,27 +72,7 @@ def test_golden_scenario(tmp_path, manager):
     assert (tmp_path / "00000000000000000006.snapshot").read_bytes() == golden_transactions.SNAPSHOT
 
 
-def test_golden_scenario_while_the_high_watermark_lags(manager):
-    manager.observe(window_of(golden_transactions.LOG))
-    for high_watermark, unstable in [(0, 0), (4, 0), (5, 0), (6, None)]:
-        manager.on_high_watermark_updated(high_watermark)
-        assert manager.first_unstable_offset == unstable
-
-
-def test_golden_scenario_replayed_at_once(tmp_path, manager):
-    aborted = manager.observe(window_of(golden_transactions.LOG))
-    assert aborted == [AbortedTransaction(2, 2, 4, 0)]
-    manager.take_snapshot()
-    assert (tmp_path / "00000000000000000006.snapshot").read_bytes() == golden_transactions.SNAPSHOT
-
-
 # -- Producers --------
-
-
-def test_nothing_is_known_at_first(manager):
-    assert manager.is_empty
-    assert (manager.map_end_offset, manager.first_unstable_offset) == (0, None)
-    assert dict(manager.producers) == {}
 
 
 def test_the_last_five_batches_of_a_producer_are_remembered(manager):
@@ -167,12 +147,6 @@ def test_an_empty_batch_keeps_the_sequence(manager):
     update(manager, emptied(4, 3, producer=4, epoch=2, sequence=17))
     state = manager.producers[4]
     assert (state.producer_epoch, state.last_sequence, state.last_offset) == (2, 20, 7)
-
-
-def test_data_without_a_producer_only_moves_the_offset(manager):
-    assert update(manager, data(0, 5), data(7, 2)) == []
-    assert manager.is_empty
-    assert manager.map_end_offset == 9
 
 
 def random_history(random, count):
@@ -277,10 +251,6 @@ def test_an_aborted_transaction_has_the_next_open_one_as_its_last_stable_offset(
     assert update(manager, marker(3, producer=1, kind=ABORT)) == [AbortedTransaction(1, 1, 3, 0)]
     assert update(manager, marker(4, producer=0, kind=ABORT)) == [AbortedTransaction(0, 0, 4, 2)]
     assert update(manager, marker(5, producer=2, kind=ABORT)) == [AbortedTransaction(2, 2, 5, 6)]
-
-
-def test_committed_transactions_are_not_listed_as_aborted(manager):
-    assert update(manager, transactional(0, producer=1), marker(1, producer=1)) == []
 
 
 def test_many_transactions_in_one_append(manager):
@@ -400,40 +370,6 @@ def test_no_second_snapshot_of_the_same_offset(tmp_path, manager):
     update(manager, data(1, producer=1, sequence=1))
     assert manager.take_snapshot() == 2
     assert offsets_on_disk(tmp_path) == [2]
-
-
-def test_a_snapshot_without_producers(tmp_path, manager):
-    update(manager, data(0, 5))
-    manager.take_snapshot()
-    assert (tmp_path / "00000000000000000005.snapshot").read_bytes().hex() == "000148674bc700000000"
-
-
-def test_without_a_usable_snapshot_it_begins_at_the_log_start(tmp_path):
-    (tmp_path / "00000000000000000009.snapshot").write_bytes(b"damaged")
-    loaded = reopened(tmp_path, 12, log_start_offset=4)
-    assert loaded.map_end_offset == 4
-    assert loaded.is_empty
-    assert offsets_on_disk(tmp_path) == []
-
-
-def test_truncation_goes_back_to_a_snapshot_within_the_log(tmp_path, manager):
-    for offset in range(5):
-        update(manager, data(offset, producer=offset))
-        manager.take_snapshot()
-    assert offsets_on_disk(tmp_path) == [1, 2, 3, 4, 5]
-    manager.truncate_and_reload(1, 3, 0)
-    assert offsets_on_disk(tmp_path) == [2, 3]
-    assert sorted(manager.producers) == [0, 1, 2]
-    assert manager.map_end_offset == 3
-
-
-def test_truncation_forgets_open_transactions_after_it(manager):
-    update(manager, data(0, producer=1))
-    manager.take_snapshot()
-    update(manager, transactional(1, producer=2), transactional(2, producer=3), marker(3, producer=3))
-    manager.truncate_and_reload(0, 1, 0)
-    assert manager.first_unstable_offset is None
-    assert dict(manager.open_transactions) == {}
 
 
 def test_nothing_is_loaded_if_the_state_is_that_of_the_log_end(tmp_path, manager):

@@ -3,15 +3,13 @@ from __future__ import annotations
 import pytest
 
 from storage_core.checkpoint import read_producer_snapshot
-from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.log.log_segments import LogSegments
 from storage_core.log.producer_state_manager import ProducerStateManager, rebuild_producer_state
 from storage_core.log_config import LogConfig
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment.log_segment import LogSegment
-from tests.log.producing import data, marker, transactional
-from tests.record.encoding import CONTROL, TRANSACTIONAL, Batch, Record
+from tests.log.producing import data
 
 
 class CountingFileSystem(FileSystem):
@@ -171,31 +169,6 @@ def test_snapshots_at_or_before_the_log_start_do_not_count(log):
     assert log.snapshots == []
 
 
-def test_expired_producers_are_not_taken_from_a_snapshot(tmp_path):
-    log = WrittenLog(tmp_path, [data(0, producer=1, timestamp_ms=5)], [data(1, producer=2, timestamp_ms=6)])
-    log.rebuilt(1)
-    manager = log.rebuilt(2, now_ms=5 + 86_400_000)
-    assert known(manager) == {2: 1}
-    log.segments.close_handlers()
-
-
-def test_transactions_that_span_segments(tmp_path):
-    log = WrittenLog(
-        tmp_path,
-        [transactional(0, producer=1), transactional(1, producer=2)],
-        [transactional(5, 2, producer=1, sequence=1), marker(7, producer=2)],
-        [data(9)],
-    )
-    manager = log.rebuilt(10)
-    assert dict(manager.open_transactions) == {1: 0}
-    manager.on_high_watermark_updated(10)
-    assert manager.first_unstable_offset == 0
-    # From the snapshot of the last segment as from the whole log.
-    again = log.rebuilt(10)
-    assert again.first_unstable_offset == 0
-    log.segments.close_handlers()
-
-
 def test_gaps_between_and_within_segments(tmp_path):
     log = WrittenLog(tmp_path, [data(3, producer=1)], [data(90, 5, producer=2), data(200, producer=3)])
     manager = log.rebuilt(500)
@@ -209,14 +182,4 @@ def test_an_empty_log(tmp_path):
     log.segments.add(LogSegment.create(log.filesystem, str(tmp_path), 7, LogConfig(), now_ms=0))
     manager = log.rebuilt(7, log_start_offset=7)
     assert (manager.is_empty, manager.map_end_offset, log.snapshots) == (True, 7, [])
-    log.segments.close_handlers()
-
-
-def test_a_marker_that_cannot_be_read_is_an_error(tmp_path):
-    bad = Batch(
-        (Record(key=b"\0", value=b""),), base_offset=1, attributes=TRANSACTIONAL | CONTROL, producer_id=3
-    ).encode()
-    log = WrittenLog(tmp_path, [data(0), bad])
-    with pytest.raises(CorruptRecordError, match="offset 1"):
-        log.rebuilt(2)
     log.segments.close_handlers()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from storage_core import LogConfig
 from storage_core.errors import RecoveryWouldDiscardError
 from storage_core.filesystem import WritableFile
 from tests.log.logs import (
-    BATCH_BYTES,
     DAMAGE,
     append,
     crash,
@@ -46,20 +43,6 @@ def test_kafkas_recovery_drops_everything_after_the_first_bad_batch(root, path, 
         for suffix in ("log", "index", "timeindex")
         if (path / name(base, suffix)).exists()
     ]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_random_damage_leaves_exactly_what_comes_before_it(root, path, seed):
-    chance = random.Random(seed)
-    base_offset = chance.choice([0, 10, 20, 30])
-    batch = chance.randrange(5 if base_offset == 30 else 10)
-    # The length, the magic or what the CRC covers.
-    position = batch * BATCH_BYTES + chance.choice([8, 16, *range(17, 100)])
-    flip(path / name(base_offset), position)
-    unclean(root)
-    expected = base_offset + batch
-    with open_directory(root, recovery="kafka") as logs:
-        assert offsets(logs.get("orders")) == list(range(expected))
 
 
 def test_kafkas_own_scenario(tmp_path):
@@ -101,28 +84,6 @@ def test_kafkas_own_scenario(tmp_path):
 
 
 # Transactions (203, 226).
-
-
-@pytest.mark.parametrize("recovery", ["tail", "kafka"])
-def test_transactions_come_back_from_the_batches(tmp_path, recovery):
-    logs = open_directory(tmp_path)
-    log = logs.create("orders")
-    log.append_batches(
-        transactional(0, 2, producer=1) + transactional(2, producer=2) + marker(3, producer=1, kind=ABORT)
-    )
-    log.roll()
-    log.append_batches(data(4))
-    index = (tmp_path / "orders-0" / name(0, "txnindex")).read_bytes()
-    crash(logs)
-    for each in (tmp_path / "orders-0").glob("*.txnindex"):
-        each.unlink()
-    for each in (tmp_path / "orders-0").glob("*.snapshot"):
-        each.unlink()
-    with open_directory(tmp_path, recovery=recovery) as logs:
-        log = logs.get("orders")
-        assert log.last_stable_offset == 2
-        assert offsets(log, isolation_level="read_committed") == []
-        assert (tmp_path / "orders-0" / name(0, "txnindex")).read_bytes() == index
 
 
 def test_a_corrupt_transaction_index_is_made_anew(tmp_path):

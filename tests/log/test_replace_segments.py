@@ -82,15 +82,6 @@ def test_the_snapshot_of_the_base_offset_stays_and_those_between_go(log, tmp_pat
     assert snapshots == [name(10, "snapshot"), name(40, "snapshot")]
 
 
-def test_a_reader_that_began_before_goes_on_with_the_old_files(log):
-    reader = log.read()
-    first = next(reader)
-    replace(log, [0, 10, 20, 30], [30])
-    rest = [offset for batch in reader for offset in batch["offset"].to_pylist()]
-    assert [*first["offset"].to_pylist(), *rest] == list(range(45))
-    assert offsets(log) == list(range(30, 45))
-
-
 def test_an_empty_segment_takes_the_place_of_others(log, logs, tmp_path):
     replace(log, [10, 20, 30], [])
     assert log.segment_base_offsets == (0, 10, 40)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core import FileSystem, LogConfig, LogDirectory
-from storage_core.errors import LogFailedError, LogReadOnlyError, OffsetOutOfRangeError, StorageError
+from storage_core.errors import LogFailedError, LogReadOnlyError, StorageError
 from tests.examples import examples
 from tests.faults.crash_points import new_filesystem
 from tests.faults.session import ROOT
@@ -31,9 +30,8 @@ from tests.log.logs import (
     table,
     value,
 )
-from tests.log.producing import data, marker, transactional
+from tests.log.producing import data
 
-SEGMENT_BYTES = 10 * BATCH_BYTES
 DAY_MS = 86_400_000
 
 
@@ -87,13 +85,6 @@ def test_the_time_is_that_of_the_clock(logs, clock):
     assert log.apply_retention() == ()
     clock.time_ms += 1
     assert log.apply_retention() == (0, 10, 20)
-
-
-def test_a_young_segment_keeps_the_older_ones_after_it(logs):
-    log = logs.create("orders", config=forever(retention_ms=DAY_MS))
-    append(log, 35, timestamps=[0] * 13 + [2 * DAY_MS] + [0] * 21)
-    assert log.apply_retention(2 * DAY_MS) == (0,)
-    assert log.segment_base_offsets == (10, 20, 30)
 
 
 def test_a_record_of_the_future_keeps_its_segment(logs):
@@ -160,17 +151,6 @@ def test_a_smaller_log_keeps_its_empty_segment(logs):
     assert log.segment_base_offsets == (1,)
 
 
-def test_time_decides_over_what_size_has_left(logs):
-    log = create(logs, retention_bytes=2500, retention_ms=DAY_MS)
-    assert log.apply_retention(2001 + DAY_MS) == (0, 10)
-    assert log.apply_retention(2001 + DAY_MS) == ()
-
-
-def test_what_time_alone_would_keep_goes_by_size(logs):
-    log = create(logs, retention_bytes=1500, retention_ms=DAY_MS)
-    assert log.apply_retention(1001 + DAY_MS) == (0, 10)
-
-
 # -- The active segment --------
 
 
@@ -226,46 +206,7 @@ def test_only_the_word_delete_deletes_by_size_and_time(root, policy, removed):
         assert log.log_start_offset == max(25, 10 * len(removed))
 
 
-def test_the_defaults_keep_a_week(tmp_path):
-    with LogDirectory.open(tmp_path, clock=Clock(), config=LogConfig()) as logs:
-        log = logs.create("orders")
-        log.append(table(b"old", timestamps=[NOW_MS - 7 * DAY_MS]))
-        assert log.apply_retention() == ()
-        assert log.apply_retention(NOW_MS + 1) == (0,)
-
-
 # -- What goes along --------
-
-
-def test_epochs_begin_where_the_log_does(logs):
-    log = logs.create("orders", config=forever(retention_ms=DAY_MS))
-    append(log, 5, timestamps=[0] * 5, leader_epoch=2)
-    append(log, 10, timestamps=[0] * 10, leader_epoch=3)
-    append(log, 10, timestamps=[2 * DAY_MS] * 10, leader_epoch=5)
-    assert log.apply_retention(2 * DAY_MS) == (0,)
-    assert [(each.epoch, each.start_offset) for each in log.leader_epochs] == [(3, 10), (5, 15)]
-    assert log.leader_epoch_at(9) is None
-    assert log.leader_epoch_at(10) == 3
-    assert log.end_offset_for_epoch(2) == (2, 10)
-
-
-def test_a_transaction_that_began_in_what_was_deleted_stays_open(logs):
-    log = logs.create("orders", config=forever(retention_ms=DAY_MS))
-    log.append_batches(transactional(0, producer=7, sequence=0, timestamp_ms=0))
-    log.update_high_watermark(1)
-    log.roll()
-    log.append_batches(transactional(1, producer=7, sequence=1, timestamp_ms=2 * DAY_MS))
-    log.append_batches(data(2, timestamp_ms=2 * DAY_MS))
-    log.update_high_watermark(3)
-    assert log.last_stable_offset == 0
-    assert log.apply_retention(2 * DAY_MS) == (0,)
-    # No reader gets below the log start, or past an open transaction.
-    assert (log.log_start_offset, log.last_stable_offset) == (1, 1)
-    assert list(log.read(isolation_level="read_committed")) == []
-    log.append_batches(marker(3, producer=7, timestamp_ms=2 * DAY_MS))
-    log.update_high_watermark(4)
-    assert log.last_stable_offset == 4
-    assert offsets(log, isolation_level="read_committed") == [1, 2]
 
 
 def test_a_producer_is_known_though_its_records_are_gone(logs):
@@ -274,57 +215,6 @@ def test_a_producer_is_known_though_its_records_are_gone(logs):
     log.update_high_watermark(1)
     assert log.apply_retention(NOW_MS + DAY_MS + 1) == (0,)
     assert list(log._state.producers.producers) == [7]
-
-
-def test_files_and_snapshots_keep_their_bytes_for_a_while(tmp_path, clock):
-    path = tmp_path / "data" / "orders-0"
-    with open_directory(tmp_path / "data", clock=clock) as logs:
-        log = create(logs, retention_ms=DAY_MS)
-        before = {each: (path / each).read_bytes() for each in names(path) if each.startswith("0" * 18)}
-        log.apply_retention(2001 + DAY_MS)
-        removed = [name(base, suffix) for base in (0, 10) for suffix in ("index", "log", "timeindex")]
-        removed += [name(10, "snapshot")]
-        assert [each for each in names(path) if each.endswith(".deleted")] == sorted(
-            f"{each}.deleted" for each in removed
-        )
-        for each in removed:
-            assert (path / f"{each}.deleted").read_bytes() == before[each]
-        clock.time_ms += 59_999
-        log.apply_retention(2001 + DAY_MS)
-        log.flush()
-        assert name(0, "log.deleted") in names(path)
-        clock.time_ms += 1
-        log.flush()
-        assert [each for each in names(path) if each.endswith(".deleted")] == []
-
-
-def test_without_a_delay_files_are_gone_at_once(logs, path):
-    log = create(logs, "payments", retention_bytes=0, file_delete_delay_ms=0)
-    log.apply_retention()
-    left = [each for each in names(path / "payments-0") if each[:20].isdigit()]
-    assert sorted(left) == [name(35), name(35, "snapshot")]
-
-
-def test_a_reader_that_had_begun_reads_on(logs):
-    log = create(logs, retention_ms=DAY_MS)
-    batches = log.read(columns=["offset"])
-    first = next(batches)["offset"].to_pylist()
-    log.apply_retention(NOW_MS)
-    assert first + [offset for batch in batches for offset in batch["offset"].to_pylist()] == list(range(35))
-    with pytest.raises(OffsetOutOfRangeError):
-        log.read(34)
-
-
-def test_the_log_starts_after_what_was_deleted_also_after_a_crash(tmp_path):
-    logs = open_directory(tmp_path / "data")
-    log = create(logs, retention_ms=DAY_MS)
-    log.flush()
-    log.apply_retention(2001 + DAY_MS)
-    crash(logs)
-    with open_directory(tmp_path / "data", config=forever()) as again:
-        assert again.get("orders").log_start_offset == 20
-        assert offsets(again.get("orders")) == list(range(20, 35))
-        assert [each for each in names(tmp_path / "data/orders-0") if each.endswith(".deleted")] == []
 
 
 def test_the_log_start_is_on_disk_before_a_file_is_renamed(logs, path, monkeypatch):
@@ -470,49 +360,6 @@ def test_a_checkpoint_that_cannot_be_written_keeps_all_files(logs, path, monkeyp
     # What could not be noted then is noted now.
     assert logs.apply_retention(2001 + DAY_MS) == {("payments", 0): (0, 10)}
     assert log.segment_base_offsets == (20, 30)
-
-
-def test_others_append_and_read_meanwhile(tmp_path):
-    config = forever(retention_bytes=2 * SEGMENT_BYTES)
-    with LogDirectory.open(tmp_path, config=config) as logs:
-        log = logs.create("orders")
-        problems, starts = [], []
-        is_over = threading.Event()
-
-        def read():
-            while not is_over.wait(0.001):
-                try:
-                    found = offsets(log, columns=["offset"])
-                except OffsetOutOfRangeError:
-                    continue
-                if found and found != list(range(found[0], found[-1] + 1)):
-                    problems.append(found)
-
-        def retain():
-            while not is_over.wait(0.001):
-                logs.apply_retention()
-                starts.append(log.log_start_offset)
-
-        threads = [threading.Thread(target=each) for each in (read, read, retain)]
-        for thread in threads:
-            thread.start()
-        try:
-            for number in range(200):
-                append(log, acks=1 if number % 3 else "all")
-        finally:
-            is_over.set()
-            for thread in threads:
-                thread.join()
-        assert problems == []
-        assert starts == sorted(starts)
-        log.apply_retention()
-        # Between what is to be kept and one segment more.
-        assert (
-            2 * SEGMENT_BYTES
-            <= sum(segment.size_bytes for segment in log._state.segments)
-            < 3 * SEGMENT_BYTES
-        )
-        assert offsets(log) == list(range(log.log_start_offset, 200))
 
 
 # -- Anything --------

@@ -1,4 +1,8 @@
-"""Anything, in any order: a log does what a list would do, and survives crashes in between."""
+"""Anything that happens to a log in its life: producers, transactions, retention, compaction, crashes in between.
+
+The clock goes on, the same keys come again, producers repeat themselves, and transactions are committed, aborted, or
+left open.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -17,170 +20,330 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from storage_core.errors import OffsetOutOfRangeError, RecordBatchTooLargeError, RecoveryWouldDiscardError
+from storage_core import LogConfig, LogDirectory
+from storage_core.errors import RecoveryWouldDiscardError
+from storage_core.log import CleanerConfig
+from tests.compaction.plain_batches import PlainBatch, batches_of
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem
-from tests.faults.session import Session, records_of, timestamp_of
+from tests.faults.life_model import LifeModel
+from tests.faults.producers_machine import SHARES, ProducersMachine
+from tests.faults.session import ROOT, TOPIC, StillClock
+from tests.faults.simulated_filesystem import SimulatedCrash
 from tests.faults.soak import SOAK_SECONDS
 from tests.faults.valid_batches import loses_valid_batches
 
-EXAMPLES = 200
-STEPS = 40
-SIZES = st.lists(st.sampled_from([0, 5, 60, 300, 700]), min_size=1, max_size=3)
+EXAMPLES = 150
+STEPS = 50
+PARTITION_PATH = f"{ROOT}/{TOPIC}-0"
+DELETE_RETENTION_MS = 5_000
+CONFIG = LogConfig(
+    internal_segment_bytes=1_500,
+    segment_index_bytes=240,
+    index_interval_bytes=200,
+    delete_retention_ms=DELETE_RETENTION_MS,
+    segment_ms=10**12,
+)
+POLICIES = {
+    "compact": {"cleanup_policy": "compact"},
+    "delete": {"cleanup_policy": "delete", "retention_bytes": 5_000, "retention_ms": 60_000},
+    "both": {"cleanup_policy": "compact,delete", "retention_ms": 30_000},
+}
+# Otherwise there would be little but the end of processes.
+has_grown = precondition(lambda self: self.model.end_offset > self.model.remembered_from + 2)
 
 
-class LogMachine(RuleBasedStateMachine):
+class LifeMachine(ProducersMachine):
     """A log on a simulated file system beside its model."""
 
-    # Of all machines.
-    steps = 0
+    @initialize(policy=st.sampled_from(sorted(POLICIES)))
+    def create(self, policy):
+        self.config = CONFIG.replace(**POLICIES[policy])
+        self.clock, self.model, self.number = StillClock(), LifeModel(), 0
+        self.filesystem = new_filesystem()
+        self.open()
 
-    @initialize()
-    def create(self):
-        self.session = Session(new_filesystem()).open()
+    def open(self, recovery="tail"):
+        self.logs = LogDirectory.open(
+            ROOT, filesystem=self.filesystem, recovery=recovery, config=self.config, clock=self.clock
+        )
+        self.log = self.logs.get_or_create(TOPIC)
+
+    # -- What time takes --------
+
+    @rule(seconds=st.sampled_from([1, 40]))
+    def time_passes(self, seconds):
+        self.clock.time_ms += 1_000 * seconds
+
+    @rule(seconds=st.sampled_from([0, 70]))
+    def wait_and_retain(self, seconds):
+        self.time_passes(seconds)
+        self.retain()
+
+    def retain(self):
+        expected = self.deletable()
+        bases = self.log.segment_base_offsets
+        assert self.log.apply_retention() == tuple(bases[:expected])
+        if expected:
+            start = (*bases[1:], self.model.end_offset)[expected - 1]
+            self.model.start_offset = max(self.model.start_offset, start)
+            self.done["segments deleted"] += expected
+
+    def deletable(self):
+        """How many of the oldest segments go, from what the files say."""
+        config, files, end = self.config, self.filesystem.files(), self.model.end_offset
+        bases = self.log.segment_base_offsets
+        contents = [files[f"{PARTITION_PATH}/{base:020d}.log"] for base in bases]
+        uppers = [*bases[1:], end]
+        possible = sum(upper <= self.log.high_watermark for upper in uppers)
+        if possible == len(bases) and not contents[-1]:
+            possible -= 1
+        count = min(possible, sum(base <= self.model.start_offset for base in bases[1:]))
+        if "delete" not in config.cleanup_policy:
+            return count
+        if config.retention_bytes >= 0:
+            excess = sum(map(len, contents)) - sum(map(len, contents[:count])) - config.retention_bytes
+            while count < possible and excess >= len(contents[count]):
+                excess -= len(contents[count])
+                count += 1
+        oldest_ms = self.clock.now_ms() - config.retention_ms
+        while count < possible and self.largest_ms(bases[count], contents[count]) < oldest_ms:
+            count += 1
+        return count
+
+    def largest_ms(self, base, content):
+        largest = max((batch.max_timestamp_ms for batch in batches_of(content)), default=-1)
+        return (
+            largest
+            if largest >= 0
+            else self.filesystem.status(f"{PARTITION_PATH}/{base:020d}.log").modified_ms
+        )
+
+    @precondition(lambda self: self.config.is_compacted)
+    @rule(is_rolled=st.booleans(), seconds=st.sampled_from([0, 6]))
+    def clean(self, is_rolled, seconds):
+        self.time_passes(seconds)
+        if is_rolled:
+            self.roll()
+        self.retain()
+        before = self.seen()
+        statistics = self.log.clean(CleanerConfig(dedupe_buffer_size=2_400))
+        if self.config.cleanup_policy != ("compact",):
+            # What is left may be older than what was there.
+            assert self.deletable() == 0
+            assert self.log.log_start_offset in {self.model.start_offset, *self.log.segment_base_offsets}
+            self.model.start_offset = self.log.log_start_offset
+        found = self.seen()
+        if statistics is None:
+            assert found == before
+            return
+        problems = self.model.take_cleaned(
+            dict(found), self.cleaned_end(), self.clock.now_ms(), DELETE_RETENTION_MS
+        )
+        assert problems == []
+        self.done["passes"] += 1
+
+    @precondition(lambda self: self.config.cleanup_policy == ("compact",))
+    @rule(calls=st.integers(1, 60), seed=st.integers(0, 2**32), is_power_cut=st.booleans())
+    def die_while_cleaning(self, calls, seed, is_power_cut):
+        """Of what should have gone, some is gone; nothing else is."""
+        self.roll()
+        bound = min(self.log.last_stable_offset, self.log.segment_base_offsets[-1])
+        self.filesystem.stop_at = self.filesystem.calls + calls
+        with contextlib.suppress(SimulatedCrash):
+            self.log.clean(CleanerConfig(dedupe_buffer_size=2_400))
+        self.filesystem = (
+            self.filesystem.crash(random.Random(seed)) if is_power_cut else self.filesystem.kill()
+        )
+        self.recover("tail", self.model.flushed_end)
+        problems = self.model.take_cleaned(
+            dict(self.seen()), bound, self.clock.now_ms(), DELETE_RETENTION_MS, is_complete=False
+        )
+        assert problems == []
+        self.done["cleanings interrupted"] += 1
+
+    def cleaned_end(self):
+        text = self.filesystem.files()[f"{ROOT}/cleaner-offset-checkpoint"].decode()
+        return int(text.splitlines()[2].split()[2])
 
     # -- What a program does --------
 
-    @rule(batches=st.lists(SIZES, min_size=1, max_size=8), acks=st.sampled_from([1, 1, -1]))
-    def append(self, batches, acks):
-        for sizes in batches:
-            # Records of one append are one batch here, which has to fit a segment.
-            is_large = sum(sizes) > 1_300
-            with contextlib.suppress(RecordBatchTooLargeError) if is_large else contextlib.nullcontext():
-                self.session.append(*sizes, acks=acks)
-
     @rule()
     def flush(self):
-        self.session.flush()
+        self.log.flush()
+        self.model.written(flushed=True)
 
     @rule()
     def roll(self):
-        self.session.roll()
+        self.log.roll()
+        self.model.written(flushed=True)
 
-    @rule(share=st.floats(0, 1))
-    def truncate_to(self, share):
-        model = self.session.model
-        # Rather a little than nearly all, so that logs grow.
-        kept = 1 - share * share
-        self.session.truncate_to(model.start_offset + round(kept * (model.end_offset - model.start_offset)))
-
-    @precondition(lambda self: len(self.session.model.records) > 15)
-    @rule(offset=st.integers(0, 200))
-    def truncate_fully_and_start_at(self, offset):
-        self.session.truncate_fully_and_start_at(offset)
-
-    @rule(share=st.floats(0, 1))
+    @rule(share=SHARES)
     def delete_records(self, share):
-        model = self.session.model
-        self.session.delete_records(
-            model.start_offset + round(share * (model.end_offset - model.start_offset))
-        )
+        model = self.model
+        offset = model.start_offset + round(share * share * (self.log.high_watermark - model.start_offset))
+        self.log.delete_records(offset)
+        model.start_offset = offset
 
-    @rule(beyond=st.integers(1, 3))
-    def delete_records_behind_the_end(self, beyond):
-        with pytest.raises(OffsetOutOfRangeError):
-            self.session.log.delete_records(self.session.model.end_offset + beyond)
+    @rule(share=SHARES)
+    def truncate(self, share):
+        """Never below what was cleaned: who takes that back knows less of its producers than the log did."""
+        model = self.model
+        lowest = max(model.start_offset, model.cleaned_end)
+        offset = model.end_offset - round(share * share * (model.end_offset - lowest))
+        if offset < model.end_offset:
+            self.log.truncate_to(offset)
+            model.truncate_to(offset)
+            self.distrust()
 
+    @precondition(lambda self: len(self.model.entries) > 15)
+    @rule(offset=st.integers(0, 200))
+    def truncate_fully(self, offset):
+        self.log.truncate_fully_and_start_at(offset)
+        self.model.truncate_fully(offset)
+        self.done["restarts"] += 1
+
+    @has_grown
     @rule()
     def reopen(self):
-        self.session.reopen()
+        self.logs.close()
+        self.model.written(flushed=True)
+        self.open()
+        self.take_over()
 
     # -- What may happen to it --------
 
+    @has_grown
     @rule(seed=st.integers(0, 2**32), recovery=st.sampled_from(["tail", "kafka"]))
     def lose_power(self, seed, recovery):
-        model, filesystem = self.session.model, self.session.filesystem
-        self.recover(
-            filesystem.crash(random.Random(seed)), model.after_power_cut(), recovery, is_on_disk=True
-        )
+        self.filesystem = self.filesystem.crash(random.Random(seed))
+        self.recover(recovery, self.model.flushed_end)
+        self.model.flushed_end = self.model.end_offset
 
+    @has_grown
     @rule(recovery=st.sampled_from(["tail", "kafka"]))
     def be_killed(self, recovery):
-        model, filesystem = self.session.model, self.session.filesystem
-        self.recover(filesystem.kill(), model.after_kill(), recovery, is_on_disk=False)
+        self.filesystem = self.filesystem.kill()
+        self.recover(recovery, self.model.written_end)
 
-    def recover(self, filesystem, expectation, recovery, *, is_on_disk):
-        on_disk = self.session.model.after_power_cut()
-        session = Session(
-            filesystem, model=self.session.model, recovery=recovery, first_number=self.session.number
-        )
-        before = filesystem.files()
+    def recover(self, recovery, required_end):
+        before = self.filesystem.files()
         try:
-            session.open()
+            self.open(recovery)
         except RecoveryWouldDiscardError:
             assert recovery == "tail"
             assert loses_valid_batches(before)
-            session.recovery = "kafka"
-            session.open()
-        session.recovery = "tail"
-        log = session.log
-        found = records_of(log)
-        problems = expectation.problems(found, log.log_start_offset, log.log_end_offset)
-        assert problems == [], "; ".join(problems)
-        session.model.adopt(found, log.log_start_offset, log.log_end_offset, on_disk, is_on_disk=is_on_disk)
-        self.session = session
+            self.open("kafka")
+        assert self.model.end_problems(self.log.log_end_offset, required_end) == []
+        self.take_over()
+        self.done["crashes"] += 1
+
+    def take_over(self):
+        assert self.log.log_start_offset == self.model.start_offset
+        self.model.taken_over(self.log.log_end_offset)
+        # Also after a clean shutdown: a snapshot as of the log start is not believed, as in a broker.
+        self.distrust()
+
+    def distrust(self):
+        """What no file tells of a producer may be forgotten."""
+        batches = [
+            batch
+            for path, content in self.filesystem.files().items()
+            if path.endswith(".log") and path.startswith(PARTITION_PATH)
+            for batch in batches_of(content)
+            if batch.last_offset >= self.model.start_offset
+        ]
+        for number, known in self.model.producers().items():
+            if not any(tells(batch, number, known) for batch in batches):
+                self.model.uncertain.add(number)
 
     # -- What a reader sees --------
 
-    @rule(share=st.floats(0, 1), length=st.integers(0, 5))
-    def read(self, share, length):
-        model, log = self.session.model, self.session.log
-        start = model.start_offset + round(share * (model.end_offset - model.start_offset))
-        end = min(start + length, model.end_offset)
-        expected = [pair for pair in model.records if start <= pair[0] < end]
-        assert records_of(log, start_offset=start, end_offset=end) == expected
+    def seen(self, **options):
+        return [
+            (row["offset"], (row["key"], row["value"]))
+            for batch in self.log.read(columns=["offset", "key", "value"], **options)
+            for row in batch.to_pylist()
+        ]
 
-    @precondition(lambda self: self.session.model.records)
-    @rule(share=st.floats(0, 1), less_ms=st.integers(0, 10))
-    def look_up_a_timestamp(self, share, less_ms):
-        records = self.session.model.records
-        _, value = records[round(share * (len(records) - 1))]
-        timestamp_ms = timestamp_of(value) - less_ms
-        expected = next(
-            (timestamp_of(each), offset) for offset, each in records if timestamp_of(each) >= timestamp_ms
+    @rule()
+    def read_everything(self):
+        assert self.seen() == self.model.records()
+
+    @rule()
+    def read_what_is_committed(self):
+        assert self.seen(isolation_level="read_committed") == self.model.committed(
+            self.log.last_stable_offset
         )
-        answer = self.session.log.offset_for_timestamp(timestamp_ms)
-        if answer is None and self.has_empty_segment():
-            # It counts with the time when its file was changed, as in a broker, and hides those after it.
-            return
-        assert (answer.timestamp_ms, answer.offset) == expected
-
-    def has_empty_segment(self):
-        files = self.session.filesystem.files()
-        return any(path.endswith(".log") and not content for path, content in files.items())
-
-    @rule()
-    def look_up_a_timestamp_in_the_future(self):
-        assert self.session.log.offset_for_timestamp(timestamp_of(b"9999999:")) is None
-
-    @rule()
-    def read_what_the_files_say(self):
-        """Another reader sees the same."""
-        self.session.check()
 
     @invariant()
     def ends_agree(self):
-        if hasattr(self, "session"):
-            LogMachine.steps += 1
-            log, model = self.session.log, self.session.model
-            assert (log.log_start_offset, log.log_end_offset) == (model.start_offset, model.end_offset)
-            assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
-            assert log.recovery_point <= log.log_end_offset
+        if not hasattr(self, "log"):
+            return
+        self.done["steps"] += 1
+        log, model = self.log, self.model
+        assert (log.log_start_offset, log.log_end_offset) == (model.start_offset, model.end_offset)
+        found = {each.producer_id: each.first_offset for each in log.open_transactions()}
+        assert model.check_open_transactions(found) == []
+        assert log.last_stable_offset in model.last_stable_offsets(log.high_watermark)
 
 
-def test_log_machine(record_property):
-    LogMachine.steps = 0
+def tells(batch: PlainBatch, number, known):
+    """Whether a batch says how far a producer is."""
+    if (batch.producer_id, batch.producer_epoch) != (number, known.epoch):
+        return False
+    if known.recent:
+        return not batch.is_control and batch.last_offset == known.recent[-1][3]
+    return batch.is_control and bool(batch.records)
+
+
+def test_a_crash_brings_back_a_transaction_that_a_truncation_made_the_log_forget():
+    """A life that chance has found once."""
+    life = LifeMachine()
+    life.create(policy="compact")
+    life.produce(
+        number=3, drawn=[[(b"a", 0)], [(b"b", 0)]], acks=-1, is_transactional=True, is_restarted=False
+    )
+    life.delete_records(share=0.7)
+    life.truncate(share=1.0)
+    life.ends_agree()
+    assert life.log.open_transactions() == ()
+    life.append(drawn=[[(b"c", 30)]], acks=1)
+    life.produce(number=3, drawn=[[(b"d", 0)]], acks=1, is_transactional=True, is_restarted=False)
+    life.be_killed(recovery="tail")
+    assert [each.first_offset for each in life.log.open_transactions()] == [0]
+    life.ends_agree()
+    life.read_what_is_committed()
+    life.abort_a_hanging_transaction(share=0.0)
+    life.ends_agree()
+    life.read_what_is_committed()
+
+
+def test_life_machine(record_property):
+    LifeMachine.done.clear()
     run_state_machine_as_test(
-        LogMachine,
+        LifeMachine,
         settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS),
     )
     record_property(
-        cases("Steps of random programs beside a model, with crashes in between"), LogMachine.steps
+        cases("Steps of random lives beside a model: producers, transactions, retention, cleaning, crashes"),
+        LifeMachine.done["steps"],
     )
-    assert LogMachine.steps > 1_000
+    expected = (
+        "idempotent",
+        "transactional",
+        "duplicates",
+        "gaps",
+        "fenced",
+        "commits",
+        "aborts",
+        "given up",
+    )
+    expected += ("passes", "segments deleted", "crashes", "cleanings interrupted", "restarts")
+    assert min(LifeMachine.done[what] for what in expected) > 0, LifeMachine.done
 
 
 @pytest.mark.soak
-def test_log_machine_for_a_long_time():
+def test_life_machine_for_a_long_time():
     examples = max(100, round(SOAK_SECONDS * 2))
-    run_state_machine_as_test(LogMachine, settings=settings(max_examples=examples, stateful_step_count=60))
+    run_state_machine_as_test(LifeMachine, settings=settings(max_examples=examples, stateful_step_count=80))

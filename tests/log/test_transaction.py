@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import storage_core
-from storage_core import OpenTransaction, ProducerSequence
+from storage_core import ProducerSequence
 from storage_core.errors import (
     InvalidProducerEpochError,
     InvalidRecordError,
@@ -26,8 +26,8 @@ from storage_core.filesystem import FileSystem
 from storage_core.segment import AbortedTransaction, TransactionIndex
 from tests.examples import examples
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
-from tests.log.logs import NOW_MS, crash, offsets, open_directory, small, table, values
-from tests.log.producing import COMMIT, data, marker, transactional
+from tests.log.logs import crash, offsets, open_directory, small, table, values
+from tests.log.producing import data, marker
 
 FIRST_TAKEN_ID = 4611686018427387904
 
@@ -78,12 +78,6 @@ def test_a_marker_has_the_logs_own_time_where_records_have(logs, clock):
     assert info.log_append_time_ms == 5000
     # Log append time, transactional, control.
     assert everything(log)[21:23].hex() == "0038"
-
-
-def test_a_marker_is_not_compressed(logs):
-    log = logs.create("compressed", 0, small(compression_type="zstd"))
-    log.end_transaction(7, 0, is_abort=True)
-    assert everything(log)[21:23].hex() == "0030"
 
 
 def test_the_rules_for_markers(log):
@@ -314,23 +308,6 @@ def test_one_that_was_left_open_is_not_taken(logs, log, path):
         assert (again.producer_id, again.producer_epoch) == (FIRST_TAKEN_ID, 1)
 
 
-def test_transactions_of_several_producers_at_a_time(log):
-    first, second, third = (log.transaction(number) for number in (1, 2, 3))
-    for transaction, row in ((first, b"a"), (second, b"b"), (third, b"c"), (first, b"d"), (second, b"e")):
-        transaction.append(table(row))
-    assert log.open_transactions() == (
-        OpenTransaction(1, 0, 0, NOW_MS),
-        OpenTransaction(2, 0, 1, NOW_MS),
-        OpenTransaction(3, 0, 2, NOW_MS),
-    )
-    second.abort()
-    third.commit()
-    assert (committed(log), log.last_stable_offset) == ([], 0)
-    first.commit()
-    assert committed(log) == [b"a", b"c", b"d"]
-    assert aborted(log) == (AbortedTransaction(2, 1, 5, 0),)
-
-
 def test_threads_with_a_transaction_each(log):
     def work(number):
         for turn in range(10):
@@ -393,17 +370,6 @@ def test_a_fenced_transaction_does_not_hide_what_went_wrong(log):
     assert caught.value.__notes__[0].startswith(
         "The transaction of producer 7 could not be aborted: This transaction of producer 7"
     )
-
-
-def test_the_producers_own_late_records_do_not_join_a_later_transaction(log):
-    late = transactional(0, 1, producer=7, epoch=0, sequence=1)
-    with log.transaction(7) as transaction:
-        transaction.append(table(b"a"))
-    with log.transaction(7) as transaction:
-        transaction.append(table(b"b"))
-        with pytest.raises(InvalidProducerEpochError):
-            log.append_as_leader(late)
-    assert committed(log) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("interference", ["end", "truncate", "begin"])
@@ -554,11 +520,3 @@ def test_any_order_of_transactions_is_read_as_a_dictionary_says(tmp_path_factory
     found = storage_core.read_table(root, subscribe="orders", isolation_level="read_committed")
     assert dict(zip(found["offset"].to_pylist(), found["value"].to_pylist(), strict=True)) == expected
     logs.close()
-
-
-def test_a_broker_commits_what_a_transaction_here_has_begun(log):
-    """With the epoch that this log would have used, or a later one."""
-    log.transaction(7).append(table(b"a"))
-    log.append_batches(marker(1, producer=7, epoch=1, kind=COMMIT))
-    log.update_high_watermark(2)
-    assert (committed(log), log.transaction(7).producer_epoch) == ([b"a"], 1)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pickle
-import random
 import threading
 
 import pytest
@@ -473,33 +472,6 @@ def test_before_any_call_of_a_truncation(reader_of, kind, name):
     assert {"old", "new"} <= outcomes
 
 
-@pytest.mark.cases(3, 8)
-@pytest.mark.parametrize("kind", READERS)
-@pytest.mark.parametrize("name", IN_STEPS)
-@pytest.mark.parametrize("seed", range(2))
-def test_in_turns(reader_of, kind, name, seed):
-    """The writer goes on by any number of calls in front of each call of the reader."""
-    rng, reader, truncation = random.Random(seed), reader_of(kind), IN_STEPS[name]
-    for number in range(6):
-        fill(reader.log)
-        with Stepping(reader, lambda: truncation(reader.log)) as writer:
-            writer.go_on(rng.choice([0, 0, 5, 10, 20, 40]))
-            most = rng.choice([1, 3, 10, 40])
-            found = []
-
-            def before_each_call(call, writer=writer, most=most, step=reader.writing.tell):
-                if threading.current_thread() is not writer._thread:
-                    writer.go_on(rng.randint(0, most))
-                elif reader.filesystem is reader.writing:
-                    step(call)
-
-            reader.filesystem.tell = before_each_call
-            error = attempt(reader, found)
-            if reader.filesystem is not reader.writing:
-                reader.filesystem.tell = None
-            check(found, error, truncation, where=f"number {number}", is_begun=True)
-
-
 # -- Answers other than rows --------
 
 
@@ -618,17 +590,6 @@ def test_a_read_outlives_the_object_that_planned_it(tmp_path):
         assert found == OLD[:5]
         with pytest.raises(LogTruncationError):
             rows_of(batches, found)
-
-
-def test_after_the_truncation_everything_is_as_ever(reader_of):
-    for kind in READERS:
-        reader = reader_of(kind)
-        for truncation in TRUNCATIONS.values():
-            truncation(reader.log)
-            found = []
-            reader.read(found)
-            assert found == truncation.records
-            fill(reader.log)
 
 
 # -- Crashes and recoveries --------
