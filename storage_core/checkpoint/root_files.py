@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,11 +20,12 @@ from storage_core.config import INT_MAX, LONG_MAX, parse_java_properties
 from storage_core.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from storage_core.filesystem import FileStatus, FileSystem
 
 
+_log = logging.getLogger(__name__)
 # Every log under this root was flushed and closed (Kafka's ``CleanShutdownFileHandler``). A broker deletes the file before
 # it opens the first log, and writes it after it has closed the last. Only a controller uses its content, JSON with the
 # broker's epoch (empty before Kafka 3): a process that removes a broker's marker puts the same one back.
@@ -178,3 +181,56 @@ def write_offset_checkpoint(
     """
     lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
     write_checkpoint(filesystem, path, lines)
+
+
+class CleanerCheckpoint:
+    """The first offset of each log that was not cleaned yet: ``cleaner-offset-checkpoint``. Thread-safe.
+
+    The file is read on the first use; no other process writes it afterwards. Entries of logs that are not among
+    ``logs``, which may grow, are dropped.
+    """
+
+    def __init__(self, filesystem: FileSystem, path: str, logs: Collection[tuple[str, int]]) -> None:
+        self._filesystem = filesystem
+        self._path = os.path.join(path, CLEANER_OFFSET_CHECKPOINT)
+        self._logs = logs
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, int], int] | None = None
+
+    def offset(self, topic_partition: tuple[str, int]) -> int | None:
+        """Return the offset up to which a log was cleaned, or None if it never was."""
+        with self._lock:
+            return self._load().get(topic_partition)
+
+    def update(self, topic_partition: tuple[str, int], offset: int) -> None:
+        """Set the offset up to which a log was cleaned."""
+        with self._lock:
+            if self._load().get(topic_partition) != offset:
+                self._write({**self._load(), topic_partition: offset})
+
+    def lower(self, topic_partition: tuple[str, int], offset: int) -> None:
+        """Lower the offset of a log before a truncation: records appended later are dirty."""
+        with self._lock:
+            if self._load().get(topic_partition, offset) > offset:
+                self._write({**self._load(), topic_partition: offset})
+
+    def forget(self, topic_partition: tuple[str, int]) -> None:
+        """Remove the entry of a log."""
+        with self._lock:
+            if topic_partition in self._load():
+                self._write({key: value for key, value in self._load().items() if key != topic_partition})
+
+    def _load(self) -> dict[tuple[str, int], int]:
+        if self._known is None:
+            try:
+                self._known = read_offset_checkpoint(self._filesystem, self._path)
+            except CorruptCheckpointError as error:
+                # Cleaning clean segments again does no harm.
+                _log.warning("All logs count as dirty: %s", error)
+                self._known = {}
+        return self._known
+
+    def _write(self, offsets: dict[tuple[str, int], int]) -> None:
+        kept = {key: offset for key, offset in offsets.items() if key in self._logs}
+        write_offset_checkpoint(self._filesystem, self._path, kept)
+        self._known = kept

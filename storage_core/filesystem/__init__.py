@@ -10,7 +10,7 @@ from __future__ import annotations
 from storage_core.filesystem.file_lock import FileLock, OwningProcess
 from storage_core.filesystem.file_system import FileSystem
 from storage_core.filesystem.files import OpenFile, WritableFile, WriteStream
-from storage_core.filesystem.pooled_file import PooledFile, PreparedFlush
+from storage_core.filesystem.pooled_file import PooledFile
 from storage_core.filesystem.values import BytesLike, DirectoryEntry, ExaminedEntry, FileStatus, IoStatistics
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "OpenFile",
     "OwningProcess",
     "PooledFile",
-    "PreparedFlush",
     "WritableFile",
     "WriteStream",
 ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -187,25 +188,28 @@ class PooledFile:
 
     def flush(self) -> None:
         """Force everything written so far to disk. A failed flush is not retried."""
-        self.prepare_flush().run()
+        flush = self.prepare_flush()
+        flush()
 
-    def prepare_flush(self) -> PreparedFlush:
-        """Prepare a flush that runs outside of all locks. Until it has run, the file stays open.
+    def prepare_flush(self) -> Callable[[], None]:
+        """Prepare a flush, after a running one: of two concurrent ones, the kernel reports an error to one only.
 
-        Waits for a running flush: of two concurrent ones, the kernel reports an error to one only.
+        Returns:
+            The flush of what was written before, which must be called once, outside of all locks. Until then the file
+            stays open. After a `StorageError`, no later flush of this file is tried.
         """
         self._flushing.acquire()
         try:
             with self._lock:
                 self._opened()
                 self._is_flushed_now = True
-                return PreparedFlush(self, self._changes)
+                return partial(self._run_flush, self._changes)
         except BaseException:
             self._flushing.release()
             raise
 
-    def run_prepared_flush(self, changes: int) -> None:
-        """Flush the first ``changes`` changes for a `PreparedFlush`, then allow other flushes and a close again."""
+    def _run_flush(self, changes: int) -> None:
+        """Flush the first ``changes`` changes, then allow other flushes and a close again."""
         try:
             # The descriptor stays open while `_is_flushed_now` is set.
             if self._file is not None:
@@ -313,21 +317,3 @@ class PooledFile:
         if file is not None:
             self._pool.leave(self)
             file.close()
-
-
-class PreparedFlush:
-    """A prepared flush, which has to be run exactly once, outside of any lock."""
-
-    __slots__ = ("_changes", "_of")
-
-    def __init__(self, of: PooledFile, changes: int) -> None:
-        self._of = of
-        self._changes = changes
-
-    def run(self) -> None:
-        """Force to disk what was written before the flush was prepared.
-
-        Raises:
-            StorageError: The file system refused. No later flush of this file is tried.
-        """
-        self._of.run_prepared_flush(self._changes)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import LogClosedError, OptionError, StorageError
 from storage_core.log.log_state import (
-    GroupCommit,
     LogOffsets,
     LogState,
     ScheduledDeletion,
@@ -77,20 +76,11 @@ def flush_appended(state: LogState) -> None:
         return offsets.recovery_point >= min(end_offset, offsets.batches_end_offset)
 
     try:
-        _group_commit(state).flush(is_covered, lambda: _flush_while_others_append(state))
+        state.group_commit.flush(is_covered, partial(_flush_while_others_append, state))
     except LogClosedError:
         # A successful close has flushed everything.
         if not is_covered():
             raise
-
-
-def _group_commit(state: LogState) -> GroupCommit:
-    # Of many logs, most never need one.
-    group_commit = state.group_commit
-    if group_commit is None:
-        with state.lock:
-            group_commit = state.group_commit = state.group_commit or GroupCommit()
-    return group_commit
 
 
 def _flush_while_others_append(state: LogState) -> None:
@@ -110,9 +100,9 @@ def _flush_while_others_append(state: LogState) -> None:
             flush_up_to(state, end_offset, with_indexes=False)
             return
         begun_ms, truncations = state.clock.now_ms(), state.truncations
-        prepared = segment.prepare_log_flush()
+        flush = segment.prepare_log_flush()
     try:
-        prepared.run()
+        flush()
     except BaseException as error:
         with state.lock:
             state.fail(error)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from storage_core.checkpoint import delete_clean_shutdown_file, read_clean_shutdown_file
+from storage_core.checkpoint.root_files import CleanerCheckpoint
 from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.commit_files.commits_file import forget_application
 from storage_core.commit_replay import finish_commit
@@ -52,7 +53,6 @@ from storage_core.log.log_root import (
     partitions_to_load,
     remove_temporary_files,
 )
-from storage_core.log.log_state import CleanerCheckpoint
 from storage_core.log.retention import apply_retention_to_all
 from storage_core.log_config import LogConfig, altered_config
 from storage_core.options.values import path_of

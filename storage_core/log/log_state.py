@@ -11,26 +11,17 @@ watermark stays between the two, and the recovery point at or below the log end.
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
-from storage_core.checkpoint import (
-    CLEANER_OFFSET_CHECKPOINT,
-    read_offset_checkpoint,
-    write_offset_checkpoint,
-)
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog, SegmentSequence
 from storage_core.directory.segment_listing import FileNames, SegmentFiles
 from storage_core.directory.visibility import VisibleCommits
 from storage_core.errors import (
     AppendError,
-    CorruptCheckpointError,
     LogClosedError,
     LogFailedError,
     NotWritableError,
@@ -38,6 +29,7 @@ from storage_core.errors import (
     OptionError,
 )
 from storage_core.filesystem import FileSystem, OwningProcess
+from storage_core.log.group_commit import GroupCommit
 from storage_core.options.values import (
     DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES,
     LARGEST_MAX_DECOMPRESSED_BATCH_BYTES,
@@ -49,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from types import TracebackType
 
+    from storage_core.checkpoint.root_files import CleanerCheckpoint
     from storage_core.checkpoint.truncations_file import TruncationsFile
     from storage_core.log.clock import Clock
     from storage_core.log.leader_epoch_cache import LeaderEpochCache
@@ -57,66 +50,8 @@ if TYPE_CHECKING:
     from storage_core.log_config import LogConfig
     from storage_core.segment.log_segment import LogSegment
 
-_log = logging.getLogger(__name__)
 # Errors raised before anything changes: they do not fail the log.
 _REFUSALS = (AppendError, NotWritableError, OffsetOutOfRangeError, OptionError)
-# A flush may be faster than many threads. The flushing thread waits for those that came the last time, but for at most
-# this long, and not if no thread at all has come for the second one.
-_LONGEST_WAIT_SECONDS: Final = 0.005
-_LONGEST_SILENCE_SECONDS: Final = 0.0005
-
-
-class CleanerCheckpoint:
-    """The first offset of each log that was not cleaned yet: ``cleaner-offset-checkpoint``. Thread-safe.
-
-    The file is read on the first use; no other process writes it afterwards. Entries of logs that are not among
-    ``logs``, which may grow, are dropped.
-    """
-
-    def __init__(self, filesystem: FileSystem, path: str, logs: Collection[tuple[str, int]]) -> None:
-        self._filesystem = filesystem
-        self._path = os.path.join(path, CLEANER_OFFSET_CHECKPOINT)
-        self._logs = logs
-        self._lock = threading.Lock()
-        self._known: dict[tuple[str, int], int] | None = None
-
-    def offset(self, topic_partition: tuple[str, int]) -> int | None:
-        """Return the offset up to which a log was cleaned, or None if it never was."""
-        with self._lock:
-            return self._load().get(topic_partition)
-
-    def update(self, topic_partition: tuple[str, int], offset: int) -> None:
-        """Set the offset up to which a log was cleaned."""
-        with self._lock:
-            if self._load().get(topic_partition) != offset:
-                self._write({**self._load(), topic_partition: offset})
-
-    def lower(self, topic_partition: tuple[str, int], offset: int) -> None:
-        """Lower the offset of a log before a truncation: records appended later are dirty."""
-        with self._lock:
-            if self._load().get(topic_partition, offset) > offset:
-                self._write({**self._load(), topic_partition: offset})
-
-    def forget(self, topic_partition: tuple[str, int]) -> None:
-        """Remove the entry of a log."""
-        with self._lock:
-            if topic_partition in self._load():
-                self._write({key: value for key, value in self._load().items() if key != topic_partition})
-
-    def _load(self) -> dict[tuple[str, int], int]:
-        if self._known is None:
-            try:
-                self._known = read_offset_checkpoint(self._filesystem, self._path)
-            except CorruptCheckpointError as error:
-                # Cleaning clean segments again does no harm.
-                _log.warning("All logs count as dirty: %s", error)
-                self._known = {}
-        return self._known
-
-    def _write(self, offsets: dict[tuple[str, int], int]) -> None:
-        kept = {key: offset for key, offset in offsets.items() if key in self._logs}
-        write_offset_checkpoint(self._filesystem, self._path, kept)
-        self._known = kept
 
 
 class CleaningState:
@@ -169,70 +104,6 @@ class CleaningState:
             self._interrupting += 1
         with self._lock, self._guard:
             self._interrupting -= 1
-
-
-class GroupCommit:
-    """One flush for all threads that wait for one (group commit, as databases call it).
-
-    The first thread flushes for every thread that has arrived by then. Threads that arrive during a flush wait, and one
-    of them does the next flush for all of these. So a flush never covers a thread that arrived after it began.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        # All expected threads have arrived; a flush has ended.
-        self._is_complete = threading.Condition(self._lock)
-        self._has_ended = threading.Condition(self._lock)
-        self._is_flushing = False
-        self._waiting = 0
-        self._expected = 1
-        # Flushes are numbered, and run one after the other.
-        self._begun = 0
-        self._succeeded = 0
-
-    def flush(self, is_covered: Callable[[], bool], flush_all: Callable[[], None]) -> None:
-        """Return once a flush that began after this call has succeeded, or the caller no longer needs one.
-
-        ``flush_all`` flushes for all waiting threads; after its first failure, it raises an error every time.
-        """
-        with self._lock:
-            number = self._begun + 1
-            self._waiting += 1
-            if self._waiting >= self._expected:
-                self._is_complete.notify()
-            while self._succeeded < number and not is_covered():
-                if self._is_flushing:
-                    self._has_ended.wait()
-                else:
-                    self._flush(flush_all)
-
-    def _flush(self, flush_all: Callable[[], None]) -> None:
-        """Flush for all waiting threads. Called with the lock, which is released during the flush."""
-        self._is_flushing = True
-        served = 0
-        try:
-            self._wait_for_others()
-            self._begun += 1
-            waiting, self._waiting = self._waiting, 0
-            self._lock.release()
-            try:
-                flush_all()
-            finally:
-                self._lock.acquire()
-            self._succeeded = self._begun
-            served = waiting
-        finally:
-            self._is_flushing = False
-            self._expected = served
-            self._has_ended.notify_all()
-
-    def _wait_for_others(self) -> None:
-        ends_at = time.monotonic() + _LONGEST_WAIT_SECONDS
-        while self._waiting < self._expected and time.monotonic() < ends_at:
-            arrived = self._waiting
-            self._is_complete.wait(_LONGEST_SILENCE_SECONDS)
-            if self._waiting == arrived:
-                break
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +239,7 @@ class LogState:
         truncations_file: Announces truncations to readers, also in other processes; None outside of a log directory.
         is_truncating: Whether a truncation is removing data: the view is inconsistent meanwhile.
         truncated_to: The first offset that the last truncation removed.
-        group_commit: The threads that wait for a flush; None until the first one does.
+        group_commit: The threads that wait for a flush.
         cleaning: The state of its cleaning.
         owner: The process that opened the log; only this process may change it.
     """
@@ -399,7 +270,7 @@ class LogState:
     truncations_file: TruncationsFile | None = None
     is_truncating: bool = False
     truncated_to: int = 0
-    group_commit: GroupCommit | None = None
+    group_commit: GroupCommit = field(default_factory=GroupCommit)
     cleaning: CleaningState = field(default_factory=CleaningState)
     owner: OwningProcess = field(default_factory=OwningProcess)
     encoding: BatchEncoding = field(init=False)

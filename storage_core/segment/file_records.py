@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
-    from storage_core.filesystem import FileSystem, PooledFile, PreparedFlush
+    from storage_core.filesystem import FileSystem, PooledFile
     from storage_core.record.batch_header import BatchHeader, BytesLike
     from storage_core.segment.offset_index import OffsetIndexFile
 
@@ -116,7 +116,7 @@ class LogFile:
         """Flush the file to disk."""
         self._open().flush()
 
-    def prepare_flush(self) -> PreparedFlush:
+    def prepare_flush(self) -> Callable[[], None]:
         """Prepare a flush whose wait the caller does, without a lock."""
         return self._open().prepare_flush()
 

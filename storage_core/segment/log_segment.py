@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import FileSystem, PreparedFlush
+    from storage_core.filesystem import FileSystem
     from storage_core.log_config import LogConfig
     from storage_core.record.batch_header import BytesLike
     from storage_core.record.batch_window import BatchWindow
@@ -440,7 +440,7 @@ class LogSegment:
         """Flush the log file alone to disk."""
         self._log.flush()
 
-    def prepare_log_flush(self) -> PreparedFlush:
+    def prepare_log_flush(self) -> Callable[[], None]:
         """Prepare a flush of the log file, as `PooledFile.prepare_flush` does."""
         return self._log.prepare_flush()
 

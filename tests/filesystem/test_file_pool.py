@@ -100,7 +100,7 @@ def test_files_that_are_all_in_use_are_not_closed(tmp_path, count_descriptors):
     third = filesystem.open_pooled(f"{tmp_path}/third", create=True)
     assert count_descriptors() == 3
     for each in prepared:
-        each.run()
+        each()
     # Once they are not, there are no more than is said again.
     fourth = filesystem.open_pooled(f"{tmp_path}/fourth", create=True)
     assert count_descriptors() == 2
@@ -118,7 +118,7 @@ def test_an_interrupt_while_files_are_closed_leaves_none_of_them_locked(
         prepared = [file.prepare_flush() for file in files]
         files.append(filesystem.open_pooled(f"{tmp_path}/{number}", create=True))
         for each in prepared:
-            each.run()
+            each()
     for file in files:
         file.write_at([b"x"], 0)
 

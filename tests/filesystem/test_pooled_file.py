@@ -114,7 +114,7 @@ def test_a_file_is_not_closed_while_it_is_flushed(tmp_path, count_descriptors):
     closing.join(0.05)
     assert closing.is_alive()
     opened = filesystem.statistics.files_opened
-    prepared.run()
+    prepared()
     assert filesystem.statistics.files_opened == opened
     closing.join()
     other.close()

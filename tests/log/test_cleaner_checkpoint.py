@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from storage_core.checkpoint.root_files import CleanerCheckpoint
 from storage_core.filesystem import FileSystem
-from storage_core.log.log_state import CleanerCheckpoint
 from tests.log.logs import append, open_directory, small, table, value
 
 ORDERS, CLICKS = ("orders", 0), ("clicks", 3)

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from storage_core.errors import LogFailedError, StorageError
-from storage_core.log.log_state import GroupCommit
+from storage_core.log.group_commit import GroupCommit
 from tests.log.logs import append, flushing_only_on_append, offsets, small, table
 
 LIMIT_SECONDS = 300
@@ -94,8 +94,8 @@ def test_who_needs_no_flush_any_more_does_not_wait_for_one():
 
 def test_who_flushes_waits_for_those_who_came_the_last_time(monkeypatch):
     # However slow the machine: the wait ends when all are there.
-    monkeypatch.setattr("storage_core.log.log_state._LONGEST_WAIT_SECONDS", LIMIT_SECONDS)
-    monkeypatch.setattr("storage_core.log.log_state._LONGEST_SILENCE_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr("storage_core.log.group_commit._LONGEST_WAIT_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr("storage_core.log.group_commit._LONGEST_SILENCE_SECONDS", LIMIT_SECONDS)
     group, flushes = GroupCommit(), []
 
     def flush_all():
@@ -359,9 +359,3 @@ def test_time_counts_from_the_beginning_of_a_shared_flush(logs, clock, during_fl
     clock.time_ms += 100
     append(log)
     assert log.recovery_point == 4
-
-
-def test_a_log_that_is_never_flushed_has_no_group_commit(logs):
-    log = logs.create("many")
-    append(log, 3)
-    assert log._state.group_commit is None

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from storage_core import CleanerConfig, ProducerSequence
+from storage_core.checkpoint.root_files import CleanerCheckpoint
 from storage_core.errors import (
     CorruptRecordError,
     LogClosedError,
@@ -20,7 +21,6 @@ from storage_core.errors import (
 )
 from storage_core.log import local_log as replace_segments
 from storage_core.log import log_cleaner
-from storage_core.log.log_state import CleanerCheckpoint
 from storage_core.segment.file_records import LogFile
 from tests.log.cleaning import compacted, latest, put, records, unfinished_files
 from tests.log.logs import NOW_MS, crash, flip, name, open_directory, small, table, unclean
