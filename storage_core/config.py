@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from storage_core.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 ConfigValue: TypeAlias = bool | int | float | str
@@ -282,6 +282,62 @@ def _wrong(key: ConfigKey, given: Any, hint: str = "") -> OptionError:
     return OptionError(
         f"Expected as {key.name} a value of type {key.kind.value} ({key.range_text}), found {shown}.{hint}"
     )
+
+
+class ConfigKeys:
+    """The keys of one configuration class, whose fields have their names with underscores for dots.
+
+    Args:
+        keys: The keys. Those that Kafka does not document are not suggested for a misspelt name.
+        what: What an error calls such a key.
+        prefix: Left out of the names of the fields.
+    """
+
+    def __init__(self, keys: Iterable[ConfigKey], what: str, prefix: str = "") -> None:
+        self._what = what
+        self._prefix = prefix
+        self._keys = {key.name.removeprefix(prefix).replace(".", "_"): key for key in keys}
+
+    def default(self, name: str) -> Any:
+        """Return the field of a key, with its default."""
+        key = self._keys[name.removeprefix(self._prefix).replace(".", "_")]
+        return field(default=None if key.default is None else parse_config_value(key, key.default))
+
+    def coerce(self, config: object) -> None:
+        """Parse the value of each field of a frozen dataclass, and check its range.
+
+        Raises:
+            OptionError: A value has the wrong type or is out of range.
+        """
+        for name, key in self._keys.items():
+            given = getattr(config, name)
+            if given is not None or key.default is not None:
+                object.__setattr__(config, name, parse_config_value(key, given))
+
+    def by_field(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values by field name. Their names may have dots or underscores.
+
+        Raises:
+            OptionError: A key is unknown or given twice.
+        """
+        fields: dict[str, Any] = {}
+        for name, value in values.items():
+            field_name = self._field_name(str(name))
+            if field_name in fields:
+                raise OptionError(
+                    f"Expected the {self._what} '{self._keys[field_name].name}' once, found it twice."
+                )
+            fields[field_name] = value
+        return fields
+
+    def _field_name(self, name: str) -> str:
+        field_name = name.replace("_", ".").removeprefix(self._prefix).replace(".", "_")
+        if field_name not in self._keys:
+            known = [key.name for key in self._keys.values() if key not in INTERNAL_KEYS]
+            nearest = difflib.get_close_matches(name.lower().replace("_", "."), known, n=1)
+            hint = f"Did you mean '{nearest[0]}'?" if nearest else f"Known are: {', '.join(sorted(known))}."
+            raise OptionError(f"Unknown {self._what} '{name}'. {hint}")
+        return field_name
 
 
 _PROPERTIES_BLANKS = " \t\f"

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeAlias
 
-from storage_core.config import (
-    CONFIG_KEYS,
-    INTERNAL_KEYS,
-    ConfigKey,
-    parse_config_value,
-    parse_java_properties,
-)
+from storage_core.config import CONFIG_KEYS, INTERNAL_KEYS, ConfigKeys, parse_java_properties
 from storage_core.errors import OptionError
 
-_KEYS = {key.name.replace(".", "_"): key for key in (*CONFIG_KEYS, *INTERNAL_KEYS)}
+_KEYS = ConfigKeys((*CONFIG_KEYS, *INTERNAL_KEYS), "configuration key")
 # Codec numbers of record batch attributes. "producer" keeps a batch's codec; records encoded here have none.
 _CODECS = {"uncompressed": 0, "producer": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
@@ -27,11 +20,6 @@ class _Readable(Protocol):
 
 
 PropertiesSource: TypeAlias = str | bytes | _Readable
-
-
-def _default(name: str) -> Any:
-    key = _KEYS[name.replace(".", "_")]
-    return field(default=None if key.default is None else parse_config_value(key, key.default))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -44,51 +32,47 @@ class LogConfig:
         OptionError: A key is unknown, or a value has the wrong type or is out of range.
     """
 
-    segment_bytes: int = _default("segment.bytes")
-    segment_ms: int = _default("segment.ms")
-    segment_jitter_ms: int = _default("segment.jitter.ms")
-    preallocate: bool = _default("preallocate")
-    segment_index_bytes: int = _default("segment.index.bytes")
-    index_interval_bytes: int = _default("index.interval.bytes")
-    max_message_bytes: int = _default("max.message.bytes")
-    compression_type: str = _default("compression.type")
-    compression_gzip_level: int = _default("compression.gzip.level")
-    compression_lz4_level: int = _default("compression.lz4.level")
-    compression_zstd_level: int = _default("compression.zstd.level")
-    message_timestamp_type: str = _default("message.timestamp.type")
-    message_timestamp_before_max_ms: int = _default("message.timestamp.before.max.ms")
-    message_timestamp_after_max_ms: int = _default("message.timestamp.after.max.ms")
-    batch_size: int = _default("batch.size")
-    producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
-    flush_messages: int = _default("flush.messages")
-    flush_ms: int = _default("flush.ms")
-    cleanup_policy: tuple[str, ...] = _default("cleanup.policy")
-    retention_bytes: int = _default("retention.bytes")
-    retention_ms: int = _default("retention.ms")
-    file_delete_delay_ms: int = _default("file.delete.delay.ms")
-    min_cleanable_dirty_ratio: float = _default("min.cleanable.dirty.ratio")
-    min_compaction_lag_ms: int = _default("min.compaction.lag.ms")
-    max_compaction_lag_ms: int = _default("max.compaction.lag.ms")
-    delete_retention_ms: int = _default("delete.retention.ms")
-    min_insync_replicas: int = _default("min.insync.replicas")
-    unclean_leader_election_enable: bool = _default("unclean.leader.election.enable")
-    remote_storage_enable: bool = _default("remote.storage.enable")
-    local_retention_bytes: int = _default("local.retention.bytes")
-    local_retention_ms: int = _default("local.retention.ms")
-    internal_segment_bytes: int | None = _default("internal.segment.bytes")
+    segment_bytes: int = _KEYS.default("segment.bytes")
+    segment_ms: int = _KEYS.default("segment.ms")
+    segment_jitter_ms: int = _KEYS.default("segment.jitter.ms")
+    preallocate: bool = _KEYS.default("preallocate")
+    segment_index_bytes: int = _KEYS.default("segment.index.bytes")
+    index_interval_bytes: int = _KEYS.default("index.interval.bytes")
+    max_message_bytes: int = _KEYS.default("max.message.bytes")
+    compression_type: str = _KEYS.default("compression.type")
+    compression_gzip_level: int = _KEYS.default("compression.gzip.level")
+    compression_lz4_level: int = _KEYS.default("compression.lz4.level")
+    compression_zstd_level: int = _KEYS.default("compression.zstd.level")
+    message_timestamp_type: str = _KEYS.default("message.timestamp.type")
+    message_timestamp_before_max_ms: int = _KEYS.default("message.timestamp.before.max.ms")
+    message_timestamp_after_max_ms: int = _KEYS.default("message.timestamp.after.max.ms")
+    batch_size: int = _KEYS.default("batch.size")
+    producer_id_expiration_ms: int = _KEYS.default("producer.id.expiration.ms")
+    flush_messages: int = _KEYS.default("flush.messages")
+    flush_ms: int = _KEYS.default("flush.ms")
+    cleanup_policy: tuple[str, ...] = _KEYS.default("cleanup.policy")
+    retention_bytes: int = _KEYS.default("retention.bytes")
+    retention_ms: int = _KEYS.default("retention.ms")
+    file_delete_delay_ms: int = _KEYS.default("file.delete.delay.ms")
+    min_cleanable_dirty_ratio: float = _KEYS.default("min.cleanable.dirty.ratio")
+    min_compaction_lag_ms: int = _KEYS.default("min.compaction.lag.ms")
+    max_compaction_lag_ms: int = _KEYS.default("max.compaction.lag.ms")
+    delete_retention_ms: int = _KEYS.default("delete.retention.ms")
+    min_insync_replicas: int = _KEYS.default("min.insync.replicas")
+    unclean_leader_election_enable: bool = _KEYS.default("unclean.leader.election.enable")
+    remote_storage_enable: bool = _KEYS.default("remote.storage.enable")
+    local_retention_bytes: int = _KEYS.default("local.retention.bytes")
+    local_retention_ms: int = _KEYS.default("local.retention.ms")
+    internal_segment_bytes: int | None = _KEYS.default("internal.segment.bytes")
 
     def __new__(cls, **values: Any) -> Self:
         """Reject unknown keywords before ``__init__`` does, with the nearest known name."""
-        for name in values:
-            _require_known(name)
+        _KEYS.by_field(dict.fromkeys(values))
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
         """Parse each value and check its range."""
-        for name, key in _KEYS.items():
-            given = getattr(self, name)
-            if given is not None or key.default is not None:
-                object.__setattr__(self, name, parse_config_value(key, given))
+        _KEYS.coerce(self)
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise OptionError(
                 f"Expected min.compaction.lag.ms to be at most max.compaction.lag.ms ({self.max_compaction_lag_ms}), "
@@ -110,7 +94,7 @@ class LogConfig:
         Raises:
             OptionError: A key is unknown or given twice, or a value is invalid.
         """
-        return cls(**_by_field(values))
+        return cls(**_KEYS.by_field(values))
 
     @classmethod
     def from_properties(cls, source: PropertiesSource) -> Self:
@@ -134,7 +118,7 @@ class LogConfig:
         Raises:
             OptionError: A key is unknown, or a value is invalid.
         """
-        return dataclasses.replace(self, **_by_field(changes))
+        return dataclasses.replace(self, **_KEYS.by_field(changes))
 
     @property
     def max_segment_bytes(self) -> int:
@@ -186,29 +170,7 @@ def altered_config(config: LogConfig, changes: LogConfig | Mapping[str, Any]) ->
             f"Expected the keys that change, or a LogConfig, found {type(changes).__name__}. Give them as "
             '{"retention.ms": 3600000}.'
         )
-    return dataclasses.replace(config, **_by_field(changes))
-
-
-def _by_field(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values by field name; names may have dots or underscores."""
-    fields: dict[str, Any] = {}
-    for name, value in values.items():
-        key = _require_known(name)
-        field_name = key.name.replace(".", "_")
-        if field_name in fields:
-            raise OptionError(f"Expected the configuration key '{key.name}' once, found it twice.")
-        fields[field_name] = value
-    return fields
-
-
-def _require_known(name: object) -> ConfigKey:
-    key = _KEYS.get(str(name).replace(".", "_"))
-    if key is None:
-        known = [known.name for known in CONFIG_KEYS]
-        nearest = difflib.get_close_matches(str(name).lower().replace("_", "."), known, n=1)
-        hint = f"Did you mean '{nearest[0]}'?" if nearest else f"Known are: {', '.join(sorted(known))}."
-        raise OptionError(f"Unknown configuration key '{name}'. {hint}")
-    return key
+    return dataclasses.replace(config, **_KEYS.by_field(changes))
 
 
 def _text_of(source: PropertiesSource) -> str:

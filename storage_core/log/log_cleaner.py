@@ -7,7 +7,6 @@ without the superseded records. Appends and reads continue meanwhile: the log is
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import math
 import time
@@ -29,7 +28,7 @@ from storage_core.compaction import (
     build_offset_map,
     clean_into,
 )
-from storage_core.config import INT_MAX, ConfigKey, ConfigKind, parse_config_value
+from storage_core.config import INT_MAX, ConfigKey, ConfigKeys, ConfigKind
 from storage_core.errors import (
     AppendError,
     CorruptError,
@@ -82,40 +81,29 @@ CLEANER_KEYS: Final = (
 )
 # fmt: on
 
-_KEYS: Final = {key.name.removeprefix(_PREFIX).replace(".", "_"): key for key in CLEANER_KEYS}
+_KEYS: Final = ConfigKeys(CLEANER_KEYS, "configuration key of the cleaner", _PREFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerConfig:
     """The configuration of cleaning: Kafka's keys without ``log.cleaner.``, with underscores, and Kafka's defaults.
 
-    Values may also be strings.
-
-    Attributes:
-        dedupe_buffer_size: Memory for the last offset of each key. If it fills up, a pass cleans only up to there.
-        io_buffer_size: How much of a segment is read at a time, at least 4 MiB.
-        io_buffer_load_factor: How full the memory for keys may become.
-        io_max_bytes_per_second: The average rate of reading and writing; unlimited if None.
-        backoff_ms: The pause between two checks for logs to clean.
-        max_decompressed_batch_bytes: The largest batch that a pass decompresses. Not a key of Kafka's.
+    Values may also be strings. `CLEANER_KEYS` describes each key.
 
     Raises:
         OptionError: A value has the wrong type or is out of range, or the memory is too small for two keys.
     """
 
-    dedupe_buffer_size: int = 134_217_728
-    io_buffer_size: int = 524_288
-    io_buffer_load_factor: float = 0.9
-    io_max_bytes_per_second: float | None = None
-    backoff_ms: int = 15_000
-    max_decompressed_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
+    dedupe_buffer_size: int = _KEYS.default("dedupe.buffer.size")
+    io_buffer_size: int = _KEYS.default("io.buffer.size")
+    io_buffer_load_factor: float = _KEYS.default("io.buffer.load.factor")
+    io_max_bytes_per_second: float | None = _KEYS.default("io.max.bytes.per.second")
+    backoff_ms: int = _KEYS.default("backoff.ms")
+    max_decompressed_batch_bytes: int = _KEYS.default("max.decompressed.batch.bytes")
 
     def __post_init__(self) -> None:
         """Convert each value to its type, and check its range."""
-        for name, key in _KEYS.items():
-            given = getattr(self, name)
-            if given is not None or key.default is not None:
-                object.__setattr__(self, name, parse_config_value(key, given))
+        _KEYS.coerce(self)
         # With room for one key only, a pass would stop at the second key, and the log would never become clean.
         if self.dedupe_buffer_size // MAP_SLOT_BYTES * self.io_buffer_load_factor <= 1:
             raise OptionError(
@@ -130,23 +118,7 @@ class CleanerConfig:
         Raises:
             OptionError: A key is unknown or given twice, or a value is invalid.
         """
-        fields: dict[str, Any] = {}
-        for name, value in values.items():
-            field_name = _field_of(str(name))
-            if field_name in fields:
-                raise OptionError(f"Expected the key '{_KEYS[field_name].name}' once, found it twice.")
-            fields[field_name] = value
-        return cls(**fields)
-
-
-def _field_of(name: str) -> str:
-    field_name = name.replace("_", ".").removeprefix(_PREFIX).replace(".", "_")
-    if field_name not in _KEYS:
-        known = [key.name for key in CLEANER_KEYS]
-        nearest = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean '{nearest[0]}'?" if nearest else f"Known are: {', '.join(sorted(known))}."
-        raise OptionError(f"Unknown configuration key of the cleaner '{name}'. {hint}")
-    return field_name
+        return cls(**_KEYS.by_field(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,24 +126,16 @@ class CleanerStatistics:
     """The statistics of one pass over one log.
 
     Attributes:
-        topic: The topic.
-        partition: The partition's number.
         start_offset: The first offset that was dirty.
         end_offset: The first offset that is dirty now.
         bytes_read: The size of the batches that were cleaned.
         bytes_written: The size of the batches that remain of them.
         records_before: The number of records read; batches that were dropped without decoding do not count.
-        records_after: The number of records that remain.
         invalid_records: The number of dropped records without a key.
         map_bytes_read: The size of the dirty batches, from which the map of last offsets was built.
-        map_records_read: The number of their records.
         map_size: The number of their keys.
         map_utilization: How full the memory for keys became, from 0 to 1.
-        segments_before: The number of segments cleaned.
-        segments_after: The number of segments that replaced them.
-        started_ms: When the pass began.
-        map_built_ms: When the map was complete.
-        ended_ms: When the pass ended.
+        segments_after: The number of segments that replaced the ones before.
     """
 
     topic: str
