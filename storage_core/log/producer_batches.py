@@ -82,26 +82,21 @@ class ProducerState:
         """Offset of the last record."""
         return self.batches[-1].last_offset if self.batches else _NONE
 
-    def add_batch(self, epoch: int, batch: BatchMetadata) -> None:
-        """Remember a data batch."""
-        if epoch != self.producer_epoch:
-            self._begin_epoch(epoch)
-        self.batches.append(batch)
+    def apply(self, batch: ProducerBatch) -> None:
+        """Apply a batch of data, or a marker, which ends the open transaction."""
+        if batch.producer_epoch != self.producer_epoch:
+            self.batches.clear()
+            self.producer_epoch = batch.producer_epoch
         self.timestamp_ms = batch.timestamp_ms
-
-    def end_transaction(self, epoch: int, coordinator_epoch: int, timestamp_ms: int) -> int | None:
-        """Apply a marker.
-
-        Returns:
-            The first offset of the transaction that it ends, or None if none was open.
-        """
-        first_offset = self.current_transaction_first_offset
-        self.current_transaction_first_offset = None
-        if epoch != self.producer_epoch:
-            self._begin_epoch(epoch)
-        self.coordinator_epoch = coordinator_epoch
-        self.timestamp_ms = timestamp_ms
-        return first_offset
+        if batch.marker is not None:
+            self.coordinator_epoch = batch.marker.coordinator_epoch
+            self.current_transaction_first_offset = None
+            return
+        self.batches.append(
+            BatchMetadata(batch.last_sequence, batch.last_offset, batch.offset_delta, batch.timestamp_ms)
+        )
+        if batch.is_transactional and self.current_transaction_first_offset is None:
+            self.current_transaction_first_offset = batch.base_offset
 
     def has_expired(self, now_ms: int, expiration_ms: int) -> bool:
         """Return True if its last batch is older than the expiration, and it has no open transaction."""
@@ -136,10 +131,6 @@ class ProducerState:
                 BatchMetadata(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp_ms)
             )
         return state
-
-    def _begin_epoch(self, epoch: int) -> None:
-        self.batches.clear()
-        self.producer_epoch = epoch
 
 
 class ProducerBatch(NamedTuple):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from storage_core.checkpoint import ProducerStateEntry, read_producer_snapshot
 from storage_core.checkpoint.partition_files import write_producer_snapshot
 from storage_core.errors import CorruptSnapshotError
-from storage_core.log.producer_batches import BatchMetadata, ProducerBatch, ProducerBatches, ProducerState
+from storage_core.log.producer_batches import ProducerBatches, ProducerState
 from storage_core.segment.file_names import (
     DELETED_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -267,14 +267,25 @@ class ProducerStateManager:
             The transactions that they abort, in the order of their markers, for the segment's transaction index.
         """
         aborted: list[AbortedTransaction] = []
+        for batch in batches.batches:
+            state = self._producers.get(batch.producer_id)
+            if state is None:
+                state = self._producers[batch.producer_id] = ProducerState(batch.producer_id)
+            first_offset = state.current_transaction_first_offset
+            state.apply(batch)
+            if batch.marker is None:
+                if first_offset is None and batch.is_transactional:
+                    self._transactions.begin(batch.producer_id, batch.base_offset)
+            # A marker without data, after a compaction or a rejected append, ends no transaction.
+            elif first_offset is not None:
+                last_stable_offset = self._transactions.end(batch.producer_id, batch.base_offset)
+                if batch.marker.is_abort:
+                    aborted.append(
+                        AbortedTransaction(
+                            batch.producer_id, first_offset, batch.base_offset, last_stable_offset
+                        )
+                    )
         if batches.batches:
-            for batch in batches.batches:
-                if batch.marker is None:
-                    self._add_data(batch)
-                else:
-                    transaction = self._end_transaction(batch)
-                    if transaction is not None:
-                        aborted.append(transaction)
             self._transactions.settle()
         if batches.next_offset is not None:
             self.map_end_offset = batches.next_offset
@@ -346,36 +357,6 @@ class ProducerStateManager:
         self.snapshots.delete_all()
         self._last_snapshot_offset = 0
         self.map_end_offset = offset
-
-    def _add_data(self, batch: ProducerBatch) -> None:
-        state = self._state(batch.producer_id)
-        state.add_batch(
-            batch.producer_epoch,
-            BatchMetadata(batch.last_sequence, batch.last_offset, batch.offset_delta, batch.timestamp_ms),
-        )
-        if batch.is_transactional and state.current_transaction_first_offset is None:
-            state.current_transaction_first_offset = batch.base_offset
-            self._transactions.begin(batch.producer_id, batch.base_offset)
-
-    def _end_transaction(self, batch: ProducerBatch) -> AbortedTransaction | None:
-        marker = batch.marker
-        assert marker is not None  # noqa: S101  (checked by the caller)
-        first_offset = self._state(batch.producer_id).end_transaction(
-            batch.producer_epoch, marker.coordinator_epoch, batch.timestamp_ms
-        )
-        # A marker without data, after a compaction or a rejected append, ends no transaction.
-        if first_offset is None:
-            return None
-        last_stable_offset = self._transactions.end(batch.producer_id, batch.base_offset)
-        if not marker.is_abort:
-            return None
-        return AbortedTransaction(batch.producer_id, first_offset, batch.base_offset, last_stable_offset)
-
-    def _state(self, producer_id: int) -> ProducerState:
-        state = self._producers.get(producer_id)
-        if state is None:
-            state = self._producers[producer_id] = ProducerState(producer_id)
-        return state
 
     def _load(self, states: Iterable[ProducerState]) -> None:
         self._producers = {state.producer_id: state for state in states}

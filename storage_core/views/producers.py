@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage_core.checkpoint import read_producer_snapshot
 from storage_core.directory import PartitionLog, ProducerSnapshot
 from storage_core.errors import CorruptSnapshotError
-from storage_core.log.producer_batches import BatchMetadata, ProducerBatches, ProducerState
+from storage_core.log.producer_batches import ProducerBatches, ProducerState
 from storage_core.record.batch_header import CONTROL_FLAG
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.segment.file_names import snapshot_file_name
@@ -111,7 +111,7 @@ def _read(
     changed: set[int] = set()
     for chunk in task.part.chunks(filesystem):
         for batch in _producer_batches(chunk):
-            _apply(producers.setdefault(batch.producer_id, ProducerState(batch.producer_id)), batch)
+            producers.setdefault(batch.producer_id, ProducerState(batch.producer_id)).apply(batch)
             changed.add(batch.producer_id)
     rows = (_row(task, producers[each], is_from_log=each in changed) for each in sorted(producers))
     return batches_of_rows(_COLUMNS, rows)
@@ -132,18 +132,6 @@ def _producer_batches(chunk: HeaderChunk) -> tuple[ProducerBatch, ...]:
         return batch, int(chunk.positions[index])
 
     return ProducerBatches.of_headers(chunk.headers[chosen], batch_at, path=chunk.opened.path).batches
-
-
-def _apply(state: ProducerState, batch: ProducerBatch) -> None:
-    if batch.marker is not None:
-        state.end_transaction(batch.producer_epoch, batch.marker.coordinator_epoch, batch.timestamp_ms)
-        return
-    state.add_batch(
-        batch.producer_epoch,
-        BatchMetadata(batch.last_sequence, batch.last_offset, batch.offset_delta, batch.timestamp_ms),
-    )
-    if batch.is_transactional and state.current_transaction_first_offset is None:
-        state.current_transaction_first_offset = batch.base_offset
 
 
 def _row(task: _ProducersTask, state: ProducerState, *, is_from_log: bool) -> tuple[object, ...]:
