@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import struct
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +24,12 @@ from storage_core.checkpoint.checkpoint_file import (
     write_checkpoint,
 )
 from storage_core.config import INT_MAX, LONG_MAX
-from storage_core.errors import CorruptCheckpointError, CorruptSnapshotError
+from storage_core.errors import (
+    CorruptCheckpointError,
+    CorruptSnapshotError,
+    LogDirectoryError,
+    OptionError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,7 +99,8 @@ _METADATA_LIMIT_BYTES = 4096
 # Java's \s.
 _SEPARATOR = re.compile(r":[ \t\n\x0b\f\r]+")
 _TOPIC_ID = re.compile(r"([A-Za-z0-9_-]{22})(==)?")
-_ZERO_ID = "A" * 22
+_ID_CHARACTERS = 22
+_ZERO_ID = "A" * _ID_CHARACTERS
 
 
 def is_topic_id(text: object) -> bool:
@@ -147,6 +155,39 @@ def partition_metadata_bytes(topic_id: str, path: str) -> bytes:
     if parse_partition_metadata(data, path) != topic_id:
         raise _malformed(path, "a topic id as Kafka writes it", [topic_id])
     return data
+
+
+def choose_topic_id(
+    filesystem: FileSystem, topic: str, partition_paths: Iterable[str], wanted_id: str | None
+) -> str:
+    """Choose the id of a topic: that of its other partitions, else the wanted one, else a new one.
+
+    The first two must not differ.
+    """
+    if wanted_id is not None and not is_topic_id(wanted_id):
+        raise OptionError(
+            f"Expected the 22 characters that kafka-topics.sh --describe shows as the id of topic {topic}, found "
+            f"{wanted_id!r}. Omit it for a random one."
+        )
+    known = (
+        read_partition_metadata(filesystem, os.path.join(path, PARTITION_METADATA))
+        for path in partition_paths
+    )
+    known_id = next((each for each in known if each is not None), None)
+    if wanted_id is not None and known_id is not None and wanted_id != known_id:
+        raise LogDirectoryError(
+            f"Expected {known_id} as the id of topic {topic}, as in its other partitions, found {wanted_id}. "
+            "Omit it, or choose another topic."
+        )
+    return known_id or wanted_id or _random_id()
+
+
+def _random_id() -> str:
+    """Make a random UUID in Kafka's format, without a leading dash, which a shell command takes for an option."""
+    while True:
+        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii")[:_ID_CHARACTERS]
+        if not topic_id.startswith("-"):
+            return topic_id
 
 
 def _canonical(topic_id: str) -> str:

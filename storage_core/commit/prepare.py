@@ -18,6 +18,7 @@ from storage_core.checkpoint import (
     PARTITION_METADATA,
     write_partition_metadata,
 )
+from storage_core.checkpoint.partition_files import choose_topic_id
 from storage_core.checkpoint.truncations_file import truncations_bytes
 from storage_core.commit.partition_state import (
     PartitionState,
@@ -49,7 +50,6 @@ from storage_core.commit_replay.staged_batches import (
 from storage_core.directory import check_topic_partition
 from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, SegmentLogError, StorageError
-from storage_core.log.log_root import choose_topic_id
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import (
     LOG_SUFFIX,

@@ -30,6 +30,7 @@ from storage_core.segment.file_names import (
     DELETED_SUFFIX,
     SWAP_SUFFIX,
     log_file_name,
+    log_paths_beside,
     offset_index_file_name,
     time_index_file_name,
     transaction_index_file_name,
@@ -205,6 +206,64 @@ def delete_left_over_files(state: LogState, base_offset: int) -> None:
         path = os.path.join(state.path, name)
         if state.filesystem.delete(path):
             _log.warning("Deleted %s, a leftover file with the name of a new segment.", path)
+
+
+def close_log(state: LogState) -> None:
+    """Flush a log, complete its indexes and close its files, so that the next open, here or in a broker, need not recover it.
+
+    A log that has failed is only closed.
+
+    Raises:
+        LogForkedError: Another process opened it.
+        StorageError: The flush failed: the log must be recovered.
+    """
+    if state.is_closed:
+        return
+    state.owner.check(state.path)
+    # Without the lock, which the cleaning takes at its end.
+    state.cleaning.stop()
+    with state.lock:
+        _close_locked(state)
+
+
+def _close_locked(state: LogState) -> None:
+    if state.is_closed:
+        return
+    try:
+        if state.failure is None:
+            with state.writing():
+                _close(state)
+    finally:
+        state.is_closed = True
+        state.segments.close_handlers()
+
+
+def _close(state: LogState) -> None:
+    delete_due_files(state)
+    log_end_offset = state.offsets.log_end_offset
+    # The next open finds the end of the batches.
+    state.producers.map_end_offset = state.offsets.batches_end_offset
+    state.producers.take_snapshot()
+    if state.offsets.recovery_point < log_end_offset:
+        # Before the flush, so that each file is flushed once.
+        state.segments.active.seal()
+    flush_up_to(state, log_end_offset)
+    state.leader_epochs.flush()
+    state.segments.close()
+    _make_index_files(state)
+    flush_directory_if_changed(state)
+
+
+def _make_index_files(state: LogState) -> None:
+    """Create missing index files: a broker recovers even an empty segment without them."""
+    base_offset = state.segments.active.base_offset
+    for name in (offset_index_file_name(base_offset), time_index_file_name(base_offset)):
+        path = os.path.join(state.path, name)
+        if state.filesystem.status(path) is None:
+            like = log_paths_beside(path)
+            with state.filesystem.open_for_writing(path, create=True, like=like) as index_file:
+                index_file.flush()
+            state.unflushed_directory = True
 
 
 def segments_below_log_start(state: LogState) -> list[LogSegment]:

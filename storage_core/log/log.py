@@ -18,6 +18,7 @@ from storage_core.log.append import (
 )
 from storage_core.log.leader_epoch_cache import EpochEndOffset, end_offset_for, epoch_for_offset
 from storage_core.log.local_log import (
+    close_log,
     delete_due_files,
     delete_records,
     flush_appended,
@@ -34,10 +35,9 @@ from storage_core.log.log_read import (
     high_watermark_of,
     last_stable_offset_of,
     offset_for_timestamp,
-    read_options,
-    read_records,
+    options_of_read,
+    read_range,
 )
-from storage_core.log.log_root import close_log
 from storage_core.log.log_state import LogState, readable_batch_bytes
 from storage_core.log.log_validator import (
     AppendOrigin,
@@ -183,10 +183,10 @@ class Log:
                 may also be raised while the batches are consumed. Batches already returned are consistent.
             SegmentLogError: The log cannot be read.
         """
-        parsed = read_options(self.path, isolation_level, options, self._queries.max_batch_bytes)
+        parsed = options_of_read(self.path, isolation_level, options, self._queries.max_batch_bytes)
         return self._queries.ask(
             partial(
-                read_records,
+                read_range,
                 filesystem=self._filesystem,
                 start_offset=start_offset,
                 end_offset=end_offset,

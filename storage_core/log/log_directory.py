@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from storage_core.checkpoint import delete_clean_shutdown_file, read_clean_shutdown_file
+from storage_core.checkpoint.partition_files import choose_topic_id
 from storage_core.checkpoint.root_files import CleanerCheckpoint
 from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.commit_files.commits_file import forget_application
@@ -40,10 +41,9 @@ from storage_core.log.log_cleaner import CleanerConfig, CleanerStatistics, LogCl
 from storage_core.log.log_cleaner_manager import find_first_dirty_offset
 from storage_core.log.log_deletion import DeletedLogs, delete_log
 from storage_core.log.log_root import (
-    LogDir,
+    OpenLogDir,
     RootCheckpoints,
     check_recovery,
-    choose_topic_id,
     close_logs,
     create_log,
     give_missing_ids,
@@ -89,7 +89,7 @@ class LogDirectory:
     ) -> None:
         self.path = path
         self.read_only = lock is None
-        self._root = LogDir(filesystem, path, clock, self._config_of)
+        self._root = OpenLogDir(filesystem, path, clock, self._config_of)
         self._config = config
         self._altered: dict[str, LogConfig] = {}
         self._logs: dict[tuple[str, int], Log] = {}

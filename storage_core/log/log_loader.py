@@ -89,7 +89,7 @@ class LoadOptions:
     note_cut: Callable[[int], None] | None = None
 
 
-def load_log(
+def load_state(
     filesystem: FileSystem, directory: PartitionDirectory, clock: Clock, options: LoadOptions
 ) -> LogState:
     """Load a log by Kafka's rules. An empty directory is an empty log.

@@ -200,7 +200,7 @@ def last_stable_offset_of(log: PartitionLog, offsets: LogOffsets | None = None) 
     return last_stable_offset(log, high_watermark_of(log)) if offsets is None else offsets.last_stable_offset
 
 
-def read_options(
+def options_of_read(
     path: str, isolation_level: str, options: Mapping[str, Any], max_batch_bytes: int
 ) -> ReadOptions:
     """Parse the options of `Log.read`.
@@ -219,7 +219,7 @@ def read_options(
     return replace(parsed, max_decompressed_batch_bytes=max_batch_bytes)
 
 
-def read_records(
+def read_range(
     log: PartitionLog,
     offsets: LogOffsets | None,
     *,

@@ -1,13 +1,11 @@
-"""The root of a log directory (Kafka's ``LogManager``): checking it, loading and closing its logs, names and ids of topics."""
+"""The root of a log directory (Kafka's ``LogManager``): its checkpoints, and loading and closing its logs."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
 import os
 import threading
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,12 +18,11 @@ from storage_core.checkpoint import (
     PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
-    read_partition_metadata,
     write_clean_shutdown_file,
     write_offset_checkpoint,
     write_partition_metadata,
 )
-from storage_core.checkpoint.partition_files import is_topic_id
+from storage_core.checkpoint.partition_files import choose_topic_id
 from storage_core.commit_files.commits_file import OWN_PREFIX
 from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.directory import (
@@ -40,20 +37,18 @@ from storage_core.directory.vouched_end import vouchers_of
 from storage_core.errors import (
     CorruptCheckpointError,
     LogDirectoryError,
-    OptionError,
     RecoveryWouldDiscardError,
     SegmentLogError,
 )
 from storage_core.filesystem.file_system import TEMPORARY_FILE
-from storage_core.log.local_log import delete_due_files, flush_directory_if_changed, flush_up_to
-from storage_core.log.log_loader import LoadOptions, load_log
+from storage_core.log.local_log import close_log
+from storage_core.log.log_loader import LoadOptions, load_state
 from storage_core.log.recovery_check import check_directory
 from storage_core.segment import base_offset_of
-from storage_core.segment.file_names import log_paths_beside, offset_index_file_name, time_index_file_name
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from storage_core.filesystem import DirectoryEntry, FileSystem
     from storage_core.log.clock import Clock
@@ -64,7 +59,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _CHECKPOINT_INTERVAL_MS: Final = 60_000
 """Kafka's ``log.flush.offset.checkpoint.interval.ms``."""
-_ID_CHARACTERS: Final = 22
 _MAX_THREADS: Final = 8
 # From this number on, logs are closed in parallel.
 _MANY_LOGS: Final = 64
@@ -73,7 +67,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class LogDir:
+class OpenLogDir:
     """A log directory that is open for writing. ``config_of`` returns the configuration of a topic's logs."""
 
     filesystem: FileSystem
@@ -239,7 +233,7 @@ def _no_log_directory(path: str, name: str) -> LogDirectoryError:
 
 
 def check_recovery(
-    root: LogDir, files: LogDirectoryFiles, directories: Sequence[PartitionDirectory]
+    root: OpenLogDir, files: LogDirectoryFiles, directories: Sequence[PartitionDirectory]
 ) -> dict[str, tuple[str, ...]]:
     """Check that a recovery by Kafka's rules would discard no complete batch. Nothing is changed.
 
@@ -278,7 +272,7 @@ def check_recovery(
 
 
 def load_logs(
-    root: LogDir,
+    root: OpenLogDir,
     files: LogDirectoryFiles,
     directories: Sequence[PartitionDirectory],
     file_names: Mapping[str, tuple[str, ...]],
@@ -307,7 +301,7 @@ def load_logs(
             file_names=file_names.get(directory.path),
             note_cut=None if note_cut is None else partial(note_cut, directory),
         )
-        state = load_log(root.filesystem, directory, root.clock, options)
+        state = load_state(root.filesystem, directory, root.clock, options)
         loaded.append(state)
         return state
 
@@ -319,7 +313,7 @@ def load_logs(
         raise
 
 
-def create_log(root: LogDir, directory: PartitionDirectory, config: LogConfig, topic_id: str) -> LogState:
+def create_log(root: OpenLogDir, directory: PartitionDirectory, config: LogConfig, topic_id: str) -> LogState:
     """Create a log in a partition's directory, which exists and is empty."""
     filesystem, path, files = root.filesystem, directory.path, directory.root
     write_partition_metadata(filesystem, os.path.join(path, PARTITION_METADATA), topic_id)
@@ -336,65 +330,9 @@ def create_log(root: LogDir, directory: PartitionDirectory, config: LogConfig, t
     return state
 
 
-def close_log(state: LogState) -> None:
-    """Flush a log, complete its indexes and close its files, so that the next open, here or in a broker, need not recover it.
-
-    A log that has failed is only closed.
-
-    Raises:
-        LogForkedError: Another process opened it.
-        StorageError: The flush failed: the log must be recovered.
-    """
-    if state.is_closed:
-        return
-    state.owner.check(state.path)
-    # Without the lock, which the cleaning takes at its end.
-    state.cleaning.stop()
-    with state.lock:
-        _close_locked(state)
-
-
-def _close_locked(state: LogState) -> None:
-    if state.is_closed:
-        return
-    try:
-        if state.failure is None:
-            with state.writing():
-                _close(state)
-    finally:
-        state.is_closed = True
-        state.segments.close_handlers()
-
-
-def _close(state: LogState) -> None:
-    delete_due_files(state)
-    log_end_offset = state.offsets.log_end_offset
-    # The next open finds the end of the batches.
-    state.producers.map_end_offset = state.offsets.batches_end_offset
-    state.producers.take_snapshot()
-    if state.offsets.recovery_point < log_end_offset:
-        # Before the flush, so that each file is flushed once.
-        state.segments.active.seal()
-    flush_up_to(state, log_end_offset)
-    state.leader_epochs.flush()
-    state.segments.close()
-    _make_index_files(state)
-    flush_directory_if_changed(state)
-
-
-def _make_index_files(state: LogState) -> None:
-    """Create missing index files: a broker recovers even an empty segment without them."""
-    base_offset = state.segments.active.base_offset
-    for name in (offset_index_file_name(base_offset), time_index_file_name(base_offset)):
-        path = os.path.join(state.path, name)
-        if state.filesystem.status(path) is None:
-            like = log_paths_beside(path)
-            with state.filesystem.open_for_writing(path, create=True, like=like) as index_file:
-                index_file.flush()
-            state.unflushed_directory = True
-
-
-def close_logs(root: LogDir, checkpoints: RootCheckpoints, marker: bytes | None, *, is_marked: bool) -> None:
+def close_logs(
+    root: OpenLogDir, checkpoints: RootCheckpoints, marker: bytes | None, *, is_marked: bool
+) -> None:
     """Close logs, write their checkpoints, and the clean-shutdown marker if it may be written and no log has failed.
 
     ``marker`` is the content of the marker when the directory was opened.
@@ -447,31 +385,6 @@ def _in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> li
         return list(pool.map(work, items))
 
 
-def choose_topic_id(
-    filesystem: FileSystem, topic: str, partition_paths: Iterable[str], wanted_id: str | None
-) -> str:
-    """Choose the id of a topic: that of its other partitions, else the wanted one, else a new one.
-
-    The first two must not differ.
-    """
-    if wanted_id is not None and not is_topic_id(wanted_id):
-        raise OptionError(
-            f"Expected the 22 characters that kafka-topics.sh --describe shows as the id of topic {topic}, found "
-            f"{wanted_id!r}. Omit it for a random one."
-        )
-    known = (
-        read_partition_metadata(filesystem, os.path.join(path, PARTITION_METADATA))
-        for path in partition_paths
-    )
-    known_id = next((each for each in known if each is not None), None)
-    if wanted_id is not None and known_id is not None and wanted_id != known_id:
-        raise LogDirectoryError(
-            f"Expected {known_id} as the id of topic {topic}, as in its other partitions, found {wanted_id}. "
-            "Omit it, or choose another topic."
-        )
-    return known_id or wanted_id or _random_id()
-
-
 def give_missing_ids(
     filesystem: FileSystem, root: LogDirectoryFiles, directories: Sequence[PartitionDirectory]
 ) -> None:
@@ -485,11 +398,3 @@ def give_missing_ids(
             write_partition_metadata(
                 filesystem, path, choose_topic_id(filesystem, directory.topic, siblings, None)
             )
-
-
-def _random_id() -> str:
-    """Make a random UUID in Kafka's format, without a leading dash, which a shell command takes for an option."""
-    while True:
-        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii")[:_ID_CHARACTERS]
-        if not topic_id.startswith("-"):
-            return topic_id

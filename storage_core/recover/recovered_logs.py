@@ -17,7 +17,7 @@ from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.errors import CorruptCheckpointError, StorageError
 from storage_core.log.clock import SystemClock
-from storage_core.log.log_root import LogDir, RootCheckpoints, close_logs, load_logs
+from storage_core.log.log_root import OpenLogDir, RootCheckpoints, close_logs, load_logs
 from storage_core.log.recovery_check import list_regular_files, log_base_offsets, segments_to_recover
 from storage_core.log_config import LogConfig
 from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
@@ -79,7 +79,7 @@ def load_recovered(
         StorageError: The file system refused, or a log is not the planned one.
     """
     config = LogConfig(file_delete_delay_ms=0, max_message_bytes=max_batch_bytes - LOG_OVERHEAD_BYTES)
-    log_root = LogDir(filesystem, root, SystemClock(), lambda _: config)
+    log_root = OpenLogDir(filesystem, root, SystemClock(), lambda _: config)
     checkpoints = RootCheckpoints(filesystem, root, log_root.clock)
     truncations = TruncationsFile(filesystem, root)
     try:
