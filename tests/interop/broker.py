@@ -11,18 +11,21 @@ Used by the interop tests, the benchmarks and the generator of the example data:
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tests.interop.jars import java_command, kafka_jars
+from tests.interop.jars import QUICK_JVM, kafka_command, kept_by_first_start, only_process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,8 +42,8 @@ DEFAULT_SETTINGS: dict[str, object] = {
     "node.id": 1,
     "controller.listener.names": "CONTROLLER",
     # A killed broker can register again only after its old session has expired.
-    "broker.session.timeout.ms": 5000,
-    "broker.heartbeat.interval.ms": 1000,
+    "broker.session.timeout.ms": 3000,
+    "broker.heartbeat.interval.ms": 500,
     "num.network.threads": 2,
     "num.io.threads": 2,
     "num.recovery.threads.per.data.dir": 1,
@@ -62,6 +65,7 @@ _STARTED = "Kafka Server started"
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _LOG_TAIL_LINES = 25
 _PORT_ATTEMPTS = 3
+_BOOTSTRAP = "bootstrap.checkpoint"
 _PORT_TAKEN = "Address already in use"
 
 
@@ -78,7 +82,7 @@ class KafkaBroker:
         settings: Mapping[str, object] | None = None,
         *,
         heap_megabytes: int = 512,
-        jvm_options: Sequence[str] = ("-XX:+UseSerialGC",),
+        jvm_options: Sequence[str] = QUICK_JVM,
         cluster_id: str = DEFAULT_CLUSTER_ID,
         log_directory: str | os.PathLike[str] | None = None,
         ready_timeout_s: float = 120.0,
@@ -152,7 +156,7 @@ class KafkaBroker:
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self._write_properties()
         if not (self.log_directory / "meta.properties").exists():
-            self._format(properties)
+            self._format()
         with open(self.log_path, "ab") as log:
             self._start_of_log_bytes = log.tell()
             self._process = subprocess.Popen(
@@ -231,29 +235,38 @@ class KafkaBroker:
 
     def _java(self, main_class: str, *arguments: str) -> list[str]:
         options = [*self._java_options, f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION}"]
-        return [java_command(), *options, "-cp", f"{kafka_jars()}/*", main_class, *arguments]
+        return kafka_command(main_class, *arguments, options=options)
 
-    def _write_properties(self) -> Path:
-        settings = {
+    def _all_settings(self) -> dict[str, object]:
+        return {
             **DEFAULT_SETTINGS,
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}",
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
             "log.dirs": str(self.log_directory),
             **self._settings,
         }
+
+    def _write_properties(self) -> Path:
         path = self.directory / "server.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        path.write_text(_properties(self._all_settings()))
         return path
 
-    def _format(self, properties: Path) -> None:
-        command = self._java(
-            "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(properties)
-        )
-        result = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
-        if result.returncode != 0:
-            raise BrokerError(f"The log directory could not be formatted.\n{result.stdout[-4000:]}")
+    def _format(self) -> None:
+        """Give each log directory what the first broker's got, with an identity of its own."""
+        kept = _after_first_start()
+        settings = self._all_settings()
+        for directory in map(Path, str(settings["log.dirs"]).split(",")):
+            directory.mkdir(parents=True, exist_ok=True)
+            identity = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+            lines = {
+                "node.id": settings["node.id"],
+                # Kafka refuses an id that begins like an option.
+                "directory.id": f"A{identity[1:]}",
+                "version": 1,
+                "cluster.id": self.cluster_id,
+            }
+            shutil.copy(kept / _BOOTSTRAP, directory)
+            (directory / "meta.properties").write_text(_properties(lines))
 
     def _wait_until_started(self) -> None:
         assert self._process is not None
@@ -270,6 +283,43 @@ class KafkaBroker:
             time.sleep(0.1)
         self._end()
         raise BrokerError(f"The broker was not ready within {self._ready_timeout_s} s.\n{self.log_tail()}")
+
+
+class _FirstBroker(KafkaBroker):
+    """Leaves its classes and the files of its formatted log directory to all later ones, which start in half the time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.archive = directory / "classes.jsa"
+        super().__init__(directory, jvm_options=[*QUICK_JVM, f"-XX:ArchiveClassesAtExit={self.archive}"])
+
+    def _format(self) -> None:
+        properties = str(self.directory / "server.properties")
+        command = self._java("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", properties)
+        result = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        if result.returncode != 0:
+            raise BrokerError(f"The log directory could not be formatted.\n{result.stdout[-4000:]}")
+
+
+def _after_first_start() -> Path:
+    """Return the directory with what the first broker has left, which is started here if there was none yet."""
+    kept = kept_by_first_start()
+    with only_process(kept.parent / ".first-start.lock"):
+        if not kept.exists():
+            with tempfile.TemporaryDirectory(prefix=".first-", dir=kept.parent) as scratch:
+                with _FirstBroker(Path(scratch, "broker")) as broker:
+                    pass
+                left = Path(scratch, "left")
+                left.mkdir()
+                broker.archive.rename(left / broker.archive.name)
+                shutil.copy(broker.log_directory / _BOOTSTRAP, left)
+                left.rename(kept)
+    return kept
+
+
+def _properties(settings: Mapping[str, object]) -> str:
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
 def free_ports(count: int) -> list[int]:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from storage_core.directory import CLUSTER_METADATA_TOPIC
 from tests.interop.broker import DEFAULT_SETTINGS, KafkaBroker, free_ports
-from tests.interop.jars import java_command, kafka_jars
+from tests.interop.jars import QUICK_JVM, kafka_command
 from tests.interop.replicated import wait_until
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from storage_core.check.partition_check import PartitionReport
 
-_PROGRAM = Path(__file__).with_name("BrokerStart.java")
+_LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _TIMEOUT_S = 120
 _TOPICS = {"orders": 3, "events": 2, "quiet": 1}
 _ROUNDS = 15
@@ -162,43 +162,27 @@ class Started:
         return is_whole or partition.topic == CLUSTER_METADATA_TOPIC
 
 
-class BrokerStarts:
-    """Starts whole brokers, each in a JVM of its own; their program is compiled once.
-
-    Args:
-        scratch: Holds the compiled program.
-    """
-
-    def __init__(self, scratch: Path) -> None:
-        program, self._archive = scratch / "start.jar", scratch / "classes.jsa"
-        subprocess.run(["javac", "-d", scratch, "-cp", f"{kafka_jars()}/*", _PROGRAM], check=True)
-        subprocess.run(["jar", "cf", program, "-C", scratch, f"{_PROGRAM.stem}.class"], check=True)
-        self._options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable"]
-        self._options += [f"-Dlog4j2.configurationFile={_PROGRAM.with_name('log4j2.properties')}"]
-        self._options += ["-cp", f"{program}:{kafka_jars()}/*", _PROGRAM.stem]
-
-    def start(self, node: Node) -> Started:
-        """Start the broker of a node, see what it serves, and kill it."""
-        paths = []
-        broker_port, controller_port = free_ports(2)
-        for number, settings in enumerate(node.settings((broker_port, controller_port))):
-            path = node.folder / f"{number}.properties"
-            lines = [f"{name}={value}\n" for name, value in {**DEFAULT_SETTINGS, **settings}.items()]
-            path.write_text("".join(lines))
-            paths.append(str(path))
-        # The first broker that starts leaves its loaded classes to the others, which halves the time.
-        sharing = "SharedArchiveFile" if self._archive.exists() else "ArchiveClassesAtExit"
-        command = [java_command(), f"-XX:{sharing}={self._archive}", *self._options, *paths]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-        lines = [line.split("\t") for line in done.stdout.splitlines()]
-        if ["started"] not in lines:
-            errors = re.findall(
-                r"ERROR .*|FATAL .*|^\S*(?:Exception|Error): .*", done.stdout + done.stderr, re.MULTILINE
-            )
-            return Started(f"status {done.returncode}: {errors[:4]}")
-        return Started(
-            None,
-            {line[1]: (int(line[2]), int(line[3])) for line in lines if line[0] == "log"},
-            frozenset(line[1] for line in lines if line[0] == "offline"),
-            tuple(line[1] for line in lines if line[0] in ("future", "unserved")),
+def start_node(node: Node) -> Started:
+    """Start the whole broker of a node in a JVM of its own, see what it serves, and kill it."""
+    paths = []
+    broker_port, controller_port = free_ports(2)
+    for number, settings in enumerate(node.settings((broker_port, controller_port))):
+        path = node.folder / f"{number}.properties"
+        lines = [f"{name}={value}\n" for name, value in {**DEFAULT_SETTINGS, **settings}.items()]
+        path.write_text("".join(lines))
+        paths.append(str(path))
+    options = ["-Xmx256m", *QUICK_JVM, f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION}"]
+    command = kafka_command("BrokerStart", *paths, options=options)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    if ["started"] not in lines:
+        errors = re.findall(
+            r"ERROR .*|FATAL .*|^\S*(?:Exception|Error): .*", done.stdout + done.stderr, re.MULTILINE
         )
+        return Started(f"status {done.returncode}: {errors[:4]}")
+    return Started(
+        None,
+        {line[1]: (int(line[2]), int(line[3])) for line in lines if line[0] == "log"},
+        frozenset(line[1] for line in lines if line[0] == "offline"),
+        tuple(line[1] for line in lines if line[0] in ("future", "unserved")),
+    )

@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from storage_core.internal_records.internal_records import MESSAGE_DECODERS
-from tests.interop.jars import java_command, kafka_jars
+from tests.interop.jars import QUICK_JVM, kafka_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,9 +22,11 @@ _RECORD = re.compile(r"\| offset: (\d+) .*? headerKeys: \[\](.*)", re.DOTALL)
 
 def printed_by_the_tool(decoder: str, log_file: Path) -> dict[int, str]:
     """By offset, what stands behind the metadata of each record of a log file, of control records too."""
-    command = [java_command(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    command += ["-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-cp", f"{kafka_jars()}/*"]
-    command += ["kafka.tools.DumpLogSegments", f"--{decoder}-decoder", "--files", str(log_file)]
+    command = kafka_command(
+        "kafka.tools.DumpLogSegments",
+        *(f"--{decoder}-decoder", "--files", str(log_file)),
+        options=[*QUICK_JVM, "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"],
+    )
     result = subprocess.run(
         command, capture_output=True, check=True, timeout=_TIMEOUT_S, env={**os.environ, "LC_ALL": "C.UTF-8"}
     )

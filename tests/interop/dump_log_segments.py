@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.interop.jars import java_command, kafka_jars
+from tests.interop.jars import kafka_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -62,8 +62,7 @@ def _complaints(option: str, files: Sequence[Path]) -> list[str]:
 def _run(option: str, files: Iterable[Path]) -> Iterator[str]:
     # With relative paths, the tool reports other names than it was given.
     names = ",".join(str(path) for path in files)
-    command = [java_command(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{kafka_jars()}/*"]
-    command += ["kafka.tools.DumpLogSegments", option, "--files", names]
+    command = kafka_command("kafka.tools.DumpLogSegments", option, "--files", names)
     result = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=_TIMEOUT_S
     )

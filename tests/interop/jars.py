@@ -1,17 +1,26 @@
-"""The jars of Apache Kafka, fetched by Maven into a cache that later runs share."""
+"""The jars of Apache Kafka, fetched by Maven into a cache that later runs share, and the JVMs that run them."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-_POM = Path(__file__).with_name("pom.xml")
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_HERE = Path(__file__).parent
+_POM = _HERE / "pom.xml"
 _POM_NAMESPACE = {"pom": "http://maven.apache.org/POM/4.0.0"}
+# A JVM that lives for minutes spends more on optimising its code than it gains.
+QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 def _kafka_version() -> str:
@@ -25,21 +34,27 @@ KAFKA_VERSION = _kafka_version()
 
 
 def kafka_jars() -> Path:
-    """The directory that holds the broker's jars; fetched on first use.
+    """Return the directory that holds the broker's jars, which are fetched on first use.
 
     Raises:
         RuntimeError: Maven is missing or could not fetch them; the message says what to do.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "segmentlog"
     jars = cache / f"kafka-{KAFKA_VERSION}"
-    if jars.is_dir():
-        return jars
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / f".kafka-{KAFKA_VERSION}.lock", "w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-        if not jars.is_dir():
-            _fetch(jars)
+    if not jars.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with only_process(cache / f".kafka-{KAFKA_VERSION}.lock"):
+            if not jars.is_dir():
+                _fetch(jars)
     return jars
+
+
+@contextlib.contextmanager
+def only_process(lock: Path) -> Iterator[None]:
+    """Wait until no other process holds a lock, and hold it in the block."""
+    with open(lock, "w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        yield
 
 
 def _fetch(jars: Path) -> None:
@@ -64,7 +79,7 @@ def _fetch(jars: Path) -> None:
 
 
 def java_command() -> str:
-    """The ``java`` of ``JAVA_HOME``, else of ``PATH``."""
+    """Return the ``java`` of ``JAVA_HOME``, else of ``PATH``."""
     home = os.environ.get("JAVA_HOME")
     if home and os.access(Path(home) / "bin" / "java", os.X_OK):
         return str(Path(home) / "bin" / "java")
@@ -72,3 +87,41 @@ def java_command() -> str:
     if java is None:
         raise RuntimeError("Java was not found. Install Java 17, or set JAVA_HOME.")
     return java
+
+
+def kept_by_first_start() -> Path:
+    """Return where the first broker leaves its loaded classes and the files of a new log directory.
+
+    They are beside the jars that they come from, and hold for one Java.
+    """
+    java = Path(java_command()).resolve()
+    identity = hashlib.sha256(f"{java} {java.stat().st_mtime_ns}".encode()).hexdigest()[:16]
+    return kafka_jars() / f"first-start-{identity}"
+
+
+def kafka_command(
+    program: str, *arguments: str, options: Sequence[str] = ("-Xmx256m", *QUICK_JVM)
+) -> list[str]:
+    """Return the command that runs a class of Kafka, or a Java program of this folder, named without suffix."""
+    classes = [f"{kafka_jars()}/*"]
+    if (_HERE / f"{program}.java").exists():
+        classes.append(str(_compiled(program)))
+    archive = kept_by_first_start() / "classes.jsa"
+    sharing = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
+    # An archive that does not fit is ignored: this may not mix with a tool's output.
+    quiet = ["-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return [java_command(), *sharing, *quiet, *options, "-cp", ":".join(classes), program, *arguments]
+
+
+def _compiled(program: str) -> Path:
+    """Return the directory with the classes of a program of this folder, which is compiled on first use."""
+    source = _HERE / f"{program}.java"
+    classes = kafka_jars() / f"{program}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
+    if not classes.is_dir():
+        with tempfile.TemporaryDirectory(prefix=".compile-", dir=classes.parent) as scratch:
+            made = Path(scratch) / "classes"
+            subprocess.run(["javac", "-d", made, "-cp", f"{kafka_jars()}/*", source], check=True)
+            # Another process may have been quicker.
+            with contextlib.suppress(OSError):
+                made.rename(classes)
+    return classes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-from tests.interop.jars import java_command, kafka_jars
+from tests.interop.jars import QUICK_JVM, kafka_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,10 +61,8 @@ def _run(tool: str, arguments: Iterable[str], given: bytes) -> str:
 
 
 def _run_class(name: str, arguments: Iterable[str], given: bytes) -> str:
-    command = [java_command(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8"]
-    command += ["-cp", f"{kafka_jars()}/*", name, *arguments]
     result = subprocess.run(
-        command,
+        kafka_command(name, *arguments, options=[*QUICK_JVM, "-Dfile.encoding=UTF-8"]),
         input=given,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

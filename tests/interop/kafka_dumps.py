@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import struct
 import subprocess
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, Self
 
-from tests.interop.jars import java_command, kafka_jars
+from tests.interop.jars import QUICK_JVM, kafka_command
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-_PROGRAM = Path(__file__).with_name("DumpLogSegmentsRuns.java")
 _LENGTH = struct.Struct(">i")
 
 
@@ -28,14 +26,8 @@ class KafkaDumps:
     """Runs the tool. Use as a context manager."""
 
     def __enter__(self) -> Self:
-        command = [
-            java_command(),
-            "-Xmx256m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-Dlog4j2.level=OFF",
-        ]
-        command += ["-cp", f"{kafka_jars()}/*", str(_PROGRAM)]
+        options = ["-Xmx256m", *QUICK_JVM, "-Dlog4j2.level=OFF"]
+        command = kafka_command("DumpLogSegmentsRuns", options=options)
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )

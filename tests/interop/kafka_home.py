@@ -14,7 +14,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Self
 
-from tests.interop.jars import java_command, kafka_jars
+from tests.interop.jars import QUICK_JVM, kafka_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,10 +113,9 @@ class KafkaHome:
         (self.directory / "logs" / "server.log").symlink_to(self._broker.log_path)
         logging = self.directory / "config" / "tools-log4j2.properties"
         logging.write_text(_TOOLS_LOGGING)
-        java = [java_command(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        java += [f"-Dlog4j2.configurationFile={logging}", "-cp", f"{kafka_jars()}/*"]
+        options = ["-Xmx256m", *QUICK_JVM, f"-Dlog4j2.configurationFile={logging}"]
         for name, tool in _TOOLS.items():
-            _write_script(scripts / name, [*java, tool])
+            _write_script(scripts / name, kafka_command(tool, options=options))
         for name, word in _SERVER_SCRIPTS.items():
             port = self._server.server_address[1]
             _write_script(scripts / name, [sys.executable, "-c", _ASK.format(port=port, word=word)])

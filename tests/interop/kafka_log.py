@@ -8,13 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, NamedTuple, Self
 
-from tests.interop.jars import java_command, kafka_jars
+from tests.interop.jars import QUICK_JVM, kafka_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
-
-_PROGRAM = Path(__file__).with_name("KafkaLog.java")
 
 
 class Appended(NamedTuple):
@@ -77,8 +75,7 @@ class KafkaLog:
     """Starts the JVM; a context manager. At most one log is open, and its clock does not advance."""
 
     def __init__(self) -> None:
-        command = [java_command(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        command += ["-Dlog4j2.level=OFF", "-cp", f"{kafka_jars()}/*", str(_PROGRAM)]
+        command = kafka_command("KafkaLog", options=["-Xmx256m", *QUICK_JVM, "-Dlog4j2.level=OFF"])
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -20,7 +20,7 @@ from storage_core.views import read_table
 from tests.interop.broker import KafkaBroker
 from tests.interop.clients import READ_COMMITTED, consume_partitions, create_topic, new_producer
 from tests.interop.dump_log_segments import dumped_batches
-from tests.interop.jars import java_command, kafka_jars
+from tests.interop.jars import kafka_command
 from tests.interop.raw_produce import produce_batch, produced_batch
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ def rows_of(broker: KafkaBroker, *arguments: str) -> list[dict[str, object]]:
 
 def transactions_tool(*arguments: str) -> str:
     """What Kafka's kafka-transactions.sh prints."""
-    command = [java_command(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{kafka_jars()}/*"]
-    command += ["org.apache.kafka.tools.TransactionsCommand", *arguments]
+    command = kafka_command("org.apache.kafka.tools.TransactionsCommand", *arguments)
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout

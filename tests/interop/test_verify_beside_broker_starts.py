@@ -23,7 +23,7 @@ from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
 from tests.damage.campaign import fast_folder
 from tests.interop.broken_nodes import WAYS
-from tests.interop.broker_roots import BrokerStarts, Node, Started, make_nodes
+from tests.interop.broker_roots import Node, Started, make_nodes, start_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -80,7 +80,7 @@ class Beside:
         return "\n".join([*lines, *self.problems])
 
 
-def compare(starts: BrokerStarts, nodes: Iterable[Node], ways: Iterable[str], numbers: range) -> Beside:
+def compare(nodes: Iterable[Node], ways: Iterable[str], numbers: range) -> Beside:
     beside = Beside()
     nodes = list(nodes)
     with tempfile.TemporaryDirectory(prefix="segmentlog-starts-", dir=fast_folder()) as folder:
@@ -89,14 +89,14 @@ def compare(starts: BrokerStarts, nodes: Iterable[Node], ways: Iterable[str], nu
                 for number in numbers:
                     copy = node.copy(Path(folder, "node"))
                     WAYS[way](copy, random.Random(f"{way} {node.layout} {number}"))
-                    _compare(starts, copy, f"{way} [{node.layout}, {number}]", way, beside)
+                    _compare(copy, f"{way} [{node.layout}, {number}]", way, beside)
                     shutil.rmtree(copy.folder)
     return beside
 
 
-def _compare(starts: BrokerStarts, node: Node, name: str, way: str, beside: Beside) -> None:
+def _compare(node: Node, name: str, way: str, beside: Beside) -> None:
     report = _verified([str(disk) for disk in node.disks])
-    started = starts.start(node)
+    started = start_node(node)
     if report is None:
         beside.table[way, "nothing: a disk is empty, or not there", _did(report, started)] += 1
         return
@@ -198,19 +198,13 @@ def scratch() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.fixture(scope="module")
-def starts(scratch: Path) -> BrokerStarts:
-    (scratch / "classes").mkdir()
-    return BrokerStarts(scratch / "classes")
-
-
-def test_nodes_broken_in_many_ways(starts: BrokerStarts, scratch: Path) -> None:
+def test_nodes_broken_in_many_ways(scratch: Path) -> None:
     combined = make_nodes(scratch, is_combined=True, disk_count=1)[0]
     killed = make_nodes(scratch, is_combined=False, disk_count=2)[1]
     beside = Beside()
     for number, way in enumerate(_SAMPLE):
         node = (killed, combined)[number % 2]
-        found = compare(starts, [node], [way], range(FIRST, FIRST + 1))
+        found = compare([node], [way], range(FIRST, FIRST + 1))
         beside.problems += found.problems
         beside.table += found.table
     assert beside.problems == [], beside.text()
@@ -220,9 +214,9 @@ def test_nodes_broken_in_many_ways(starts: BrokerStarts, scratch: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("disk_count", [1, 2])
 @pytest.mark.parametrize("is_combined", [True, False])
-def test_more_than_300_nodes(starts: BrokerStarts, scratch: Path, is_combined: bool, disk_count: int) -> None:
+def test_more_than_300_nodes(scratch: Path, is_combined: bool, disk_count: int) -> None:
     nodes = make_nodes(scratch, is_combined=is_combined, disk_count=disk_count)
-    beside = compare(starts, nodes, WAYS, range(FIRST, FIRST + ROUNDS))
+    beside = compare(nodes, WAYS, range(FIRST, FIRST + ROUNDS))
     print(beside.text())
     assert beside.problems == [], beside.text()
     assert beside.table.total() == 2 * ROUNDS * len(WAYS)
