@@ -20,7 +20,7 @@ from storage_core.record.batch_header import (
 )
 from storage_core.record.batch_window import BatchWindow
 from storage_core.segment import AbortedTransaction, DamagedRange, DamageScanner
-from storage_core.segment.batch_windows import WindowBuffer, WindowReader
+from storage_core.segment.batch_windows import WindowBuffer, WindowReader, part_of
 from storage_core.segment.damage import known_offset
 from storage_core.segment.file_names import DELETED_SUFFIX
 
@@ -175,11 +175,19 @@ class WindowPart:
         window: The window. Its bytes are valid until the next part is taken.
         decoded: Indexes of the batches to decode.
         next_offset: The next offset after the last batch.
+        first: Index of the first batch.
+        end: Index after the last one.
     """
 
     window: BatchWindow
     decoded: npt.NDArray[np.int64]
     next_offset: int
+    first: int
+    end: int
+
+    def valid_window(self) -> BatchWindow:
+        """Return the window of these batches alone."""
+        return part_of(self.window, self.first, self.end)
 
 
 class SpanReader:
@@ -315,7 +323,7 @@ class SpanReader:
         decoded = chosen.decoded
         if end - first < len(window.starts):
             decoded = decoded[slice(*np.searchsorted(decoded, (first, end)))]
-        return WindowPart(window, decoded, self._lowest_offset)
+        return WindowPart(window, decoded, self._lowest_offset, first, end)
 
     def _damage_after(self, window: BatchWindow) -> DamagedRange | None:
         """Find damage that begins after a window's last batch.

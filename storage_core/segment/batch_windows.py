@@ -6,6 +6,7 @@ its caller. `read_windows` is the plain walk over windows, which ends where no w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -28,6 +29,14 @@ WINDOW_BYTES: Final = 4 << 20
 # The first window after damage.
 _FIRST_WINDOW_BYTES: Final = 4096
 _WINDOW_GROWTH: Final = 4
+
+
+def part_of(window: BatchWindow, first: int, end: int) -> BatchWindow:
+    """Return neighbouring batches of a window, by their indexes, as a window of their own."""
+    if end - first == len(window.starts):
+        return window
+    window_end = window.end if end == len(window.starts) else int(window.starts[end])
+    return replace(window, starts=window.starts[first:end], headers=window.headers[first:end], end=window_end)
 
 
 class WindowBuffer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from storage_core.errors import CorruptError, CorruptRecordError, OffsetOverflowError
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
-from storage_core.segment.batch_windows import read_windows
+from storage_core.segment.batch_windows import part_of, read_windows
 from storage_core.segment.file_names import AbortedTransaction, TimestampOffset
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.segment_indexes import IndexEntries, index_entries
@@ -178,13 +177,8 @@ class SegmentScan:
         if self._observe is None:
             return count
         while count:
-            shown = window
-            if count < len(window.starts):
-                shown = dataclasses.replace(
-                    window, starts=window.starts[:count], headers=window.headers[:count], end=int(window.starts[count])
-                )  # fmt: skip
             try:
-                self.aborted_transactions.extend(self._observe(shown) or ())
+                self.aborted_transactions.extend(self._observe(part_of(window, 0, count)) or ())
             except CorruptRecordError as error:
                 if error.position_bytes is None or error.position_bytes < window.position_bytes:
                     raise

@@ -8,20 +8,19 @@ nothing is known about it.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from storage_core.errors import CorruptError, LogDirectoryError, UnreadableError
+from storage_core.errors import CorruptError, DataLossError, LogDirectoryError, UnreadableError
 from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
 from storage_core.record.batch_header import MAX_OFFSET, NO_TIMESTAMP_MS
-from storage_core.record.batch_window import walk_window
-from storage_core.record.section import PADDING_BYTES
-from storage_core.segment import DamagedRange, DamageScanner, SegmentEnd, SegmentReader, TimestampOffset
-from storage_core.segment.batch_walk import read_batch
-from storage_core.segment.batch_windows import WINDOW_BYTES, read_windows
+from storage_core.scan.span_reader import FileReplacedError, SpanReader
+from storage_core.scan.spans import LogSpan
+from storage_core.segment import DamagedRange, SegmentEnd, SegmentReader, TimestampOffset
+from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer
 from storage_core.segment.file_names import (
     offset_index_file_name,
     time_index_file_name,
@@ -61,7 +60,6 @@ MOST_REPORTED: Final = 100
 """Of one kind of fault, this many are described for each segment; the rest is counted."""
 _MAX_ROWS: Final = 65_536
 _SEGMENTS_IN_A_TASK: Final = 32
-_WINDOW_BYTES_AFTER_DAMAGE: Final = 16 << 10
 # One for each code, which is its number here.
 _PROBLEMS: Final = (
     None,
@@ -528,99 +526,35 @@ def _whole(data: bytes, entry_bytes: int) -> bytes:
 
 def _windows_and_damage(log_file: OpenFile, segment: SegmentReader) -> Iterator[BatchWindow | DamagedRange]:
     """Read windows of at least one batch each, all valid and in order, and the damaged ranges between them."""
-    size_bytes = segment.size_bytes
-    scanner = DamageScanner(
-        log_file, segment.base_offset, size_bytes, segment.offset_limit, segment.max_batch_bytes
-    )
-    position_bytes, next_offset = 0, segment.base_offset
-    window_bytes = WINDOW_BYTES
-    while position_bytes < size_bytes:
-        begin_bytes, is_sound_again = position_bytes, False
-        for valid in _valid_windows(log_file, segment, position_bytes, next_offset, window_bytes):
-            yield valid
-            position_bytes = valid.position_bytes + valid.end
-            next_offset = _next_offset(valid)
-            is_sound_again = window_bytes < WINDOW_BYTES <= position_bytes - begin_bytes
-            if is_sound_again:
-                break
-        if is_sound_again:
-            window_bytes = WINDOW_BYTES
-            continue
-        # More damage may be near: what is read after each is read again after the next.
-        window_bytes = _WINDOW_BYTES_AFTER_DAMAGE
-        item = next(scanner.items(position_bytes, next_offset), None)
-        if item is None:
-            return
-        if isinstance(item, DamagedRange):
-            yield item
-            position_bytes, next_offset = item.end_bytes, max(next_offset, item.end_offset)
-        else:
-            data = read_batch(log_file, item, segment.max_batch_bytes)
-            buffer = np.frombuffer(data + bytes(PADDING_BYTES), np.uint8)
-            yield walk_window(log_file.path, item.position_bytes, buffer, len(data), next_offset)
-            position_bytes, next_offset = item.end_position_bytes, item.next_offset
-
-
-def _valid_windows(
-    log_file: OpenFile, segment: SegmentReader, position_bytes: int, next_offset: int, window_bytes: int
-) -> Iterator[BatchWindow]:
-    """Read windows from a boundary on, up to a batch that is not valid.
-
-    They also end at a batch whose offset only the batch after it can prove.
-    """
-    try:
-        for window in read_windows(
-            log_file,
-            position_bytes,
-            segment.size_bytes,
-            next_offset,
-            max_batch_bytes=segment.max_batch_bytes,
-            window_bytes=window_bytes,
-        ):
-            count = _count_valid(window, next_offset, segment.offset_limit)
-            if count:
-                valid = window if count == len(window.starts) else _first_batches(window, count)
-                yield valid
-                next_offset = _next_offset(valid)
-            if count < len(window.starts):
-                return
-    except CorruptError:
+    size_bytes, offset_limit = segment.size_bytes, segment.offset_limit
+    if not size_bytes:
         return
-
-
-def _count_valid(window: BatchWindow, next_offset: int, end_offset: int | None) -> int:
-    """Count the batches at the beginning of a window that certainly belong to the log."""
-    count = len(window.starts)
-    if not count:
-        return 0
-    base_offsets = window.headers["base_offset"].astype(np.int64)
-    last_offsets = base_offsets + window.headers["last_offset_delta"]
-    # No offset follows the largest one.
-    lowest_offsets = np.append(
-        min(next_offset, MAX_OFFSET), np.minimum(last_offsets[:-1], MAX_OFFSET - 1) + 1
+    span = LogSpan(
+        topic="",
+        partition=0,
+        directory=segment.directory,
+        base_offset=segment.base_offset,
+        file_name=os.path.basename(segment.log_path),
+        start_offset=segment.base_offset,
+        end_offset=MAX_OFFSET + 1,
+        position_bytes=0,
+        end_position_bytes=size_bytes,
+        inode=segment.inode,
+        segment_end_offset=offset_limit,
     )
-    is_wrong = (base_offsets < lowest_offsets) | (last_offsets < base_offsets)
-    if end_offset is not None:
-        is_wrong |= last_offsets >= end_offset
-    if is_wrong.any():
-        # The one before it may be to blame, if its offset is damaged.
-        count = max(0, int(is_wrong.argmax()) - 1)
-    elif base_offsets[-1] > lowest_offsets[-1] or window.header(count - 1).is_wrapper:
-        # As may this one, which the next window would show.
-        count -= 1
-    damaged = window.crc_mismatches(np.arange(count))
-    return int(damaged[0]) if len(damaged) else count
-
-
-def _first_batches(window: BatchWindow, count: int) -> BatchWindow:
-    return replace(
-        window, starts=window.starts[:count], headers=window.headers[:count], end=int(window.starts[count])
-    )
-
-
-def _next_offset(window: BatchWindow) -> int:
-    last = window.headers[-1]
-    return int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+    buffer = WindowBuffer(min(WINDOW_BYTES, size_bytes))
+    try:
+        for part in SpanReader(log_file, span, buffer, segment.max_batch_bytes).parts():
+            if not isinstance(part, DamagedRange):
+                yield part.valid_window()
+            # Damage at the end of an unknown extent is a torn append.
+            elif part.end_bytes < size_bytes or offset_limit is not None:
+                yield part
+    except FileReplacedError as error:
+        raise DataLossError(
+            f"Expected {size_bytes} bytes, found a shorter file: the log was truncated meanwhile. Read again.",
+            path=segment.log_path,
+        ) from error
 
 
 def _columns_of(window: BatchWindow) -> _Batches:
