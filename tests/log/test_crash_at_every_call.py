@@ -207,7 +207,7 @@ def check(prepare, workload, seed, variants, config=CONFIG) -> Counter[str]:
     return outcomes
 
 
-@pytest.mark.cases(3, 9)
+@pytest.mark.cases(2, 6)
 @pytest.mark.parametrize(("prepare", "workload"), CASES)
 def test_crash_at_every_call(prepare, workload, record_property):
     outcomes = check(prepare, workload, seed=1, variants=VARIANTS)

@@ -141,7 +141,7 @@ def refuses_more(session, name) -> str:
     return "went on"
 
 
-@pytest.mark.cases(4, 14)
+@pytest.mark.cases(2, 8)
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("kind", FAULTS)
 def test_each_call_fails(workload, kind, record_property):

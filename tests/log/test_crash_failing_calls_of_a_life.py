@@ -209,7 +209,7 @@ def without_more(found: Found) -> Found:
     return {offset: pair for offset, pair in found.items() if pair[0] != b"more"}
 
 
-@pytest.mark.cases(4, 14)
+@pytest.mark.cases(2, 8)
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
 @pytest.mark.parametrize("kind", FAULTS)
 def test_each_call_fails(work, kind, record_property):
