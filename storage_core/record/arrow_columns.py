@@ -84,7 +84,7 @@ class RecordHeaders:
 
 
 def binary_array(buffer: _Bytes, column: Slices) -> pa.BinaryArray:
-    """Copy a column of slices out of ``buffer``, which is below 2 GiB; a negative length becomes null."""
+    """Copy byte strings out of a buffer of less than 2 GiB. A negative length becomes null."""
     count = len(column.starts)
     if count == 0:
         return pa.array([], pa.binary())
@@ -141,7 +141,7 @@ def inline_bytes(buffer: _Bytes, starts: npt.NDArray[np.int64], lengths: npt.NDA
 def headers_array(
     buffer: _Bytes, headers: RecordHeaders, replaced: Callable[[list[int]], None] | None = None
 ) -> pa.ListArray:
-    """Record headers as in Spark's Kafka source: null, not an empty list, for a record without headers.
+    """Return record headers as Spark's Kafka source does: null, not an empty list, for a record without headers.
 
     Bytes of a key that are not UTF-8 are replaced, as in Java; then ``replaced`` is called with the numbers of these headers.
     """
@@ -171,7 +171,7 @@ def _mended(key: bytes) -> str:
 
 
 def chunks_of(records: pa.Table | pa.RecordBatch, name: str) -> Sequence[pa.Array]:
-    """Return the consecutive arrays of a column, which are no arrays if it does not exist."""
+    """Return the arrays of a column in order. A missing column has none."""
     if name not in records.schema.names:
         return ()
     column = records.column(name)
@@ -179,11 +179,7 @@ def chunks_of(records: pa.Table | pa.RecordBatch, name: str) -> Sequence[pa.Arra
 
 
 def byte_lengths(chunks: Sequence[pa.Array]) -> _Int64Array:
-    """Return the length of each byte string or text in some arrays.
-
-    Returns:
-        -1 for null.
-    """
+    """Return the length of each byte string or text; -1 for null."""
     lengths = [_lengths(chunk) for chunk in chunks if len(chunk)]
     if len(lengths) == 1:
         return lengths[0]
@@ -191,9 +187,10 @@ def byte_lengths(chunks: Sequence[pa.Array]) -> _Int64Array:
 
 
 def byte_slices(chunks: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint8], _Int64Array]:
-    """Return a buffer with the byte strings of some arrays, and the position of each; several arrays are copied.
+    """Return the byte strings of some arrays in one buffer. A single array is not copied.
 
-    The buffer begins with the first byte string, so that positions are small.
+    Returns:
+        The buffer, which begins with the first byte string, and the position of each.
     """
     arrays = [_plain(chunk) for chunk in chunks if len(chunk)]
     if not arrays:
@@ -233,7 +230,7 @@ def _dictionary_lengths(array: pa.DictionaryArray) -> _Int64Array:
 
 
 def _borders(array: pa.Array) -> npt.NDArray[np.int32] | _Int64Array:
-    """Return where each byte string of an array with offsets begins, and where the last one ends."""
+    """Return the positions of an array's byte strings, and the end of the last one."""
     is_large = kinds.is_large_binary(array.type) or kinds.is_large_string(array.type)
     data = array.buffers()[1]
     borders = np.frombuffer(data, np.int64) if is_large else np.frombuffer(data, np.int32)
@@ -241,7 +238,7 @@ def _borders(array: pa.Array) -> npt.NDArray[np.int32] | _Int64Array:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Return the array as binary with offsets; not copied if it has offsets already."""
+    """Return the array as binary with offsets, without a copy if it has them already."""
     kind = array.type
     if kinds.is_dictionary(kind):
         return _plain(array.dictionary_decode())

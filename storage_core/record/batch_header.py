@@ -152,7 +152,7 @@ class BatchHeader:
         }
 
     def with_base_offset(self, offset: int) -> BatchHeader:
-        """Return the header with a lower base offset, if it is a wrapper whose last offset is not below it."""
+        """Return the header with a lower base offset, if it is a wrapper that does not end before it."""
         if not self.is_wrapper or offset > self.last_offset:
             return self
         base_offset = max(offset, self.last_offset - MAX_OFFSET_DELTA)
@@ -162,7 +162,7 @@ class BatchHeader:
 
 
 def unpack_message(data: bytes | bytearray | memoryview, start: int) -> tuple[int, int, int, int, int, int]:
-    """Offset, length, CRC, magic, attributes and timestamp (-1 in v0) of the message at ``data[start:]``."""
+    """Return the offset, length, CRC, magic, attributes and timestamp (-1 in v0) of a message."""
     offset, length, crc, magic, attributes, timestamp_ms = MESSAGE.unpack_from(data, start)
     return offset, length, crc, magic, attributes, timestamp_ms if magic else NO_TIMESTAMP_MS
 
@@ -277,7 +277,7 @@ _Rows = npt.NDArray[Any]
 
 
 def _legacy_row() -> _Rows:
-    """Return the fields that a message does not have; the others are filled in."""
+    """Return a header with the fields that no message has."""
     row = np.zeros(1, HEADER_DTYPE)
     for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
         row[name] = -1
@@ -315,7 +315,7 @@ def last_offsets(headers: _Rows) -> _Int64Array:
 
 
 def wrapper_rows(headers: _Rows) -> npt.NDArray[np.bool_]:
-    """Return for each header whether the batch is a wrapper."""
+    """Return True for each header of a wrapper."""
     is_wrapper: npt.NDArray[np.bool_] = headers["magic"] < MAGIC_V2
     is_wrapper &= (headers["attributes"] & CODEC_MASK) != 0
     return is_wrapper

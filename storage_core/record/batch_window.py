@@ -61,7 +61,7 @@ def checksums(buffer: _Bytes, slices: Slices, compute: Callable[..., int]) -> _U
 
 
 def inner_crc_mismatches(buffer: _Bytes, slices: Slices, expected: _UInt32Array) -> _Int64Array:
-    """Return which slices do not have the expected CRC-32, where the CRC of a wrapper already covers all bytes.
+    """Return the slices whose CRC-32 is not the expected one, while the CRC of a wrapper covers all their bytes.
 
     Slices of one length are combined by exclusive or, which takes a tenth of the time: the CRC of an odd number of
     them is the exclusive or of their CRCs. Two errors of a producer in the same bits cancel each other out, such as
@@ -100,9 +100,10 @@ _LOOP_CHUNK_BYTES: Final = 1 << 16
 
 
 def walk_messages(buffer: _Bytes, start: int, end: int, positions: list[int]) -> int:
-    """Walk whole messages of format v0 and v1 from ``start`` up to the first bytes that are none.
+    """Walk whole messages of format v0 and v1, and add the position of each.
 
-    Adds the position of each message, and returns where the last one ends.
+    Returns:
+        The end of the last one.
     """
     while True:
         walked = _walk_run(buffer, start, end, positions)
@@ -114,7 +115,7 @@ def walk_messages(buffer: _Bytes, start: int, end: int, positions: list[int]) ->
 
 
 def _walk_run(buffer: _Bytes, start: int, end: int, positions: list[int]) -> int:
-    """Walk the messages of the first one's length and format, if there are many."""
+    """Walk messages that have the length and format of the first one, if there are many."""
     if start + MESSAGE_SIZE_BYTES > end:
         return start
     length, magic = LENGTH_AND_MAGIC.unpack_from(buffer.data, start + LENGTH_POSITION)
@@ -216,7 +217,7 @@ class BatchWindow:
         return header.with_base_offset(int(self.headers["base_offset"][index]))
 
     def crc_mismatches(self, indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Those of the given batches, ascending, whose CRC differs from the one in their header."""
+        """Return those of the given batches, ascending, whose CRC differs from the one in their header."""
         if not self.has_messages:
             return self._crc_mismatches(indexes, CRC_LAYOUTS[MAGIC_V2])
         is_legacy = self.headers["magic"][indexes] < MAGIC_V2
@@ -282,7 +283,7 @@ def walk_window(
 
 
 def _walk_batches(view: memoryview, start: int, size_bytes: int, starts: list[int]) -> int:
-    """Walk whole batches of format v2 from ``start``; add their positions, and return where the last one ends."""
+    """Walk whole batches of format v2, and add the position of each; return the end of the last one."""
     while start + HEADER_SIZE_BYTES <= size_bytes:
         (length,) = _LENGTH.unpack_from(view, start + LENGTH_POSITION)
         if length < MIN_V2_LENGTH or view[start + MAGIC_POSITION] != MAGIC_V2:

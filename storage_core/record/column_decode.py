@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.record.arrow_columns import RecordHeaders, Slices
-from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG, SMALLEST_RECORD_BYTES
+from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG, SMALLEST_RECORD_BYTES, last_offsets
 from storage_core.record.section import (
     RECORD_COST_BYTES,
     RECORD_HEADER_COST_BYTES,
@@ -103,21 +103,13 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
         MalformedVarintError: A variable-length integer is too long.
         BatchTooLargeError: A batch holds more records or headers than its limit allows.
     """
-    headers = section.headers
-    counts = headers["record_count"].astype(np.int64)
-    base_offsets = headers["base_offset"].astype(np.int64)
-    last_deltas = headers["last_offset_delta"].astype(np.int64)
-    last_offsets = base_offsets + last_deltas
-    if counts.min() < 1 or np.any(counts > last_deltas + 1) or np.any(last_offsets < base_offsets):
-        raise UnevenRecordsError
-    # A wrong count must not make any array below larger than the section.
-    if np.any(counts * SMALLEST_RECORD_BYTES > section.ends - section.starts):
-        raise UnevenRecordsError
-    section.check_cost(counts, RECORD_COST_BYTES, "records")
+    counts = _record_counts(section)
+    base_offsets = section.headers["base_offset"].astype(np.int64)
+    last = last_offsets(section.headers)
     offsets = np.repeat(base_offsets, counts)
-    timestamps_ms = batch_timestamps_ms(section, counts) if wanted.timestamp else None
+    timestamps_ms = _append_times(section, counts) if wanted.timestamp else None
     needs_bytes = wanted.key or wanted.value or wanted.headers
-    is_without_gaps = not needs_bytes and np.array_equal(counts, last_deltas + 1)
+    is_without_gaps = not needs_bytes and np.array_equal(base_offsets + counts, last + 1)
     if is_without_gaps:
         # As many records as offsets: the headers have them all.
         offsets += _row_in_batch(counts)
@@ -134,7 +126,7 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
         timestamps_ms = _create_times(section, counts, timestamp_deltas)
     if not is_without_gaps:
         offsets += cursor.read(VARINT_LIMIT_BYTES)
-        _check_offsets(offsets, base_offsets, last_offsets, counts)
+        _check_offsets(offsets, base_offsets, last, counts)
     if not needs_bytes:
         # No later field is read, so check here that these are within their record.
         if np.any(cursor.positions > body_ends):
@@ -155,11 +147,27 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
     )
 
 
-def batch_timestamps_ms(section: RecordSection, counts: _Int64Array) -> _Int64Array | None:
-    """Return the timestamps, if the batch headers have them all (log append time).
+def _record_counts(section: RecordSection) -> _Int64Array:
+    """Return the record count of each batch. Refuse one that would make arrays larger than the section."""
+    headers = section.headers
+    counts: _Int64Array = headers["record_count"].astype(np.int64)
+    last_deltas = headers["last_offset_delta"].astype(np.int64)
+    if (
+        counts.min() < 1
+        or np.any(counts > last_deltas + 1)
+        or np.any(last_offsets(headers) < headers["base_offset"])
+        or np.any(counts * SMALLEST_RECORD_BYTES > section.ends - section.starts)
+    ):
+        raise UnevenRecordsError
+    section.check_cost(counts, RECORD_COST_BYTES, "records")
+    return counts
+
+
+def _append_times(section: RecordSection, counts: _Int64Array) -> _Int64Array | None:
+    """Return the log append time of each record.
 
     Returns:
-        None if records must be read.
+        Milliseconds; None unless all batches have log append time.
     """
     headers = section.headers
     if np.all(headers["attributes"] & LOG_APPEND_TIME_FLAG):
@@ -186,19 +194,19 @@ def _row_in_batch(counts: _Int64Array) -> _Int64Array:
 
 
 def _check_offsets(
-    offsets: _Int64Array, base_offsets: _Int64Array, last_offsets: _Int64Array, counts: _Int64Array
+    offsets: _Int64Array, base_offsets: _Int64Array, last: _Int64Array, counts: _Int64Array
 ) -> None:
     last_rows = np.cumsum(counts) - 1
     if (
         np.any(offsets[1:] <= offsets[:-1])
         or np.any(offsets[last_rows - counts + 1] < base_offsets)
-        or np.any(offsets[last_rows] > last_offsets)
+        or np.any(offsets[last_rows] > last)
     ):
         raise UnevenRecordsError
 
 
 def _read_slices(cursor: VarintCursor, limits: _Int64Array) -> Slices:
-    """Return one length-prefixed byte string per record; a negative length is null and takes no bytes."""
+    """Read a byte string of each record, which follows its length. A negative length is null, without bytes."""
     lengths = cursor.read(VARINT_LIMIT_BYTES)
     slices = Slices(cursor.positions, lengths)
     cursor.skip(lengths if lengths.min() >= 0 else np.maximum(lengths, 0))
@@ -210,7 +218,7 @@ def _read_slices(cursor: VarintCursor, limits: _Int64Array) -> Slices:
 def _read_headers(
     cursor: VarintCursor, section: RecordSection, rows: _Int64Array, limits: _Int64Array, *, decode: bool
 ) -> RecordHeaders | None:
-    """Read the headers of all records; ``rows`` counts those of each batch. Without ``decode``, only check counts."""
+    """Read the headers of all records, or only check their counts. ``rows`` has the records of each batch."""
     positions = cursor.positions
     buffer = section.buffer
     has_none = positions + 1 == limits
@@ -377,7 +385,11 @@ def _walk_each_batch(
 
 
 def _equal_records(buffer: _Bytes, position: int, end: int, most: int) -> tuple[_Int64Array, int]:
-    """Return the positions of the records from ``position`` that are as long as the first, up to ``most``; and their end."""
+    """Find the records from a position on that are as long as the first, ``most`` at most.
+
+    Returns:
+        Their positions, and the end of the last one.
+    """
     first, second = int(buffer[position]), int(buffer[position + 1])
     step = int(STEPS[first | second << 8])
     end = min(end, position + most * step)
@@ -393,7 +405,7 @@ def _equal_records(buffer: _Bytes, position: int, end: int, most: int) -> tuple[
 
 
 def _walk_chunk(buffer: _Bytes, start: int, end: int) -> tuple[_Int64Array, int]:
-    """Walk from ``start`` until a length field at or after ``end``."""
+    """Walk record by record until one begins at or after ``end``; return their positions and that of the last one's end."""
     data = buffer[start : end + 1].tobytes()
     size = end - start
     fields: list[int] = []
@@ -412,7 +424,7 @@ def _walk_chunk(buffer: _Bytes, start: int, end: int) -> tuple[_Int64Array, int]
 def _walk_long_records(
     buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
 ) -> VarintCursor:
-    """Walk record by record: also lengths of three bytes and more."""
+    """Walk record by record, including those whose length takes three bytes and more."""
     fields = np.empty(int(counts.sum()), np.int64)
     row = 0
     for start, end, count in zip(starts.tolist(), ends.tolist(), counts.tolist(), strict=True):
@@ -429,14 +441,14 @@ def _walk_long_records(
 
 
 def walk_in_lanes(buffer: _Bytes, starts: _Int64Array, ends: _Int64Array) -> _Int64Array | None:
-    """Walk large batches from many places at once; None if they are too few or too small.
+    """Walk large batches from many places at once.
 
     A place where a record seems to begin is easy to find: its length is followed by attributes, which are always
     zero, and leads to another such place, and so on. From these places, lanes step forward together. A wrong place
     does no harm: its lane misses the next lane, or the boundaries fail verification, and another walk is tried.
 
     Returns:
-        The position of the length field of each record.
+        The position of the length field of each record; None if the batches are too few or too small.
 
     Raises:
         IndexError: A length leads out of the buffer.
@@ -473,7 +485,7 @@ def walk_in_lanes(buffer: _Bytes, starts: _Int64Array, ends: _Int64Array) -> _In
 def _lanes(
     buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, counts: _Int64Array
 ) -> tuple[_Int64Array, _Int64Array]:
-    """Return the starts and ends of lanes: with each batch, and about every 16 KiB where a record seems to begin."""
+    """Return the starts and ends of lanes. One starts with each batch, and about every 16 KiB within it."""
     batches = np.repeat(np.arange(len(starts)), counts)
     numbers = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     splits = starts[batches] + (numbers + 1) * _LANE_BYTES
@@ -495,7 +507,11 @@ def _lanes(
 
 
 def _lane_starts(buffer: _Bytes, splits: _Int64Array, ends: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
-    """Return the indexes of the places after which a record seems to begin, and the position of that record."""
+    """Find the first record that seems to begin after each split.
+
+    Returns:
+        The indexes of the splits that are followed by one, and its position.
+    """
     # Attributes are zero, and follow the last byte of the length.
     searched = np.lib.stride_tricks.sliding_window_view(buffer, _SEARCH_BYTES)[splits]
     lanes, distances = np.nonzero(searched == 0)
@@ -507,7 +523,7 @@ def _lane_starts(buffer: _Bytes, splits: _Int64Array, ends: _Int64Array) -> tupl
 
 
 def _begins_record(buffer: _Bytes, candidates: _Int64Array, ends: _Int64Array) -> npt.NDArray[np.bool_]:
-    """Return for each candidate whether a record seems to begin there, and more records after it."""
+    """Return True for each candidate where a plausible record begins, with more of them after it."""
     word_at = words_of(buffer)
     is_plausible = np.ones(len(candidates), np.bool_)
     positions = candidates

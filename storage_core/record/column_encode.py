@@ -133,7 +133,7 @@ _LIMIT_BYTES: Final = 1 << 30
 
 
 def is_for_columns(rows: RecordRows) -> bool:
-    """Return True if the rows can be encoded by column: no deltas of more than 55 bits, no gigabytes."""
+    """Return True if the rows can be encoded by column: deltas have up to 55 bits, and all rows less than 1 GiB."""
     span = int(rows.timestamps_ms.max()) - int(rows.timestamps_ms.min())
     size_bytes = int(np.broadcast_to(rows.tails_bytes, rows.count).sum())
     return span in WORD_RANGE and size_bytes < _LIMIT_BYTES
@@ -147,9 +147,15 @@ def encode_by_column(
     joiner: ViewJoiner,
     row_offsets: _Int64Array | None = None,
 ) -> list[memoryview]:
-    """Encode rows as the records of batches, each of which ends before a row of ``ends``, the last one with the rows.
+    """Encode rows as the records of batches.
 
-    Without ``row_offsets``, the offsets of a batch are consecutive.
+    Args:
+        records: The columns of the rows.
+        rows: Their timestamps and lengths.
+        headers: Their headers; None if no row has any.
+        ends: Per batch, the row after its last one.
+        joiner: Its memory is used.
+        row_offsets: Per row, its offset; None if the offsets of a batch are consecutive.
     """
     counts = np.diff(ends, prepend=0)
     starts = ends - counts
@@ -286,7 +292,7 @@ class PlainBatch:
 
 
 def encode_one_by_one(rows: Sequence[PlainRecord], records_limit_bytes: int) -> Iterator[PlainBatch]:
-    """Encode rows into batches, whose records take at most this many bytes; a single one may take more."""
+    """Encode rows into batches of limited size. A single record may exceed it."""
     records: list[bytes] = []
     size_bytes = base_timestamp_ms = max_timestamp_ms = 0
     for timestamp_ms, key, value, headers in rows:

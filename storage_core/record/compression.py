@@ -79,7 +79,7 @@ class Decompressor:
         self._streams: dict[str, _Stream] = {}
 
     def decompress_into(self, codec: int, payload: memoryview, output: memoryview) -> int:
-        """Decompress the records of a batch into ``output``; return their size. Codec 0 copies.
+        """Decompress the records of a batch into ``output``, and return their size in bytes. Codec 0 copies.
 
         The buffer is one byte longer than the largest expected output.
 
@@ -217,7 +217,7 @@ def _unsigned_varint(block: memoryview) -> int:
 
 
 def _lz4_first_frame(payload: memoryview) -> memoryview:
-    """Return the first frame without the checksum of its content: Kafka ignores that, and what follows the frame."""
+    """Return the first frame without the checksum of its content. Kafka ignores both that and what follows."""
     end = _lz4_end_mark(payload) + _UINT32_LITTLE_ENDIAN.size
     if not payload[_LZ4_DESCRIPTOR_START] & _LZ4_FLAG_CONTENT_CHECKSUM:
         return payload[:end]
@@ -404,7 +404,7 @@ def _with_right_lz4_checksum(payload: memoryview) -> memoryview:
 
 
 def as_lenient_as_kafka(codec: int, payload: memoryview) -> None:
-    """Change damaged compressed records in place, so that they are read here where Kafka reads them, and only there.
+    """Change damaged compressed records in place, so that this decompressor accepts what Kafka accepts, and no more.
 
     Of an LZ4 frame, Kafka never compares the checksum of its content, reads independent blocks alone, and ends also at a
     stored block without content. Java ignores the reserved flags of gzip.
@@ -436,7 +436,7 @@ def _lz4_descriptor_checksum(descriptor: memoryview | bytearray) -> int:
 
 
 def _xxh32_of_few_bytes(data: bytes | bytearray) -> int:
-    """XXH32 with seed 0 of less than 16 bytes."""
+    """Return XXH32 with seed 0 of less than 16 bytes."""
     first, second, third, fourth, fifth = _XXH32_PRIMES
     value = fifth + len(data)
     words_end = len(data) // _UINT32_LITTLE_ENDIAN.size * _UINT32_LITTLE_ENDIAN.size

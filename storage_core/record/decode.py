@@ -57,7 +57,7 @@ def decode_records(section: RecordSection, wanted: WantedFields) -> RecordColumn
 def batch_timestamps(
     batch: bytes | memoryview, header: BatchHeader, *, path: str, limit_bytes: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the offset and the timestamp (ms) of each record of one batch, whose CRC was checked; control records too.
+    """Return the offset and the timestamp (ms) of each record of a batch, control records included. Its CRC is right.
 
     Raises:
         BatchTooLargeError: They inflate to more than ``limit_bytes``.
@@ -136,7 +136,7 @@ class _BatchDecoder:
         self._most_headers = section.max_batch_bytes // RECORD_HEADER_COST_BYTES
 
     def decode_into(self, rows: _Rows) -> int:
-        """Append the batch's records to ``rows``; return their number."""
+        """Append the batch's records to ``rows``, and return their number."""
         if self._count < 1:
             self._fail(f"a record count of at least 1, found {self._count}")
         if self._last_offset > MAX_OFFSET:
@@ -239,5 +239,5 @@ class _BatchDecoder:
 
 
 def _java_long(value: int) -> int:
-    """Wrap as 64-bit addition does: the decoder by column adds the same way."""
+    """Wrap at 64 bits, as the additions of the column decoder do."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -132,20 +132,13 @@ def encode_records(
     is_few = records.num_rows <= _FEW_ROWS
     check_rows(records, sizes_only=is_few)
     encoder = _Encoder(encoding, default_timestamp_ms, attributes, producer or NO_PRODUCER)
-    if not is_few:
-        return _encode_many(encoder, records)
-    rows = plain_rows(records, default_timestamp_ms)
-    return iter([encoder.encode_few(rows)] if rows else [])
-
-
-def _encode_many(encoder: _Encoder, records: Records) -> Iterator[RecordBatches]:
-    count = records.num_rows
-
-    def cut(rows: RecordRows, start: int) -> _Int64Array:
-        return cut_batches(rows, encoder.records_limit_bytes, is_end=start + rows.count == count)
-
-    for chunk in encoder.chunks(lambda start, stop: records.slice(start, stop - start), count, cut):
-        yield encoder.encode_chunk(chunk, base_offset=chunk.first_row)
+    if is_few:
+        rows = plain_rows(records, default_timestamp_ms)
+        return iter([encoder.encode_few(rows)] if rows else [])
+    chunks = encoder.chunks(
+        lambda start, stop: records.slice(start, stop - start), np.array([records.num_rows])
+    )
+    return (encoder.encode_chunk(chunk, base_offset=chunk.first_row) for chunk in chunks)
 
 
 RowSource = Callable[[int, int], "Records"]
@@ -183,34 +176,32 @@ class GroupEncoder:
             InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
             RecordTooLargeError: A record makes a batch that is larger than readers accept.
         """
-        encoder = self._encoder
-
-        def cut(rows: RecordRows, start: int) -> _Int64Array:
-            stop = start + rows.count
-            row_offsets = None if offsets is None else offsets[start:stop]
-            first, last = np.searchsorted(group_ends, [start, stop], "right").tolist()
-            return cut_groups(rows, group_ends[first:last] - start, encoder.records_limit_bytes, row_offsets)
-
-        for chunk in encoder.chunks(source, int(group_ends[-1]), cut):
-            row_offsets = None
-            if offsets is not None:
-                row_offsets = offsets[chunk.first_row : chunk.first_row + chunk.rows.count]
-            batches = encoder.encode_chunk(chunk, base_offset=0, row_offsets=row_offsets)
+        for chunk in self._encoder.chunks(source, group_ends, offsets):
+            batches = self._encoder.encode_chunk(chunk, base_offset=0)
             yield GroupBatches(batches, group_ends.searchsorted(chunk.ends + chunk.first_row, "left"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chunk:
-    """The rows of some whole batches, and the row after the last one of each batch."""
+    """The rows of some whole batches.
+
+    Attributes:
+        first_row: The number of the first row.
+        records: Their columns.
+        rows: Their timestamps and lengths.
+        ends: Per batch, the row after its last one.
+        offsets: Per row, its offset; None if a batch has consecutive ones.
+    """
 
     first_row: int
     records: Records
     rows: RecordRows
     ends: _Int64Array
+    offsets: _Int64Array | None
 
 
 class _Encoder:
-    """Encodes the rows of batches; the producer has the sequence number of offset 0."""
+    """Encodes rows as batches. The sequence number of its producer is that of offset 0."""
 
     def __init__(
         self,
@@ -219,7 +210,7 @@ class _Encoder:
         attributes: int,
         producer: ProducerSequence,
     ) -> None:
-        self.records_limit_bytes = encoding.records_limit_bytes
+        self._records_limit_bytes = encoding.records_limit_bytes
         self._compress = compressor(encoding.codec, encoding.level)
         self._largest_batch_bytes = encoding.largest_batch_bytes
         self._default_timestamp_ms = default_timestamp_ms
@@ -228,39 +219,37 @@ class _Encoder:
         self._joiner = ViewJoiner()
 
     def chunks(
-        self, source: RowSource, count: int, cut: Callable[[RecordRows, int], _Int64Array]
+        self, source: RowSource, group_ends: _Int64Array, offsets: _Int64Array | None = None
     ) -> Iterator[_Chunk]:
-        """Measure some ten thousand rows at a time, and cut them into chunks of whole batches.
-
-        ``cut`` finds the batch ends among rows, the first of which has the number given.
-        """
-        start, block_rows = 0, _BLOCK_ROWS
+        """Measure some ten thousand rows at a time, and cut them into chunks of whole batches."""
+        start, block_rows, count = 0, _BLOCK_ROWS, int(group_ends[-1])
         while start < count:
-            block = source(start, min(start + block_rows, count))
+            stop = min(start + block_rows, count)
+            block = source(start, stop)
             rows = measure_rows(block, self._default_timestamp_ms, start)
-            ends = cut(rows, start)
+            row_offsets = None if offsets is None else offsets[start:stop]
+            first_group, last_group = group_ends.searchsorted([start, stop], "right").tolist()
+            block_ends = group_ends[first_group:last_group] - start
+            ends = cut_groups(rows, block_ends, self._records_limit_bytes, row_offsets)
             if not len(ends):
                 # A single batch takes more than all of them.
                 block_rows *= 2
                 continue
             for first, last in _chunks_of_batches(rows, ends):
-                first_row = int(ends[first - 1]) if first else 0
-                chunk_ends = ends[first:last] - first_row
-                row_count = int(chunk_ends[-1])
+                first_row, end_row = int(ends[first - 1]) if first else 0, int(ends[last - 1])
                 yield _Chunk(
                     start + first_row,
-                    block.slice(first_row, row_count),
-                    rows.slice(first_row, row_count),
-                    chunk_ends,
+                    block.slice(first_row, end_row - first_row),
+                    rows.slice(first_row, end_row - first_row),
+                    ends[first:last] - first_row,
+                    None if row_offsets is None else row_offsets[first_row:end_row],
                 )
             start += int(ends[-1])
             block_rows = _BLOCK_ROWS
 
-    def encode_chunk(
-        self, chunk: _Chunk, *, base_offset: int, row_offsets: _Int64Array | None = None
-    ) -> RecordBatches:
-        """Encode the batches of a chunk: at consecutive offsets, or at those of the rows."""
-        rows, ends = chunk.rows, chunk.ends
+    def encode_chunk(self, chunk: _Chunk, *, base_offset: int) -> RecordBatches:
+        """Encode the batches of a chunk: at the offsets of its rows, or else at consecutive ones."""
+        rows, ends, row_offsets = chunk.rows, chunk.ends, chunk.offsets
         counts = np.diff(ends, prepend=0)
         starts = ends - counts
         self._require_decodable(int(counts.max()), RECORD_COST_BYTES, "records")
@@ -290,7 +279,7 @@ class _Encoder:
         """Encode a few rows, at least one, at offsets from 0."""
         header_count = max(len(headers) for *_, headers in rows)
         self._require_decodable(header_count, RECORD_HEADER_COST_BYTES, "record headers")
-        plain = list(encode_one_by_one(rows, self.records_limit_bytes))
+        plain = list(encode_one_by_one(rows, self._records_limit_bytes))
         if len(plain) > 1:
             return batches_of(
                 self._compressed([batch.records for batch in plain]),
@@ -342,7 +331,7 @@ class _Encoder:
 
 
 def _chunks_of_batches(rows: RecordRows, ends: _Int64Array) -> Iterator[tuple[int, int]]:
-    """Split batches into runs of about `_CHUNK_BYTES`, by number; a record's size is about that of its tail."""
+    """Split batches into runs of about `_CHUNK_BYTES`; yield the numbers of the first batch and of the one after the last."""
     row_ends = np.cumsum(np.broadcast_to(rows.tails_bytes, rows.count))
     batch_ends = row_ends[ends - 1]
     first, before = 0, 0
@@ -366,14 +355,17 @@ _LONGER_OFFSET_BYTES: Final = 4 + 1
 
 
 def cut_batches(rows: RecordRows, records_limit_bytes: int, *, is_end: bool) -> _Int64Array:
-    """Cut rows into batches; return the row after the last one of each batch.
+    """Cut rows into batches, the first of which begins with the first row.
 
-    The first row begins a batch. A single record may take more than the limit. Unless the rows end here, the last
-    batch stays open, as following rows may belong to it.
+    A single record may take more than the limit. Unless the rows end here, the last batch stays open, as the rows that
+    follow may belong to it.
+
+    Returns:
+        Per whole batch, the row after its last one.
     """
     count = rows.count
     is_sorted = _is_sorted(rows.timestamps_ms)
-    finder = _SortedRows(rows, records_limit_bytes) if is_sorted else _AnyRows(rows, records_limit_bytes)
+    finder = _SortedRows(rows, records_limit_bytes) if is_sorted else _UnsortedRows(rows, records_limit_bytes)
     if len(rows.timestamps_ms) == len(rows.tails_bytes) == 1:
         ends = _equal_batches(finder.end_of, count)
     else:
@@ -389,10 +381,13 @@ def cut_groups(
     records_limit_bytes: int,
     offsets: _Int64Array | None = None,
 ) -> _Int64Array:
-    """Cut the rows of many groups into batches, as `cut_batches` does; return the row after the last one of each batch.
+    """Cut the rows of many groups into batches, as `cut_batches` does.
 
     The group of the rows after ``group_ends`` continues: its last batch stays open. If the rows have offsets, a batch
     with gaps may be smaller than it has to be.
+
+    Returns:
+        Per whole batch, the row after its last one.
     """
     if offsets is not None and rows.count:
         return _cut_with_offsets(rows, group_ends, records_limit_bytes, offsets)
@@ -441,7 +436,7 @@ def _cut_with_offsets(
 
 
 def _is_sorted(timestamps_ms: _Int64Array) -> bool:
-    """Return True if timestamps ascend, and no difference of two of them overflows."""
+    """Return True if timestamps ascend, and their largest difference fits 63 bits."""
     if not np.all(timestamps_ms[1:] >= timestamps_ms[:-1]):
         return False
     return not len(timestamps_ms) or int(timestamps_ms[-1]) - int(timestamps_ms[0]) < _INT64_END
@@ -462,7 +457,7 @@ def _uneven_batches(end_of: Callable[[int], int], count: int) -> _Int64Array:
 
 
 class _SortedRows:
-    """Rows whose timestamps ascend: deltas grow within a batch, so that their lengths change a few times only."""
+    """Finds the ends of batches whose timestamps ascend, so that the lengths of deltas change a few times only."""
 
     def __init__(self, rows: RecordRows, limit_bytes: int) -> None:
         self._count = rows.count
@@ -500,7 +495,7 @@ class _SortedRows:
                 longer_delta_ms *= _NEXT_BYTE
 
     def _sums(self, deltas_bytes: int) -> memoryview:
-        """Return the total size of the rows before each row and after the last, if their deltas take this many bytes."""
+        """Return cumulative record sizes, from 0, for a total width of both deltas."""
         bodies = self._bodies + deltas_bytes
         sizes = np.zeros(self._count + 1, np.int64)
         np.cumsum(np.broadcast_to(bodies + varint_lengths(bodies), self._count), out=sizes[1:])
@@ -508,8 +503,8 @@ class _SortedRows:
         return sums
 
 
-class _AnyRows:
-    """Rows in any order: all that might fit a batch are measured."""
+class _UnsortedRows:
+    """Finds the ends of batches whose timestamps are not sorted: measures all rows that a batch might take."""
 
     def __init__(self, rows: RecordRows, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

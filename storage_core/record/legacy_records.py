@@ -83,7 +83,7 @@ def decode_message_sets(section: RecordSection, wanted: WantedFields) -> RecordC
 
 
 def _walk_sets(section: RecordSection, is_wrapper: _BoolArray) -> tuple[_Int64Array, _Int64Array]:
-    """Return where each message begins, and the number of messages of each batch."""
+    """Return the position of each message, and the number of messages of each batch."""
     # Usually the sets are back to back and end with a message: one walk covers them.
     positions: list[int] = []
     start, end = int(section.starts[0]), int(section.ends[-1])
@@ -142,7 +142,7 @@ class _Messages:
         self._lengths = self._fields["length"].astype(np.int64)
 
     def check_sets(self) -> None:
-        """Check what a wrapper's own CRC and header do not cover of its inner messages. Plain messages pass."""
+        """Check the inner messages beyond what the CRC and header of their wrapper cover. Plain messages pass."""
         magics = self._magics
         self._require(
             (magics >= 0) & (magics < MAGIC_V2),

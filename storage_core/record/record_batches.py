@@ -66,7 +66,7 @@ class RecordBatches:
 
     @classmethod
     def of_many(cls, headers: _Rows, bodies: Sequence[BytesLike]) -> Self:
-        """Batches of format v2, from their headers and the bytes after each header."""
+        """Return batches of format v2, from their headers and the bytes after each header."""
         # Copies of 61 bytes cost less than views, which the garbage collector has to track.
         heads = headers.tobytes()
         pieces: list[BytesLike] = [b""] * (2 * len(headers))
@@ -142,7 +142,7 @@ class RecordBatches:
         return self.last_offset + 1
 
     def count_with(self, flag: int) -> int:
-        """Return the number of batches that have a flag in their attributes."""
+        """Count the batches that have a flag in their attributes."""
         attributes = self.headers["attributes"]
         # Most appends are a single batch, for which numpy is slow.
         if len(attributes) == 1:
@@ -246,7 +246,7 @@ NO_PRODUCER: Final = ProducerSequence(_NONE, _NONE, _NONE)
 
 
 def advance_sequence(sequence: int, count: int) -> int:
-    """Return the sequence number ``count`` records later, which wraps to 0 (Kafka's ``incrementSequence``)."""
+    """Return the sequence number ``count`` records later. It wraps to 0 (Kafka's ``incrementSequence``)."""
     return sequence if sequence == _NONE else (sequence + count) % SEQUENCES
 
 
@@ -262,7 +262,7 @@ def batch_of(  # noqa: PLR0913  (a header has that many fields)
     attributes: int = 0,
     producer: ProducerSequence = NO_PRODUCER,
 ) -> RecordBatches:
-    """Make one batch of its records, already compressed by the codec in ``attributes``.
+    """Return a batch of records that are compressed already, by the codec in ``attributes``.
 
     Raises:
         InvalidRecordError: They exceed the largest batch length.
@@ -295,7 +295,7 @@ def batches_of(
     producer: ProducerSequence = NO_PRODUCER,
     last_offset_deltas: npt.NDArray[np.int64] | None = None,
 ) -> RecordBatches:
-    """Make batches of their records, already compressed by the codec in ``attributes``, at consecutive offsets.
+    """Return batches of records that are compressed already, by the codec in ``attributes``, at consecutive offsets.
 
     ``base_offset`` and the producer's sequence number are those of the first record of all. A batch without gaps has
     as many offsets as records.

@@ -123,7 +123,7 @@ _EXPECTED: Final = {
 
 
 def plain_rows(records: Records, default_timestamp_ms: int, first_row: int = 0) -> Sequence[PlainRecord]:
-    """Return the rows as Python objects. Messages count them from ``first_row``.
+    """Return the rows as Python objects. Errors number them from ``first_row``.
 
     Raises what `check_rows` raises.
     """
@@ -193,7 +193,7 @@ def _headers(column: pa.Array | pa.ChunkedArray, first_row: int) -> list[PlainHe
 
 
 def check_header_keys(records: Records, offsets: pa.Array | None = None) -> None:
-    """Refuse header keys with U+FFFD: a read puts it in place of bytes that are no UTF-8, which would be lost.
+    """Refuse header keys with U+FFFD, which a read puts in place of bytes that are not UTF-8: they would be lost.
 
     Args:
         records: Their columns are checked already.
@@ -284,7 +284,7 @@ class RecordRows:
     tails_bytes: _Int64Array
 
     def slice(self, start: int, count: int) -> RecordRows:
-        """``count`` rows from ``start``."""
+        """Return ``count`` rows from ``start``."""
         columns = (self.timestamps_ms, self.key_lengths, self.value_lengths, self.tails_bytes)
         return RecordRows(
             count, *(column[start : start + count] if len(column) > 1 else column for column in columns)
@@ -292,7 +292,7 @@ class RecordRows:
 
 
 def measure_rows(records: Records, default_timestamp_ms: int, first_row: int) -> RecordRows:
-    """Measure some rows: their timestamps, and the lengths of their fields. Messages count them from ``first_row``.
+    """Return the timestamps of some rows, and the lengths of their fields. Errors number them from ``first_row``.
 
     Raises what `check_rows` raises.
     """
@@ -307,7 +307,7 @@ def measure_rows(records: Records, default_timestamp_ms: int, first_row: int) ->
 
 
 def check_rows(records: Records, *, sizes_only: bool = False) -> None:
-    """Check that all rows can be encoded; skipped if types and buffer sizes prove it.
+    """Check that all rows can be encoded. They are not read if types and buffer sizes prove it.
 
     With ``sizes_only``, the caller checks headers and timestamps.
 
@@ -333,19 +333,19 @@ def check_rows(records: Records, *, sizes_only: bool = False) -> None:
 
 
 def _shares_bytes(kind: pa.DataType) -> bool:
-    """Return True if several rows of a column may share bytes, so that they are larger than its buffers."""
+    """Return True if rows of a column may share bytes, and so be larger than its buffers."""
     if is_list(kind):
         return any(_shares_bytes(field.type) for field in kind.value_type)
     return bool(kinds.is_dictionary(kind) or kinds.is_binary_view(kind) or kinds.is_string_view(kind))
 
 
 def _may_be_invalid(kind: pa.DataType) -> bool:
-    """Return True if a column may hold a header without a key, or too many seconds."""
+    """Return True if a column may hold a header without a key, or seconds that overflow as milliseconds."""
     return is_list(kind) or bool(kinds.is_timestamp(kind) and kind.unit == "s")
 
 
 def _encoded_bytes(lengths: _Int64Array) -> _Int64Array:
-    """Return the size of byte strings with their lengths; a length of -1 is null."""
+    """Return the size of byte strings with their encoded lengths; -1 is null."""
     return varint_lengths(lengths) + np.maximum(lengths, 0)
 
 

@@ -96,12 +96,12 @@ class RecordSection:
     max_batch_bytes: int = sys.maxsize
 
     def check_cost(self, counts: npt.NDArray[np.int64], cost_bytes: int, what: str) -> None:
-        """Check that the batches do not hold too many of something that is allocated for each.
+        """Check that what decoding allocates for each batch stays within the limit.
 
         Args:
-            counts: How many, per batch.
-            cost_bytes: What each takes.
-            what: Its name, in plural.
+            counts: Per batch, their number.
+            cost_bytes: The size of each.
+            what: Their name.
 
         Raises:
             BatchTooLargeError: A batch holds too many.
@@ -238,7 +238,7 @@ class SectionMaker:
             )
 
     def _header_suffices(self, headers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Return for each batch whether its header has all wanted fields, so that its records need not be decompressed."""
+        """Return True for each batch whose header has all wanted fields, so that its records need not be decompressed."""
         wanted = self._wanted
         if wanted.key or wanted.value or wanted.headers:
             return np.zeros(len(headers), np.bool_)
@@ -337,7 +337,7 @@ class SectionMaker:
 def _runs(
     flags: npt.NDArray[np.bool_], indexes: npt.NDArray[np.int64]
 ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Split batches where their flag changes: the number of each run's first batch, and the run's batches."""
+    """Split batches where their flag changes; yield the number of each run's first batch, and the run's batches."""
     changes = np.flatnonzero(np.diff(flags)) + 1
     return zip([0, *changes.tolist()], np.split(indexes, changes), strict=True)
 

@@ -30,7 +30,7 @@ class MalformedVarintError(ValueError):
 
 
 def read_varint(data: bytes | memoryview, position: int, limit_bytes: int) -> tuple[int, int]:
-    """Read one signed value of at most `VARINT_LIMIT_BYTES` or `VARLONG_LIMIT_BYTES`; return it and the position after it.
+    """Read a signed value of at most ``limit_bytes``; return it and the position after it.
 
     Raises:
         MalformedVarintError: The value is longer than ``limit_bytes``, or the data ends.
@@ -51,7 +51,7 @@ def read_varint(data: bytes | memoryview, position: int, limit_bytes: int) -> tu
 def read_varints(
     buffer: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], limit_bytes: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Read one signed value at each of ``positions``; return the values and the positions after them.
+    """Read a signed value at each position; return the values and the positions after them.
 
     Raises:
         MalformedVarintError: A value is longer than ``limit_bytes``.
@@ -102,7 +102,7 @@ def _read_rest(
 
 
 def words_of(buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """Return the eight bytes at every position of a buffer, as an (unaligned) view."""
+    """Return the eight bytes at every position of a buffer, as an unaligned view."""
     return np.ndarray((len(buffer) - _WORD_BYTES + 1,), "<u8", buffer, 0, (1,))
 
 
@@ -291,7 +291,7 @@ def varint_lengths(values: _Int64Array) -> _Int64Array:
 
 
 def _zigzag(values: _Int64Array) -> _UInt64Array:
-    """Make the sign of each value its lowest bit."""
+    """Return each value with its sign as the lowest bit."""
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage_core.record.column_decode import UnevenRecordsError, batch_timestamps_ms, decode_by_column
+from storage_core.record.column_decode import UnevenRecordsError, _append_times, decode_by_column
 from storage_core.record.section import WantedFields
 from tests.record.encoding import LOG_APPEND_TIME, Batch, Record, counted_records, sized
 from tests.record.sections import EVERYTHING, section_of
@@ -21,10 +21,10 @@ def section_of_batches(*batches):
 
 def test_timestamps_of_the_batch_hold_where_every_batch_has_append_time():
     counts = np.array([3, 3], np.int64)
-    timestamps_ms = batch_timestamps_ms(section_of_batches(APPEND, APPEND.at(5)), counts)
+    timestamps_ms = _append_times(section_of_batches(APPEND, APPEND.at(5)), counts)
     assert timestamps_ms.tolist() == [99] * 6
-    assert batch_timestamps_ms(section_of_batches(CREATE, APPEND), np.array([2, 3], np.int64)) is None
-    assert batch_timestamps_ms(section_of_batches(CREATE), np.array([2], np.int64)) is None
+    assert _append_times(section_of_batches(CREATE, APPEND), np.array([2, 3], np.int64)) is None
+    assert _append_times(section_of_batches(CREATE), np.array([2], np.int64)) is None
 
 
 def test_rows_are_counted_by_batch():
