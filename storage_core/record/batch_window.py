@@ -171,12 +171,10 @@ class BatchWindow:
     Attributes:
         position_bytes: The position of ``buffer[0]`` in the segment file.
         buffer: The bytes, padded.
-        starts: Per batch, where it begins in ``buffer``.
-        headers: Per batch, its header: a structured array of `HEADER_DTYPE`. The base offset of a
-            wrapper is a lower bound.
-        end: Where the last whole batch ends in ``buffer``.
-        missing_bytes: How many more bytes the next batch needs to be whole; 0 if the window
-            ends with a batch, or with too few bytes to tell.
+        starts: Per batch, its position in ``buffer``.
+        headers: Per batch, its header (`HEADER_DTYPE`). The base offset of a wrapper is a lower bound.
+        end: The end of the last whole batch in ``buffer``.
+        missing_bytes: What the next batch lacks; 0 if none begins, or too few bytes of it are there to tell.
         is_preallocated_after: Whether only zeros follow ``end``: space that a broker preallocated.
         has_messages: Whether any of the batches is a message of format v0 or v1.
         error: Why the bytes after ``end`` are no batch, unless they are the start of one.

@@ -281,7 +281,7 @@ def find_boundaries(
     # A record has at least one byte, so this also bounds the allocations below.
     if np.any(counts > ends - starts):
         raise UnevenRecordsError
-    for walk in (_walk_in_lockstep, _walk_in_lanes, _walk_each_batch, _walk_long_records):
+    for walk in (_walk_in_lockstep, walk_in_lanes, _walk_each_batch, _walk_long_records):
         try:
             cursor = walk(buffer, starts, ends, counts)
             if cursor is not None:
@@ -349,19 +349,6 @@ def _in_file_order(matrix: npt.NDArray[_Item], order: _Int64Array, counts: _Int6
     if by_batch.size == counts.sum():
         return by_batch.reshape(-1)
     return by_batch[np.arange(matrix.shape[0]) < counts[:, None]]
-
-
-def _walk_in_lanes(
-    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, _counts: _Int64Array
-) -> VarintCursor | None:
-    """Walk large batches in lanes.
-
-    Returns:
-        None if a run of equal records is quicker.
-    """
-    run, _ = _equal_records(buffer, int(starts[0]), int(ends[0]), _RUN_MINIMUM)
-    fields = walk_in_lanes(buffer, starts, ends) if len(run) < _RUN_MINIMUM else None
-    return None if fields is None else VarintCursor(buffer, fields)
 
 
 def _walk_each_batch(
@@ -440,7 +427,9 @@ def _walk_long_records(
     return VarintCursor(buffer, fields)
 
 
-def walk_in_lanes(buffer: _Bytes, starts: _Int64Array, ends: _Int64Array) -> _Int64Array | None:
+def walk_in_lanes(
+    buffer: _Bytes, starts: _Int64Array, ends: _Int64Array, _counts: _Int64Array
+) -> VarintCursor | None:
     """Walk large batches from many places at once.
 
     A place where a record seems to begin is easy to find: its length is followed by attributes, which are always
@@ -448,13 +437,14 @@ def walk_in_lanes(buffer: _Bytes, starts: _Int64Array, ends: _Int64Array) -> _In
     does no harm: its lane misses the next lane, or the boundaries fail verification, and another walk is tried.
 
     Returns:
-        The position of the length field of each record; None if the batches are too few or too small.
+        None if the batches are too few or too small, or if they begin with a run of equal records, which is quicker.
 
     Raises:
         IndexError: A length leads out of the buffer.
     """
+    run, _ = _equal_records(buffer, int(starts[0]), int(ends[0]), _RUN_MINIMUM)
     counts = np.maximum((ends - starts - _SEARCH_BYTES) // _LANE_BYTES, 0)
-    if counts.sum() < _MIN_LANES:
+    if len(run) == _RUN_MINIMUM or counts.sum() < _MIN_LANES:
         return None
     lane_starts, lane_ends = _lanes(buffer, starts, ends, counts)
     longest_bytes = int((lane_ends - lane_starts).max())
@@ -478,7 +468,7 @@ def walk_in_lanes(buffer: _Bytes, starts: _Int64Array, ends: _Int64Array) -> _In
             return None
         positions, lane_ends = positions[is_inside], lane_ends[is_inside]
         if not len(positions):
-            return np.sort(np.concatenate(places))
+            return VarintCursor(buffer, np.sort(np.concatenate(places)))
     return None
 
 

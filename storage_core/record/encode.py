@@ -183,15 +183,7 @@ class GroupEncoder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chunk:
-    """The rows of some whole batches.
-
-    Attributes:
-        first_row: The number of the first row.
-        records: Their columns.
-        rows: Their timestamps and lengths.
-        ends: Per batch, the row after its last one.
-        offsets: Per row, its offset; None if a batch has consecutive ones.
-    """
+    """The rows of some whole batches, and the row after the last one of each batch."""
 
     first_row: int
     records: Records

@@ -240,15 +240,7 @@ _BYTE_COLUMNS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class HeaderRows:
-    """The headers of some rows, one after the other.
-
-    Attributes:
-        counts: Per row, the number of its headers.
-        keys: Their keys, in consecutive arrays.
-        values: Their values, likewise.
-        key_lengths: Per header, the length of its key.
-        value_lengths: Per header, the length of its value; -1 for null.
-    """
+    """The headers of some rows, one after the other: how many each row has, and the length of each key and value."""
 
     counts: _Int64Array
     keys: Sequence[pa.Array]
@@ -269,12 +261,7 @@ class HeaderRows:
 class RecordRows:
     """The timestamps of some rows, and the lengths of their fields. A column of one row applies to all rows.
 
-    Attributes:
-        count: The number of rows.
-        timestamps_ms: Their timestamps.
-        key_lengths: The lengths of their keys; -1 for null.
-        value_lengths: The lengths of their values; -1 for null.
-        tails_bytes: The encoded size of each after its offset delta: key, value and headers with their lengths.
+    ``tails_bytes`` is the encoded size of what follows the offset delta: key, value and headers with their lengths.
     """
 
     count: int

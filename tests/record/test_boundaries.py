@@ -173,7 +173,7 @@ def test_what_lies_behind_the_last_batch_does_not_matter():
 
 WALKS = [
     boundaries._walk_in_lockstep,
-    boundaries._walk_in_lanes,
+    boundaries.walk_in_lanes,
     boundaries._walk_each_batch,
     boundaries._walk_long_records,
 ]

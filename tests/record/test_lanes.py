@@ -8,7 +8,6 @@ import time
 import numpy as np
 import pytest
 
-from storage_core.record import column_decode as boundaries
 from storage_core.record.column_decode import UnevenRecordsError, find_boundaries, walk_in_lanes
 from storage_core.record.varint import VARINT_LIMIT_BYTES, read_varint
 from tests.record.encoding import Record, sized, varint
@@ -72,7 +71,7 @@ def assert_found(batches):
 def test_lanes_find_every_record_of_a_large_batch():
     data, fields = large_batch("letters")
     starts, ends = borders_of([data])
-    assert walk_in_lanes(padded(data), starts, ends).tolist() == fields
+    assert walk_in_lanes(padded(data), starts, ends, None).positions.tolist() == fields
 
 
 def test_lanes_find_the_records_of_several_batches():
@@ -80,7 +79,7 @@ def test_lanes_find_the_records_of_several_batches():
         large_batch("letters", seed, size_bytes=size) for seed, size in enumerate([300_000, 50, 300_000, 99])
     ]
     starts, ends = borders_of([data for data, _ in batches])
-    found = walk_in_lanes(padded(b"".join(data for data, _ in batches)), starts, ends)
+    found = walk_in_lanes(padded(b"".join(data for data, _ in batches)), starts, ends, None).positions
     expected = [start + field for start, (_, fields) in zip(starts, batches, strict=True) for field in fields]
     assert found.tolist() == expected
 
@@ -88,12 +87,12 @@ def test_lanes_find_the_records_of_several_batches():
 @pytest.mark.parametrize("size_bytes", [100, 16_000, 100_000, 390_000])
 def test_lanes_do_not_help_with_little(size_bytes):
     data, _ = large_batch("letters", size_bytes=size_bytes)
-    assert walk_in_lanes(padded(data), *borders_of([data])) is None
+    assert walk_in_lanes(padded(data), *borders_of([data]), None) is None
 
 
 def test_lanes_do_not_help_where_no_record_seems_to_begin():
     data, _ = large_batch("letters", attributes=b"\x01")
-    assert walk_in_lanes(padded(data), *borders_of([data])) is None
+    assert walk_in_lanes(padded(data), *borders_of([data]), None) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -171,9 +170,3 @@ def test_many_wrong_guesses_take_time_in_proportion():
     with pytest.raises(UnevenRecordsError):
         find_boundaries(padded(data), *borders_of([data]), np.array([280_000]))
     assert time.process_time() - start < 5
-
-
-def test_the_walk_in_lanes_is_taken():
-    data, fields = large_batch("letters")
-    cursor = boundaries._walk_in_lanes(padded(data), *borders_of([data]), np.array([len(fields)]))
-    assert cursor.positions.tolist() == fields
