@@ -16,144 +16,18 @@ Source: ``LogLoader``, ``LogSegment.recover``, ``FileRecords`` and ``FileLogInpu
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from storage_core.record.batch_header import (
-    CRC_LAYOUTS,
-    HEADER_SIZE_BYTES,
-    LOG_OVERHEAD_BYTES,
-    MAGIC_POSITION,
-    MAGIC_V2,
-    MAX_OFFSET,
-    MIN_LENGTH,
-    MIN_V2_LENGTH,
-)
-from storage_core.segment.damage import BatchProbe
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from storage_core.filesystem import OpenFile
+    from storage_core.check.segment_check import SegmentFacts
 
 
-_HEAD: Final = struct.Struct(">qi4xb")
-_LAST_OFFSET_DELTA: Final = struct.Struct(">23xi")
 # A file position is an int in Kafka.
 _LARGEST_FILE_BYTES: Final = (1 << 31) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerScan:
-    """How a broker reads one log file.
-
-    Attributes:
-        valid_bytes: Where its recovery cuts the file.
-        next_offset: The offset after the last batch before that.
-        last_damage_bytes: Where the last damage begins; None if there is none.
-        is_cut_known: Whether its recovery is known to cut the file there.
-        error_bytes: Where a reader that checks no CRC fails; None if it gets to the end.
-        end_offset: The offset after the last batch for such a reader; None if that is not known.
-    """
-
-    valid_bytes: int
-    next_offset: int
-    last_damage_bytes: int | None = None
-    is_cut_known: bool = True
-    error_bytes: int | None = None
-    end_offset: int | None = None
-
-
-def scan_as_broker(
-    log_file: OpenFile,
-    first_damage_bytes: int,
-    last_damage_bytes: int,
-    next_offset: int,
-    *,
-    does_overflow: bool,
-) -> BrokerScan:
-    """Read a damaged log file by a broker's rules.
-
-    Args:
-        log_file: The log file.
-        first_damage_bytes: Where the valid batches at its beginning end.
-        last_damage_bytes: Where the last damage begins.
-        next_offset: The offset after the valid batches at its beginning.
-        does_overflow: Whether offsets exceed what the segment's indexes can hold.
-    """
-    size_bytes = log_file.status.size_bytes
-    is_cut_known = not does_overflow and not _is_valid_to_broker(log_file, first_damage_bytes)
-    position_bytes, end_offset, error_bytes = first_damage_bytes, next_offset, None
-    is_end_known = True
-    while position_bytes < size_bytes - MAGIC_POSITION - 1:
-        head = log_file.read_at(HEADER_SIZE_BYTES, position_bytes)
-        if len(head) <= MAGIC_POSITION:
-            break
-        offset, length, magic = _HEAD.unpack_from(head)
-        if length < MIN_LENGTH:
-            error_bytes = position_bytes
-            break
-        if position_bytes > size_bytes - LOG_OVERHEAD_BYTES - length:
-            break
-        if magic >= MAGIC_V2 and len(head) == HEADER_SIZE_BYTES:
-            offset += _LAST_OFFSET_DELTA.unpack_from(head)[0]
-        # A broker decompresses old wrappers on its way, and its sums of offsets wrap.
-        is_end_known &= magic >= MAGIC_V2 and 0 <= offset < MAX_OFFSET
-        end_offset = offset + 1
-        position_bytes += LOG_OVERHEAD_BYTES + length
-    return BrokerScan(
-        first_damage_bytes,
-        next_offset,
-        last_damage_bytes,
-        is_cut_known,
-        error_bytes,
-        end_offset if is_end_known else None,
-    )
-
-
-def _is_valid_to_broker(log_file: OpenFile, position_bytes: int) -> bool:
-    """Return True if a batch has a right CRC, whatever its offsets and its magic: no CRC covers either."""
-    head = log_file.read_at(MAGIC_POSITION + 1, position_bytes)
-    if len(head) <= MAGIC_POSITION:
-        return False
-    _, length, magic = _HEAD.unpack(head)
-    end_bytes = position_bytes + LOG_OVERHEAD_BYTES + length
-    # A magic above 2 counts as 2.
-    layout_magic = min(max(magic, 0), MAGIC_V2)
-    if length < (MIN_V2_LENGTH if layout_magic == MAGIC_V2 else MIN_LENGTH):
-        return False
-    layout = CRC_LAYOUTS[layout_magic]
-    probe = BatchProbe(log_file, log_file.status.size_bytes)
-    if end_bytes > probe.end_bytes:
-        return False
-    expected = int.from_bytes(probe.read_at(4, position_bytes + layout.position), "big")
-    return probe.crc(layout_magic, position_bytes + layout.start, end_bytes) == expected
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerSegment:
-    """A segment as a broker finds it.
-
-    Attributes:
-        next_offset: The offset after its last valid batch.
-        has_offset_index: Whether its offset index is there.
-        is_offset_index_right: Whether the log confirms all entries of its offset index.
-        last_indexed_bytes: The position in the last entry of its offset index; 0 without entries.
-        is_transaction_index_wrong: Whether its transaction index names a marker below the segment.
-        scan: How a broker reads its log file.
-    """
-
-    base_offset: int
-    size_bytes: int
-    log_file_name: str
-    next_offset: int
-    has_offset_index: bool
-    is_offset_index_right: bool
-    last_indexed_bytes: int
-    is_transaction_index_wrong: bool
-    scan: BrokerScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +60,7 @@ class BrokerStart:
 class _RefusedError(Exception):
     """A broker would not load the log because of one of its segments."""
 
-    def __init__(self, segment: BrokerSegment, reason: str) -> None:
+    def __init__(self, segment: SegmentFacts, reason: str) -> None:
         super().__init__(reason)
         self.base_offset = segment.base_offset
 
@@ -194,8 +68,8 @@ class _RefusedError(Exception):
 class _UnknownError(Exception):
     """It is not known what a broker makes of a segment."""
 
-    def __init__(self, segment: BrokerSegment, reason: str) -> None:
-        super().__init__(f"{reason} {segment.log_file_name}")
+    def __init__(self, segment: SegmentFacts, reason: str) -> None:
+        super().__init__(f"{reason} {segment.log_name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +80,7 @@ class KnownOfLog:
         snapshots: The offsets of the producer snapshots that can be read, ascending.
         has_snapshots: Whether there are any, readable or not.
         refusal: Why it does not come so far.
+        without_index: Base offsets of the segments that have no offset index.
     """
 
     is_clean: bool
@@ -214,9 +89,10 @@ class KnownOfLog:
     snapshots: Sequence[int] = ()
     has_snapshots: bool = False
     refusal: str | None = None
+    without_index: frozenset[int] = frozenset()
 
 
-def start_of_broker(segments: Sequence[BrokerSegment], known: KnownOfLog) -> BrokerStart:
+def start_of_broker(segments: Sequence[SegmentFacts], known: KnownOfLog) -> BrokerStart:
     """Find out what a broker would do. The segments are those after interrupted replacements are completed."""
     loading = _Loading(segments, known)
     if known.refusal is not None:
@@ -243,7 +119,7 @@ def start_of_broker(segments: Sequence[BrokerSegment], known: KnownOfLog) -> Bro
 class _Loading:
     """Loads one log, in the order of Kafka's ``LogLoader``."""
 
-    def __init__(self, segments: Sequence[BrokerSegment], known: KnownOfLog) -> None:
+    def __init__(self, segments: Sequence[SegmentFacts], known: KnownOfLog) -> None:
         self.recovered: set[int] = set()
         self.cuts: dict[int, int] = {}
         self.removed: set[int] = set()
@@ -257,18 +133,19 @@ class _Loading:
         self._snapshots = list(known.snapshots)
 
     @property
-    def kept(self) -> list[BrokerSegment]:
+    def kept(self) -> list[SegmentFacts]:
         """The segments that are left."""
         return [each for each in self._segments if each.base_offset not in self.removed]
 
     def load(self) -> None:
         for number, segment in enumerate(self._segments):
             if segment.size_bytes > _LARGEST_FILE_BYTES:
-                reason = (
-                    f"{segment.log_file_name} has {segment.size_bytes} bytes, more than a broker can address"
-                )
+                reason = f"{segment.log_name} has {segment.size_bytes} bytes, more than a broker can address"
                 raise _RefusedError(segment, reason)
-            if not segment.has_offset_index or segment.is_transaction_index_wrong:
+            if (
+                segment.base_offset in self._known.without_index
+                or segment.transactions.refused_version is not None
+            ):
                 self._recover(segment, number)
         if not self._known.is_clean:
             self._recover_unflushed()
@@ -285,7 +162,7 @@ class _Loading:
                 self.removed.update(bases[number + 1 :])
                 return
 
-    def _recover(self, segment: BrokerSegment, number: int) -> None:
+    def _recover(self, segment: SegmentFacts, number: int) -> None:
         self._replay(number, self._known.log_start_offset, segment.base_offset)
         scan = segment.scan
         if not scan.is_cut_known:
@@ -309,7 +186,7 @@ class _Loading:
         else:
             self.log_end_offset = log_end_offset
 
-    def _end_of(self, segment: BrokerSegment) -> int:
+    def _end_of(self, segment: SegmentFacts) -> int:
         """Return the offset after the last segment (``LogSegment.readNextOffset``)."""
         scan = segment.scan
         if segment.base_offset in self.recovered:
@@ -352,7 +229,7 @@ class _Loading:
                 self._read_headers(segment, start_offset)
             known.append(end_offset)
 
-    def _read_headers(self, segment: BrokerSegment, start_offset: int) -> None:
+    def _read_headers(self, segment: SegmentFacts, start_offset: int) -> None:
         if segment.base_offset in self.recovered:
             return
         is_from_start = start_offset <= segment.base_offset
@@ -364,5 +241,5 @@ class _Loading:
             raise _UnknownError(segment, "it reads a part of the damaged")
 
 
-def _no_batch(segment: BrokerSegment, position_bytes: int) -> str:
-    return f"it reads {segment.log_file_name}, which has no batch at byte {position_bytes}"
+def _no_batch(segment: SegmentFacts, position_bytes: int) -> str:
+    return f"it reads {segment.log_name}, which has no batch at byte {position_bytes}"

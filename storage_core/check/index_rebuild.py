@@ -12,7 +12,6 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage_core.check.segment_check import index_faults
 from storage_core.commit_files.journal import require_no_commit
 from storage_core.directory import PartitionLog
 from storage_core.directory.log_directory_files import LOCK_FILE
@@ -34,7 +33,7 @@ from storage_core.segment.segment_indexes import SegmentIndexes
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 from storage_core.segment.segment_recovery import scan_segment
 from storage_core.views.finding import Finding
-from storage_core.views.index_entries import IndexComparisons, compare_indexes
+from storage_core.views.index_comparison import IndexComparisons, compare_indexes, index_faults
 from storage_core.views.roots import partitions_of, require_empty, require_outside
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from storage_core.check.broker_start import BrokerSegment, BrokerStart, KnownOfLog, start_of_broker
+from storage_core.check.broker_start import BrokerStart, KnownOfLog, start_of_broker
 from storage_core.check.root_check import RootCheck
 from storage_core.check.segment_check import (
     EpochRun,
@@ -50,7 +50,7 @@ from storage_core.segment.file_names import (
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.views.files import LEFTOVERS, UNKNOWN, name_in_partition
 from storage_core.views.finding import Action, Finding, Severity, Verdict, sentence, verdict_of
-from storage_core.views.index_entries import EndedTransaction, ProducerTransactions
+from storage_core.views.index_comparison import EndedTransaction, ProducerTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -216,7 +216,7 @@ class _PartitionCheck:
         refusals = [*self._check_epoch_file(), *self._check_metadata(), *self._check_names()]
         snapshots = self._read_snapshots()
         refusals += self._unknown_transaction_versions()
-        self._start = start_of_broker(self._broker_segments(), self._known(snapshots, refusals))
+        self._start = start_of_broker(self._facts, self._known(snapshots, refusals))
         self._start = replace(self._start, stray=self._stray)
         for facts in self._facts:
             self._check_log(facts)
@@ -350,28 +350,6 @@ class _PartitionCheck:
 
     # What a broker would do.
 
-    def _broker_segments(self) -> list[BrokerSegment]:
-        segments = []
-        for facts in self._facts:
-            suffix = facts.task.file.suffix
-            segments.append(
-                BrokerSegment(
-                    facts.base_offset,
-                    facts.size_bytes,
-                    log_file_name(facts.base_offset) + suffix,
-                    facts.next_offset,
-                    offset_index_file_name(facts.base_offset) + suffix in self._names,
-                    not any(
-                        each.kind == "offset index" and each.severity != "suspect"
-                        for each in facts.index_faults
-                    ),
-                    facts.last_indexed_bytes,
-                    facts.transactions.refused_version is not None,
-                    facts.scan,
-                )
-            )
-        return segments
-
     def _unknown_transaction_versions(self) -> list[str]:
         """Find the transaction indexes that a broker cannot read: it stops at the first wrong entry."""
         refused = []
@@ -392,6 +370,11 @@ class _PartitionCheck:
             [offset for offset in kept if snapshots[offset] is not None],
             bool(kept),
             refusals[0] if refusals else None,
+            frozenset(
+                each.base_offset
+                for each in self._facts
+                if offset_index_file_name(each.base_offset) + each.task.file.suffix not in self._names
+            ),
         )
 
     def _action_at(self, facts: SegmentFacts, position_bytes: int | None) -> dict[str, Any]:

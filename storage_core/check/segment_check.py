@@ -6,63 +6,56 @@ about it, is compared in `storage_core.check.partition_check`.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from storage_core.check.broker_start import BrokerScan, scan_as_broker
 from storage_core.errors import CorruptError
 from storage_core.record import WantedFields
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CONTROL_FLAG,
+    CRC_LAYOUTS,
+    HEADER_SIZE_BYTES,
     LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
     MAGIC_V2,
     MAX_OFFSET,
+    MIN_LENGTH,
+    MIN_V2_LENGTH,
     NO_TIMESTAMP_MS,
 )
 from storage_core.record.record_batches import SEQUENCES
 from storage_core.record.section import SectionMaker
 from storage_core.scan.read import RecordReader
-from storage_core.scan.rows import DamageReporter
-from storage_core.scan.spans import LogSpan, ReadSettings, record_schema
 from storage_core.segment import DamagedRange, DamageScanner
 from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.damage import BatchProbe, reason_at
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
-from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
-from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
-from storage_core.segment.transaction_index import ENTRY_SIZE_BYTES as TRANSACTION_ENTRY_BYTES
-from storage_core.views.finding import Finding, sentence
-from storage_core.views.index_entries import (
-    BEYOND_LOG,
-    MISSING,
+from storage_core.views.finding import Finding
+from storage_core.views.index_comparison import (
     MOST_REPORTED,
-    OFFSET,
-    TIME,
-    TRANSACTION,
-    IndexComparison,
     IndexComparisons,
     SegmentTransactions,
     compare_indexes,
+    index_faults,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy.typing as npt
-    import pyarrow as pa
 
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.record.batch_window import BatchWindow
     from storage_core.record.section import RecordColumns, RecordSection
-    from storage_core.scan.rows import BatchBuilder
     from storage_core.segment import SegmentReader
     from storage_core.views.segments import SegmentFile
 
 
+_HEAD: Final = struct.Struct(">qi4xb")
+_LAST_OFFSET_DELTA: Final = struct.Struct(">23xi")
 _ALL_FIELDS: Final = WantedFields(timestamp=True, key=True, value=True, headers=True)
 
 
@@ -152,6 +145,27 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerScan:
+    """How a broker reads one log file.
+
+    Attributes:
+        valid_bytes: Where its recovery cuts the file.
+        next_offset: The offset after the last batch before that.
+        last_damage_bytes: Where the last damage begins; None if there is none.
+        is_cut_known: Whether its recovery is known to cut the file there.
+        error_bytes: Where a reader that checks no CRC fails; None if it gets to the end.
+        end_offset: The offset after the last batch for such a reader; None if that is not known.
+    """
+
+    valid_bytes: int
+    next_offset: int
+    last_damage_bytes: int | None = None
+    is_cut_known: bool = True
+    error_bytes: int | None = None
+    end_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentFacts:
     """What was found out about one segment.
 
@@ -195,6 +209,18 @@ class SegmentFacts:
     def base_offset(self) -> int:
         """The number in its file names."""
         return self.task.file.base_offset
+
+    @property
+    def log_name(self) -> str:
+        """Name of its log file."""
+        return self.task.file.file_name
+
+    @property
+    def is_offset_index_right(self) -> bool:
+        """Whether the log confirms all entries of its offset index."""
+        return not any(
+            each.kind == "offset index" and each.severity != "suspect" for each in self.index_faults
+        )
 
     @property
     def log_path(self) -> str:
@@ -253,31 +279,87 @@ def _tail(log_file: OpenFile, segment: SegmentReader, compared: IndexComparisons
     return Tail(start_bytes, compared.size_bytes, reason, is_torn=kind != "bad", is_blank=kind == "blank")
 
 
-def has_holes(window: BatchWindow) -> bool:
-    """Return True if a batch has fewer records than offsets, which only a compaction makes."""
-    headers = window.headers
-    is_holed = (headers["magic"] == MAGIC_V2) & (headers["record_count"] <= headers["last_offset_delta"])
-    return bool(is_holed.any())
+def scan_as_broker(
+    log_file: OpenFile,
+    first_damage_bytes: int,
+    last_damage_bytes: int,
+    next_offset: int,
+    *,
+    does_overflow: bool,
+) -> BrokerScan:
+    """Read a damaged log file by a broker's rules.
+
+    Args:
+        log_file: The log file.
+        first_damage_bytes: Where the valid batches at its beginning end.
+        last_damage_bytes: Where the last damage begins.
+        next_offset: The offset after the valid batches at its beginning.
+        does_overflow: Whether offsets exceed what the segment's indexes can hold.
+    """
+    size_bytes = log_file.status.size_bytes
+    is_cut_known = not does_overflow and not _is_valid_to_broker(log_file, first_damage_bytes)
+    position_bytes, end_offset, error_bytes = first_damage_bytes, next_offset, None
+    is_end_known = True
+    while position_bytes < size_bytes - MAGIC_POSITION - 1:
+        head = log_file.read_at(HEADER_SIZE_BYTES, position_bytes)
+        if len(head) <= MAGIC_POSITION:
+            break
+        offset, length, magic = _HEAD.unpack_from(head)
+        if length < MIN_LENGTH:
+            error_bytes = position_bytes
+            break
+        if position_bytes > size_bytes - LOG_OVERHEAD_BYTES - length:
+            break
+        if magic >= MAGIC_V2 and len(head) == HEADER_SIZE_BYTES:
+            offset += _LAST_OFFSET_DELTA.unpack_from(head)[0]
+        # A broker decompresses old wrappers on its way, and its sums of offsets wrap.
+        is_end_known &= magic >= MAGIC_V2 and 0 <= offset < MAX_OFFSET
+        end_offset = offset + 1
+        position_bytes += LOG_OVERHEAD_BYTES + length
+    return BrokerScan(
+        first_damage_bytes,
+        next_offset,
+        last_damage_bytes,
+        is_cut_known,
+        error_bytes,
+        end_offset if is_end_known else None,
+    )
 
 
-class Gaps(NamedTuple):
-    """Offsets that no batch holds: the first ones, those after the last ones, and where the next batches begin."""
+def _is_valid_to_broker(log_file: OpenFile, position_bytes: int) -> bool:
+    """Return True if a batch has a right CRC, whatever its offsets and its magic: no CRC covers either."""
+    head = log_file.read_at(MAGIC_POSITION + 1, position_bytes)
+    if len(head) <= MAGIC_POSITION:
+        return False
+    _, length, magic = _HEAD.unpack(head)
+    end_bytes = position_bytes + LOG_OVERHEAD_BYTES + length
+    # A magic above 2 counts as 2.
+    layout_magic = min(max(magic, 0), MAGIC_V2)
+    if length < (MIN_V2_LENGTH if layout_magic == MAGIC_V2 else MIN_LENGTH):
+        return False
+    layout = CRC_LAYOUTS[layout_magic]
+    probe = BatchProbe(log_file, log_file.status.size_bytes)
+    if end_bytes > probe.end_bytes:
+        return False
+    expected = int.from_bytes(probe.read_at(4, position_bytes + layout.position), "big")
+    return probe.crc(layout_magic, position_bytes + layout.start, end_bytes) == expected
 
-    start_offsets: npt.NDArray[np.int64]
-    end_offsets: npt.NDArray[np.int64]
-    positions: npt.NDArray[np.int64]
 
+def gaps_in(
+    window: BatchWindow, next_offset: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Find the gaps before the batches of a window, whose first one should begin at an offset.
 
-def gaps_in(window: BatchWindow, next_offset: int) -> Gaps:
-    """Find the gaps before the batches of a window, of which the first one should begin at an offset."""
-    base_offsets = window.headers["base_offset"].astype(np.int64)
-    last_offsets = base_offsets + window.headers["last_offset_delta"]
-    lowest_offsets = np.append(min(next_offset, MAX_OFFSET), last_offsets[:-1] + 1)
+    Returns:
+        The first offset of each gap, the one after its last, and where the next batch begins.
+    """
+    base_offsets = window.base_offsets
+    lowest_offsets = np.append(min(next_offset, MAX_OFFSET), window.last_offsets[:-1] + 1)
     # A wrapper's first offset is known only after it is decoded.
     is_gap = (base_offsets > lowest_offsets) & (
         (window.headers["magic"] == MAGIC_V2) | ((window.headers["attributes"] & CODEC_MASK) == 0)
     )
-    return Gaps(lowest_offsets[is_gap], base_offsets[is_gap], window.position_bytes + window.starts[is_gap])
+    return lowest_offsets[is_gap], base_offsets[is_gap], window.position_bytes + window.starts[is_gap]
 
 
 class _Observer:
@@ -301,12 +383,10 @@ class _Observer:
             self._next_offset = max(self._next_offset, item.end_offset)
             self._producers.forget()
             return
-        headers = item.headers
-        base_offsets = headers["base_offset"].astype(np.int64)
-        last_offsets = base_offsets + headers["last_offset_delta"]
+        headers, base_offsets, last_offsets = item.headers, item.base_offsets, item.last_offsets
         self._batch_count += len(headers)
         self._record_count += int(headers["record_count"].sum(dtype=np.int64))
-        self._has_holes = self._has_holes or has_holes(item)
+        self._has_holes = self._has_holes or item.has_holes
         self._find_gaps(item)
         self._find_epochs(item, base_offsets, last_offsets)
         largest_offset = self._task.file.base_offset + LARGEST_RELATIVE_OFFSET
@@ -482,45 +562,33 @@ def _damage_of(path: str, error: CorruptError) -> DamagedRange:
     )
 
 
-class _DeepReader(DamageReporter):
-    """Decodes every record of a segment, makes no rows of them, and compares their timestamps with the headers.
+class _DeepReader:
+    """Decodes every record of a segment, and compares their timestamps with the headers.
 
     Attributes:
         wrong_max_timestamps: The batches so far whose header has another max timestamp than their records.
     """
 
     def __init__(self, task: SegmentTask) -> None:
-        super().__init__(record_schema(), ReadSettings(DEFAULT_MAX_BATCH_BYTES, mode="PERMISSIVE"))
-        file = task.file
         self.wrong_max_timestamps: WrongMaxTimestamps | None = None
-        self._found: list[DamagedRange] = []
-        self._records = RecordReader(
-            SectionMaker(task.max_batch_bytes, _ALL_FIELDS), _ALL_FIELDS, cast("BatchBuilder", self), self
-        )
-        self._span = LogSpan(
-            file.topic, file.partition, file.directory, file.base_offset, file.file_name, file.base_offset, 0, 0, 0, 0
-        )  # fmt: skip
+        self._records = RecordReader(SectionMaker(task.max_batch_bytes, _ALL_FIELDS), _ALL_FIELDS)
 
     def malformed(self, window: BatchWindow) -> list[DamagedRange]:
         """Find the batches of a window with a right checksum whose records cannot be decoded."""
         headers = window.headers
         has_records = (headers["record_count"] != 0) & ((headers["attributes"] & CONTROL_FLAG) == 0)
+        found: list[DamagedRange] = []
+
+        def note(damage: DamagedRange) -> tuple[()]:
+            found.append(damage)
+            return ()
+
         # To the end; there are no rows.
-        list(self._records.batches(window, np.flatnonzero(has_records), self._span))
-        found, self._found = self._found, []
+        list(self._records.batches(window, np.flatnonzero(has_records), self._compare, note))
         return found
 
-    def report(self, damage: DamagedRange, span: LogSpan) -> Iterator[pa.RecordBatch]:
-        """Take a batch that cannot be decoded."""
-        del span
-        self._found.append(damage)
-        return iter(())
-
-    def batches(
-        self, section: RecordSection, columns: RecordColumns, span: LogSpan
-    ) -> Iterator[pa.RecordBatch]:
-        """Take decoded records, as a `BatchBuilder` does."""
-        del span
+    def _compare(self, section: RecordSection, columns: RecordColumns) -> tuple[()]:
+        """Compare the timestamps of decoded records with the headers of their batches."""
         headers, timestamps_ms = section.headers, columns.timestamps_ms
         # Of old formats, a wrapper's timestamp is not checked by brokers, either.
         if timestamps_ms is not None and headers["magic"][0] == MAGIC_V2:
@@ -529,7 +597,7 @@ class _DeepReader(DamageReporter):
             wrong = np.flatnonzero(headers["max_timestamp_ms"] != largest_ms)
             if len(wrong):
                 self._add_wrong(section, wrong, largest_ms)
-        return iter(())
+        return ()
 
     def _add_wrong(
         self, section: RecordSection, wrong: npt.NDArray[np.int64], largest_ms: npt.NDArray[np.int64]
@@ -549,92 +617,3 @@ class _DeepReader(DamageReporter):
             int(header["max_timestamp_ms"]),
             int(largest_ms[wrong[0]]),
         )
-
-
-_STALE: Final = (BEYOND_LOG, MISSING)
-ENTRY_BYTES: Final = {
-    OFFSET: OFFSET_ENTRY_BYTES,
-    TIME: TIME_ENTRY_BYTES,
-    TRANSACTION: TRANSACTION_ENTRY_BYTES,
-}
-# An entry is due with each append after `index.interval.bytes`. Followers of brokers before 4.0 append up to
-# `replica.fetch.max.bytes` at once, and after a start twice as much passes without an entry.
-_LONGEST_GAP_BYTES: Final = 8 << 20
-
-
-def index_faults(compared: IndexComparisons, *, is_complete: bool = True) -> Iterator[Finding]:
-    """Find what is wrong with the index files of a segment, but for transactions that are not in the transaction index.
-
-    A fault is ``unclean`` if the file only has less than the log, or more, as after a crash. Otherwise it is ``damage``, or
-    ``suspect`` where the topic's configuration may be the reason.
-
-    Args:
-        compared: The indexes, compared with the log.
-        is_complete: Whether the time index should have the largest timestamp, as that of a closed segment has.
-    """
-    for index in compared.indexes:
-        if index.is_unusable:
-            reason = sentence(str(index.problem))
-            yield Finding(
-                "unclean" if index.problem in _STALE else "damage", index.finding_kind, index.path, reason
-            )
-        numbers = index.wrong_numbers
-        borders = np.flatnonzero(np.diff(index.codes[numbers])) + 1
-        for run in np.split(numbers, borders)[:MOST_REPORTED]:
-            if len(run):
-                yield _wrong_entries(index, run)
-    yield from _missing_offset_entries(compared)
-    if is_complete:
-        yield from _missing_largest_timestamp(compared)
-
-
-def _wrong_entries(index: IndexComparison, numbers: npt.NDArray[np.int64]) -> Finding:
-    """Describe neighbouring entries with the same problem."""
-    count, first, entry_bytes = len(numbers), int(numbers[0]), ENTRY_BYTES[index.kind]
-    problem = index.problem_of(first)
-    entries, ending = ("1 index entry", "s") if count == 1 else (f"{count} index entries", "")
-    reason = (
-        f"{entries} point{ending} past the end of the log."
-        if problem == BEYOND_LOG
-        else f"{entries} contradict{ending} the log. Of entry {first}: {problem}."
-    )
-    return Finding(
-        "unclean" if problem in _STALE else "damage",
-        index.finding_kind,
-        index.path,
-        reason,
-        start_byte=first * entry_bytes,
-        end_byte=(first + count) * entry_bytes,
-        start_offset=int(index.columns["offset"][first]),
-    )
-
-
-def _missing_offset_entries(compared: IndexComparisons) -> Iterator[Finding]:
-    offsets = compared.indexes[0]
-    if offsets.is_unusable or compared.damage:
-        return
-    places = np.concatenate([[0], np.sort(offsets.columns["position"]), [compared.end.position_bytes]])
-    gaps = np.diff(places)
-    number = int(gaps.argmax())
-    if gaps[number] > _LONGEST_GAP_BYTES:
-        reason = (
-            f"No entry for {int(gaps[number])} bytes of the log, from byte {int(places[number])} on. A read of them is "
-            "slow. The topic may have a large index.interval.bytes."
-        )
-        yield Finding("suspect", offsets.finding_kind, offsets.path, reason)
-
-
-def _missing_largest_timestamp(compared: IndexComparisons) -> Iterator[Finding]:
-    """Compare the last entry of a time index with the segment's largest timestamp: look-ups by time rely on it."""
-    times = compared.indexes[1]
-    largest_ms = compared.largest_timestamp.timestamp_ms
-    if largest_ms == NO_TIMESTAMP_MS or compared.damage or times.is_unusable or len(times.wrong_numbers):
-        return
-    found_ms = int(times.columns["timestampMs"][-1]) if len(times) else NO_TIMESTAMP_MS
-    if found_ms < largest_ms:
-        size_bytes = TIME_ENTRY_BYTES * len(times)
-        yield Finding(
-            "unclean", times.finding_kind, times.path,
-            f"Expected the largest timestamp {largest_ms} as last entry, found {found_ms}: entries are missing.",
-            start_byte=size_bytes, end_byte=size_bytes, start_offset=compared.largest_timestamp.offset,
-        )  # fmt: skip

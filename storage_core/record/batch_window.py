@@ -208,6 +208,13 @@ class BatchWindow:
         last = self.headers[-1]
         return int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
 
+    @property
+    def has_holes(self) -> bool:
+        """Whether a batch has fewer records than offsets, which only a compaction makes."""
+        headers = self.headers
+        is_holed = (headers["magic"] == MAGIC_V2) & (headers["record_count"] <= headers["last_offset_delta"])
+        return bool(is_holed.any())
+
     def header(self, index: int) -> BatchHeader:
         """Return the header of one batch."""
         start = int(self.starts[index])

@@ -18,7 +18,7 @@ import os
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage_core.check.segment_check import gaps_in, has_holes
+from storage_core.check.segment_check import gaps_in
 from storage_core.directory.log_directory_files import INTERNAL_TOPICS
 from storage_core.errors import CorruptCheckpointError
 from storage_core.record.batch_header import MAX_OFFSET
@@ -120,15 +120,14 @@ class OffsetAccount:
             if 0 <= epochs[0] < self._epoch:
                 self._falls.append((base_offset, self._epoch, int(epochs[0])))
         self._epoch = max(int(epochs[-1]), -1)
-        self._is_compacted = self._is_compacted or has_holes(window)
+        self._is_compacted = self._is_compacted or window.has_holes
         starts, ends, positions = (column.tolist() for column in gaps_in(window, self._next_offset))
         for start_offset, end_offset, position_bytes in zip(starts, ends, positions, strict=True):
             if len(self._gaps) < _MOST_GAPS:
                 self._gaps.append(_Gap(base_offset, position_bytes, start_offset, end_offset))
             else:
                 self._gaps[-1] = self._gaps[-1]._replace(end_offset=end_offset)
-        headers = window.headers[-1]
-        self._next_offset = int(headers["base_offset"]) + int(headers["last_offset_delta"]) + 1
+        self._next_offset = window.next_offset
 
     def close(self, check: SegmentCheck) -> None:
         """Take what was found out about the segment."""

@@ -51,7 +51,7 @@ from storage_core.segment.file_names import (
     log_file_name,
 )
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
-from storage_core.views.index_entries import compare_indexes
+from storage_core.views.index_comparison import compare_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

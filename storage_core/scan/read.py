@@ -12,6 +12,7 @@ import bisect
 import dataclasses
 import logging
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -48,13 +49,14 @@ from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer
 from storage_core.segment.file_names import DELETED_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
     from storage_core.filesystem import FileSystem, OpenFile
     from storage_core.options import ReadOptions
     from storage_core.record.batch_window import BatchWindow
+    from storage_core.record.section import RecordColumns, RecordSection
     from storage_core.scan.spans import LogSpan, ScanTask
 
 
@@ -64,18 +66,25 @@ _DAMAGE: Final = (CorruptError, UnsupportedFormatError)
 class RecordReader:
     """Decodes batches into rows, and reports those that cannot be decoded."""
 
-    def __init__(
-        self, sections: SectionMaker, wanted: WantedFields, rows: BatchBuilder, damage: DamageReporter
-    ) -> None:
+    def __init__(self, sections: SectionMaker, wanted: WantedFields) -> None:
         self._sections = sections
         self._wanted = wanted
-        self._rows = rows
-        self._damage = damage
 
     def batches(
-        self, window: BatchWindow, indexes: npt.NDArray[np.int64], span: LogSpan
+        self,
+        window: BatchWindow,
+        indexes: npt.NDArray[np.int64],
+        rows_of: Callable[[RecordSection, RecordColumns], Iterable[pa.RecordBatch]],
+        report: Callable[[DamagedRange], Iterable[pa.RecordBatch]] | None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some batches of a window that are within a span's offsets."""
+        """Yield the rows of some batches of a window.
+
+        Args:
+            window: The window.
+            indexes: Which of its batches.
+            rows_of: Makes rows of decoded records.
+            report: Makes rows of a batch that cannot be decoded; None to raise its error.
+        """
         while len(indexes):
             # How many batches are done, and how many are being decoded.
             done = pending = 0
@@ -83,29 +92,35 @@ class RecordReader:
                 for section in self._sections.sections(window, indexes):
                     pending = len(section.headers)
                     columns = decode_records(section, self._wanted)
-                    yield from self._rows.batches(section, columns, span)
+                    yield from rows_of(section, columns)
                     done, pending = done + pending, 0
             except _DAMAGE as error:
-                if self._damage.is_fatal:
+                if report is None:
                     raise
                 # Decompression failed before there was a section.
                 end = done + pending if pending else _count_up_to(window, indexes, error, done)
             else:
                 return
             for index in indexes[done:end].tolist():
-                yield from self._single(window, index, span)
+                yield from self._single(window, index, rows_of, report)
             indexes = indexes[end:]
 
-    def _single(self, window: BatchWindow, index: int, span: LogSpan) -> Iterator[pa.RecordBatch]:
+    def _single(
+        self,
+        window: BatchWindow,
+        index: int,
+        rows_of: Callable[[RecordSection, RecordColumns], Iterable[pa.RecordBatch]],
+        report: Callable[[DamagedRange], Iterable[pa.RecordBatch]],
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one batch, or the report of its damage."""
         made: list[pa.RecordBatch] = []
         try:
             for section in self._sections.sections(window, np.array([index], np.int64)):
                 columns = decode_records(section, self._wanted)
-                made += self._rows.batches(section, columns, span)
+                made += rows_of(section, columns)
         except _DAMAGE as error:
             end_offset = self._offset_after(window, index)
-            yield from self._damage.report(_damaged_batch(window, index, end_offset, error), span)
+            yield from report(_damaged_batch(window, index, end_offset, error))
             return
         yield from made
 
@@ -191,12 +206,10 @@ class _SegmentOrder:
 
         A log is compacted if the cleaner's checkpoint names it, or if offsets are missing elsewhere in the window.
         """
-        end_offset = span.segment_end_offset
-        headers = window.headers
-        next_offset = int(headers[-1]["base_offset"]) + int(headers[-1]["last_offset_delta"]) + 1
+        end_offset, next_offset = span.segment_end_offset, window.next_offset
         if end_offset is None or span.end_offset < end_offset or next_offset >= end_offset:
             return
-        if span.topic in INTERNAL_TOPICS or _has_holes(window):
+        if span.topic in INTERNAL_TOPICS or _may_be_compacted(window):
             return
         root = LogDirectoryFiles(filesystem, os.path.dirname(span.directory))
         if (span.topic, span.partition) in root.cleaner_offsets:
@@ -208,13 +221,11 @@ class _SegmentOrder:
         )
 
 
-def _has_holes(window: BatchWindow) -> bool:
+def _may_be_compacted(window: BatchWindow) -> bool:
     """Return True if offsets are missing within or between the batches of a window, or may be, as in older formats."""
-    headers = window.headers
-    base_offsets = headers["base_offset"].astype(np.int64)
-    next_offsets = base_offsets + headers["last_offset_delta"] + 1
-    is_holed = (headers["magic"] != MAGIC_V2) | (headers["record_count"] <= headers["last_offset_delta"])
-    return bool(is_holed.any() or (base_offsets[1:] != next_offsets[:-1]).any())
+    is_legacy = (window.headers["magic"] != MAGIC_V2).any()
+    has_gaps = (window.base_offsets[1:] != window.last_offsets[:-1] + 1).any()
+    return bool(is_legacy or window.has_holes or has_gaps)
 
 
 def read_task(filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -271,9 +282,8 @@ class _TaskReader:
         if task.settings.mode == "DROPMALFORMED" and "timestamp" in needed.names:
             rows = TimestampRangeFilter(rows)
         self._damage = DamageReporter(schema, task.settings)
-        self._records = RecordReader(
-            SectionMaker(task.settings.max_batch_bytes, wanted), wanted, rows, self._damage
-        )
+        self._rows = rows
+        self._records = RecordReader(SectionMaker(task.settings.max_batch_bytes, wanted), wanted)
         self._truncations_bytes = dict(task.settings.truncations_bytes)
         largest_bytes = max((span.size_bytes for span in task.spans), default=0)
         self._buffer = WindowBuffer(min(WINDOW_BYTES, largest_bytes))
@@ -318,6 +328,8 @@ class _TaskReader:
 
     def _read_file(self, opened: OpenFile, span: LogSpan) -> Iterator[pa.RecordBatch]:
         reader = SpanReader(opened, span, self._buffer, self._settings.max_batch_bytes)
+        rows_of = partial(self._rows.batches, span=span)
+        report = None if self._damage.is_fatal else partial(self._damage.report, span=span)
         is_sure = False
         has_damage = False
         last_window: BatchWindow | None = None
@@ -339,7 +351,7 @@ class _TaskReader:
                 decoded = part.decoded
                 if self._filter is not None and self._damage.is_fatal:
                     decoded = self._filter.may_match(part.window.headers, decoded, span)
-                yield from self._records.batches(part.window, decoded, span)
+                yield from self._records.batches(part.window, decoded, rows_of, report)
                 next_offset = part.next_offset
             self._next_offset = max(self._next_offset, next_offset)
         if last_window is not None and not has_damage:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from storage_core import read_table
 from storage_core.filesystem import FileSystem
 from storage_core.segment import SegmentReader
-from storage_core.views.index_entries import compare_indexes
+from storage_core.views.index_comparison import compare_indexes
 from tests.examples import examples
 from tests.scan.damaged_log import DamagedLog
 
