@@ -41,7 +41,7 @@ from storage_core.directory.log_directory_files import (
     LogDirectoryFiles,
     keeps_broker_from_starting,
 )
-from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError
+from storage_core.errors import CorruptError, LogDirectoryError
 from storage_core.views.finding import Action, Finding, Severity
 from storage_core.views.roots import LIVE, leads_to_directory
 
@@ -121,9 +121,25 @@ class RootCheck:
         """Return what was found out about them."""
         return RootReport(self.path, self.is_clean, tuple(self._findings), self.topics is not None)
 
-    def add(self, finding: Finding) -> None:
-        """Add what a comparison with others has found."""
-        self._findings.append(finding)
+    def add(
+        self,
+        kind: str,
+        name: str,
+        reason: str,
+        severity: Severity = "damage",
+        action: Action = "unnoticed",
+        start_byte: int | None = None,
+        end_byte: int | None = None,
+    ) -> None:
+        """Add a finding about the file of a name, or about a path."""
+        path = os.path.join(self.path, name)
+        self._findings.append(
+            Finding(severity, kind, path, reason, action, start_byte=start_byte, end_byte=end_byte)
+        )
+
+    def refuse(self, name: str, reason: str, kind: str = "metadata", severity: Severity = "damage") -> None:
+        """Add that a broker does not start because of a file or a directory."""
+        self.add(kind, name, f"{reason} A broker does not start with it.", severity, "refuse")
 
     def _check_commits(self) -> None:
         """Check the list of commits, which readers and jobs need, and the journal of a commit."""
@@ -133,14 +149,10 @@ class RootCheck:
             data = read_small_file(self._filesystem, path, LARGEST_COMMITS_BYTES) or b""
             size_bytes = parse_commits_file(data, path).size_bytes
         except CorruptError as error:
-            self.add(
-                Finding(
-                    "damage", "file", error.path or path, str(error.args[0]), start_byte=error.position_bytes
-                )
-            )
+            self.add("file", error.path or path, str(error.args[0]), start_byte=error.position_bytes)
             return
         except LogDirectoryError as error:
-            self._add("file", COMMITS_FILE, error, severity="unreadable")
+            self.add("file", COMMITS_FILE, str(error.args[0]), "unreadable")
             return
         rest = data[size_bytes:]
         if rest and not is_under_way:
@@ -150,18 +162,17 @@ class RootCheck:
                 f"Expected a whole line with its CRC at the end, found {len(rest)} bytes that do not count: if a job has "
                 "written them, it does not count as committed. The next job removes them."
             )
-            self.add(Finding(severity, "file", path, reason, start_byte=size_bytes, end_byte=len(data)))
+            self.add("file", path, reason, severity, start_byte=size_bytes, end_byte=len(data))
 
     def _check_states(self, root: LogDir) -> None:
         for location in root.locations:
             if location.state != LIVE:
                 action: Action = {"delete": "remove", "stray": "set aside"}.get(location.state, "unnoticed")  # type: ignore[assignment]
                 reason = f"the directory's name says that it is in state {location.state}."
-                self.add(
-                    Finding("note", "file", location.path, f"Not verified: {reason}", action)
-                    if root.is_whole
-                    else Finding("suspect", "file", location.path, f"No broker serves it: {reason}", action)
-                )
+                if root.is_whole:
+                    self.add("file", location.path, f"Not verified: {reason}", "note", action)
+                else:
+                    self.add("file", location.path, f"No broker serves it: {reason}", "suspect", action)
 
     def _check_directories(self, root: LogDir, entries: list[DirectoryEntry]) -> None:
         """Check directories that hold no log: a broker begins an empty one in them, or does not start."""
@@ -183,23 +194,18 @@ class RootCheck:
                 self.refuse(path, reason, "file", "damage" if is_brokers else "suspect")
             elif parse_partition_directory_name(entry.name) is not None and entry.is_directory:
                 done = "sets it aside" if self.is_kraft else "begins an empty one"
-                self.add(
-                    Finding(
-                        "suspect", "file", path,
-                        f"Expected a log in a directory with the name of a partition, found none: a broker {done}.",
-                        "set aside" if self.is_kraft else "unnoticed",
-                    )
-                )  # fmt: skip
+                reason = f"Expected a log in a directory with the name of a partition, found none: a broker {done}."
+                self.add("file", path, reason, "suspect", "set aside" if self.is_kraft else "unnoticed")
 
     def _read_meta(self) -> MetaProperties | None:
         path = os.path.join(self.path, META_PROPERTIES)
         try:
             meta = read_meta_properties(self._filesystem, path)
         except CorruptError as error:
-            self._add("metadata", META_PROPERTIES, error, "refuse")
+            self.add("metadata", META_PROPERTIES, str(error.args[0]), action="refuse")
             return None
         except LogDirectoryError as error:
-            self._add("metadata", META_PROPERTIES, error, severity="unreadable")
+            self.add("metadata", META_PROPERTIES, str(error.args[0]), "unreadable")
             return None
         problem = None
         if meta is not None and meta.node_id is None:
@@ -218,10 +224,6 @@ class RootCheck:
                 "kafka-storage.sh format.",
             )
 
-    def refuse(self, path: str, reason: str, kind: str = "metadata", severity: Severity = "damage") -> None:
-        """Add that a broker does not start because of a file or a directory."""
-        self.add(Finding(severity, kind, path, f"{reason} A broker does not start with it.", "refuse"))
-
     def _has_epoch(self) -> bool:
         """Return True if a broker wrote the marker: this package writes -1 as its epoch."""
         try:
@@ -234,7 +236,7 @@ class RootCheck:
         try:
             return LogDirectoryFiles(self._filesystem, self.path).clean_shutdown
         except LogDirectoryError as error:
-            self._add("file", CLEAN_SHUTDOWN_FILE, error, severity="unreadable")
+            self.add("file", CLEAN_SHUTDOWN_FILE, str(error.args[0]), "unreadable")
             return False
 
     def _read(self, name: str) -> dict[tuple[str, int], int]:
@@ -243,9 +245,9 @@ class RootCheck:
         except CorruptError as error:
             # With wrong high watermarks it starts, and serves nothing.
             is_refused = name == REPLICATION_OFFSET_CHECKPOINT or self._fails_reading(name)
-            self._add("checkpoint", name, error, "refuse" if is_refused else "reset")
+            self.add("checkpoint", name, str(error.args[0]), action="refuse" if is_refused else "reset")
         except LogDirectoryError as error:
-            self._add("checkpoint", name, error, severity="unreadable")
+            self.add("checkpoint", name, str(error.args[0]), "unreadable")
         return {}
 
     def _fails_reading(self, name: str) -> bool:
@@ -264,16 +266,6 @@ class RootCheck:
         except (CorruptError, LogDirectoryError):
             return True
         return False
-
-    def _add(
-        self,
-        kind: str,
-        name: str,
-        error: SegmentLogError,
-        action: Action = "unnoticed",
-        severity: Severity = "damage",
-    ) -> None:
-        self.add(Finding(severity, kind, os.path.join(self.path, name), str(error.args[0]), action))
 
 
 # The log directories of one node, and what its cluster knows of them.
@@ -294,14 +286,10 @@ def compare_roots(filesystem: FileSystem, roots: Sequence[LogDir], checks: Mappi
                 f"Expected the cluster.id of the other log directory of broker {node_id}, found {cluster_id}: these are two "
                 "brokers, or a broker does not start with both."
             )
-            _suspect(checks[members[0].path], META_PROPERTIES, "metadata", reason)
+            checks[members[0].path].add("metadata", META_PROPERTIES, reason, "suspect")
         _compare_directory_ids(members, checks)
         _find_absent(members, checks)
         _find_duplicates([location for root in members for location in root.locations], checks)
-
-
-def _suspect(check: RootCheck, name: str, kind: str, reason: str) -> None:
-    check.add(Finding("suspect", kind, os.path.join(check.path, name), reason))
 
 
 def _find_topics(
@@ -353,7 +341,7 @@ def _compare_directory_ids(roots: Sequence[LogDir], checks: Mapping[str, RootChe
                 f"Expected a directory.id of its own, found that of {paths[directory_id]}: one is a copy of the other, and a "
                 "broker does not start with both."
             )
-            _suspect(checks[root.path], META_PROPERTIES, "metadata", reason)
+            checks[root.path].add("metadata", META_PROPERTIES, reason, "suspect")
 
 
 def _find_absent(roots: Sequence[LogDir], checks: Mapping[str, RootCheck]) -> None:
@@ -375,7 +363,7 @@ def _find_absent(roots: Sequence[LogDir], checks: Mapping[str, RootCheck]) -> No
         here = {key for key, directory_id in assigned.items() if directory_id == meta.directory_id}
         for topic, partition in sorted(here - present):
             reason = "Expected the directory of a partition that the cluster has here, found none: a broker begins an empty one."
-            _suspect(check, f"{topic}-{partition}", "file", reason)
+            check.add("file", f"{topic}-{partition}", reason, "suspect")
         elsewhere = {
             assigned[location.topic_partition]
             for location in root.locations
@@ -386,7 +374,7 @@ def _find_absent(roots: Sequence[LogDir], checks: Mapping[str, RootCheck]) -> No
                 f"Expected directory.id {max(elsewhere)}, by which the cluster knows these partitions, found "
                 f"{meta.directory_id or 'none'}: a broker may serve none of them."
             )
-            _suspect(check, META_PROPERTIES, "metadata", reason)
+            check.add("metadata", META_PROPERTIES, reason, "suspect")
 
 
 def _find_duplicates(locations: Iterable[PartitionLocation], checks: Mapping[str, RootCheck]) -> None:
@@ -426,4 +414,4 @@ def _refuse_pair(
         if is_certain:
             checks[each.root].refuse(each.path, reason, "file")
         else:
-            _suspect(checks[each.root], os.path.basename(each.path), "file", reason)
+            checks[each.root].add("file", os.path.basename(each.path), reason, "suspect")

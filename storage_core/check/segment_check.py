@@ -64,10 +64,12 @@ class SegmentTask:
     """A segment to check.
 
     Attributes:
+        size_bytes: Size of the log file when it was listed.
         is_deep: Whether each record is decoded.
     """
 
     file: SegmentFile
+    size_bytes: int
     is_deep: bool = False
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
 

@@ -51,7 +51,7 @@ class VerifyReport:
     """What was found out about log directories.
 
     Attributes:
-        verdict: The worst severity of all findings; ``sound`` if there are none but notes.
+        verdict: The worst severity of all findings; ``sound`` if there are at most warnings and notes.
         counts: How many findings there are of each severity.
         is_deep: Whether each record was decoded.
     """
@@ -108,7 +108,7 @@ def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: 
             continue
         try:
             planned = _planned(filesystem, location, is_deep, options.max_decompressed_batch_bytes)
-            size_bytes += sum(_size_bytes(filesystem, task) for task in planned.tasks)
+            size_bytes += sum(task.size_bytes for task in planned.tasks)
         except MissingError:
             # A broker has deleted it meanwhile.
             continue
@@ -117,11 +117,6 @@ def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: 
             planned = PlannedPartition(location, (), SegmentFiles((), FileNames()), ())
         partitions.append(planned)
     return Plan(roots, tuple(partitions), root_checks, unreadable, is_deep, size_bytes)
-
-
-def _size_bytes(filesystem: FileSystem, task: SegmentTask) -> int:
-    status = filesystem.status(task.file.path)
-    return 0 if status is None else status.size_bytes
 
 
 def _planned(
@@ -137,22 +132,13 @@ def _planned(
 
     listing = list_segments(filesystem, path, is_clean=True, swap_end_offset=swap_end_offset)
     bases = listing.base_offsets
-    tasks = tuple(
-        SegmentTask(
-            SegmentFile(
-                location.topic,
-                location.partition,
-                path,
-                base_offset,
-                SWAP_SUFFIX if base_offset in listing.swapped else "",
-                end_offset,
-            ),
-            is_deep,
-            max_batch_bytes,
-        )
-        for base_offset, end_offset in zip_longest(bases, bases[1:])
-    )
-    return PlannedPartition(location, names, listing, tasks)
+    tasks = []
+    for base_offset, end_offset in zip_longest(bases, bases[1:]):
+        suffix = SWAP_SUFFIX if base_offset in listing.swapped else ""
+        file = SegmentFile(location.topic, location.partition, path, base_offset, suffix, end_offset)
+        status = filesystem.status(file.path)
+        tasks.append(SegmentTask(file, 0 if status is None else status.size_bytes, is_deep, max_batch_bytes))
+    return PlannedPartition(location, names, listing, tuple(tasks))
 
 
 def verify(
@@ -174,37 +160,16 @@ def verify(
     """
     tasks = [task for partition in plan.partitions for task in partition.tasks]
     with _Checks(filesystem, tasks, jobs, plan.size_bytes) as checks:
-        root_checks = plan.root_checks
-        reports = []
-        for partition in plan.partitions:
-            root_check = root_checks[partition.location.root]
-            facts: list[SegmentFacts | None] = []
-            refused = plan.unreadable.get(partition.location.path)
-            for task in partition.tasks:
-                found = checks.next()
-                if isinstance(found, LogDirectoryError):
-                    refused = refused or found
-                else:
-                    facts.append(found)
-                advance(
-                    found.size_bytes if isinstance(found, SegmentFacts) else _size_bytes(filesystem, task)
-                )
-            try:
-                if refused is not None:
-                    raise refused
-                partition, facts = _again_if_replaced(filesystem, partition, facts)  # noqa: PLW2901  (listed again)
-                report = check_partition(filesystem, root_check, partition, facts)
-                if filesystem.status(partition.location.path) is not None:
-                    # Not deleted meanwhile.
-                    reports.append(report)
-            except LogDirectoryError as error:
-                reports.append(_unreadable_partition(partition.location, error, is_clean=root_check.is_clean))
-    reports = with_topic_ids_compared(reports)
+        found = [
+            _checked_partition(filesystem, plan, partition, checks, advance) for partition in plan.partitions
+        ]
+    reports = with_topic_ids_compared(each for each in found if each is not None)
     if not reports:
-        for root_check in root_checks.values():
-            root_check.add(Finding("suspect", "file", root_check.path, _NOTHING_VERIFIED))
+        for root_check in plan.root_checks.values():
+            reason = "Expected a partition to verify, found none: nothing was looked at."
+            root_check.add(_NOTHING_VERIFIED, root_check.path, reason, "suspect")
     roots = tuple(
-        root_checks[root.path].report() if root.problem is None else _unreadable_root(root)
+        plan.root_checks[root.path].report() if root.problem is None else _unreadable_root(root)
         for root in plan.roots
     )
     if indexes_only:
@@ -225,14 +190,46 @@ def verify(
     )
 
 
-_NOTHING_VERIFIED: Final = "Expected a partition to verify, found none: nothing was looked at."
+_NOTHING_VERIFIED: Final = "nothing verified"
+
+
+def _checked_partition(
+    filesystem: FileSystem,
+    plan: Plan,
+    partition: PlannedPartition,
+    checks: _Checks,
+    advance: Callable[[int], object],
+) -> PartitionReport | None:
+    """Check a partition, whose segments are the next ones.
+
+    Returns:
+        None if it was deleted meanwhile.
+    """
+    location, root_check = partition.location, plan.root_checks[partition.location.root]
+    facts: list[SegmentFacts | None] = []
+    refused = plan.unreadable.get(location.path)
+    for task in partition.tasks:
+        found = checks.next()
+        if isinstance(found, LogDirectoryError):
+            refused = refused or found
+        else:
+            facts.append(found)
+        advance(found.size_bytes if isinstance(found, SegmentFacts) else task.size_bytes)
+    try:
+        if refused is not None:
+            raise refused
+        partition, facts = _again_if_replaced(filesystem, partition, facts)
+        report = check_partition(filesystem, root_check, partition, facts)
+        return report if filesystem.status(location.path) is not None else None
+    except LogDirectoryError as error:
+        return _unreadable_partition(location, error, is_clean=root_check.is_clean)
 
 
 def _about_indexes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(
         each
         for each in findings
-        if each.kind.endswith(" index") or each.severity == "unreadable" or each.reason == _NOTHING_VERIFIED
+        if each.kind.endswith(" index") or each.severity == "unreadable" or each.kind == _NOTHING_VERIFIED
     )
 
 
@@ -262,7 +259,7 @@ def _unreadable_partition(
 def _again_if_replaced(
     filesystem: FileSystem, partition: PlannedPartition, facts: list[SegmentFacts | None]
 ) -> tuple[PlannedPartition, list[SegmentFacts | None]]:
-    """Verify a partition of which a file was removed or replaced since the listing once more."""
+    """Verify a partition again if one of its files was replaced or removed after the listing."""
     if None not in facts:
         return partition, facts
     first = partition.tasks[0]

@@ -338,7 +338,7 @@ class _Examination:
             self._add_failure("checks", error)
             return None
         self.findings += checked.findings
-        return tuple(_log_maps(self._filesystem, plan, checked))
+        return tuple(_log_maps(plan, checked))
 
     def _add_failure(self, kind: str, error: SegmentLogError) -> None:
         self.findings.append(Finding("unreadable", kind, error.path or "", str(error.args[0])))
@@ -468,17 +468,14 @@ def _of_position(position: GroupPosition) -> Iterator[Finding]:
     yield Finding("warning", "group", position.place, message)
 
 
-def _log_maps(filesystem: FileSystem, plan: Plan, checked: VerifyReport) -> Iterator[LogMap]:
+def _log_maps(plan: Plan, checked: VerifyReport) -> Iterator[LogMap]:
     reports = {report.path: report for report in checked.partitions}
     for planned in plan.partitions:
         report = reports.get(planned.location.path)
         if report is None:
             # Deleted since the listing.
             continue
-        segments = []
-        for task in planned.tasks:
-            status = filesystem.status(task.file.path)
-            segments.append(SegmentBar(task.file.base_offset, 0 if status is None else status.size_bytes))
+        segments = [SegmentBar(each.file.base_offset, each.size_bytes) for each in planned.tasks]
         damage = tuple(_damaged_bytes(report, segments))
         yield LogMap(
             report.topic, report.partition, report.path, tuple(segments), damage, _start_outcome(report)

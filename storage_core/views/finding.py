@@ -47,7 +47,7 @@ class Finding:
     Attributes:
         kind: What it is about, in a word or two. Of `verify`: ``batch``, ``record``, ``tail``, ``gap``, ``offset index``,
             ``time index``, ``transaction index``, ``leader epoch``, ``sequence``, ``snapshot``, ``checkpoint``,
-            ``metadata`` or ``file``.
+            ``metadata``, ``file`` or ``nothing verified``.
         file: Path of the file or directory; empty if it is in several places.
         reason: A sentence.
         action: What a broker would do about it when it starts.
