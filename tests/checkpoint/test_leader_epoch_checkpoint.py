@@ -65,13 +65,6 @@ def test_epochs_and_start_offsets_ascend(entries):
     assert bool(parsed) == bool(entries)
 
 
-def test_reads_a_file(tmp_path):
-    path = str(tmp_path / PATH)
-    assert read_leader_epoch_checkpoint(FileSystem(), path) == ()
-    (tmp_path / PATH).write_bytes(b"0\n1\n0 0\n")
-    assert read_leader_epoch_checkpoint(FileSystem(), path) == (EpochEntry(0, 0),)
-
-
 # -- Writing --------
 
 

@@ -84,27 +84,10 @@ def test_a_message_does_not_repeat_a_long_line():
     assert len(str(caught.value)) < 300
 
 
-topic_names = st.text("abcXYZ019._-", min_size=1, max_size=249)
-offsets = st.dictionaries(
-    st.tuples(topic_names, st.integers(0, 2**31 - 1)), st.integers(-(2**63), 2**63 - 1), max_size=20
-)
-
-
-@given(offsets)
-def test_reads_what_a_broker_writes(expected):
-    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in expected.items()]
-    assert parse(f"0\n{len(expected)}\n{''.join(lines)}".encode()) == expected
-
-
 @given(st.binary(max_size=200) | st.text("0123 \n\tab", max_size=60).map(str.encode))
 def test_any_bytes_parse_or_are_refused(data):
     with contextlib.suppress(CorruptCheckpointError):
         parse(data)
-
-
-def test_reads_a_file(tmp_path):
-    (tmp_path / PATH).write_bytes(b"0\n1\norders 0 42\n")
-    assert read_offset_checkpoint(FileSystem(), str(tmp_path / PATH)) == {("orders", 0): 42}
 
 
 def test_a_missing_file_has_no_entries(tmp_path):

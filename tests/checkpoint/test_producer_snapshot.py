@@ -85,13 +85,6 @@ def test_round_trip(entries):
     assert parse(snapshot(body)) == tuple(ProducerStateEntry(*entry) for entry in entries)
 
 
-def test_reads_a_file(tmp_path):
-    path = str(tmp_path / PATH)
-    assert read_producer_snapshot(FileSystem(), path) is None
-    (tmp_path / PATH).write_bytes(EMPTY)
-    assert read_producer_snapshot(FileSystem(), path) == ()
-
-
 def test_a_directory_in_its_place_is_corrupt(tmp_path):
     (tmp_path / PATH).mkdir()
     with pytest.raises(CorruptSnapshotError):

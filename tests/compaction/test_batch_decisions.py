@@ -47,13 +47,6 @@ def decide(*batches, aborted=(), last_records=None, upper_bound_offset=10**9):
     )
 
 
-def test_nothing_is_decided_of_plain_data():
-    decisions = decide(data(0), data(1, 7), Message(2), transactional(3, 7))
-    assert decisions.discards_records.tolist() == [False] * 4
-    assert decisions.retains_empty.tolist() == [False] * 4
-    assert decisions.is_idle_marker.tolist() == [False] * 4
-
-
 def test_aborted_data_goes_and_its_marker_stays():
     entry = AbortedTransaction(7, 0, 3, 4)
     decisions = decide(
@@ -90,12 +83,6 @@ def test_other_control_batches_stay(kind):
     )
     assert decide(batch).discards_records.tolist() == [False]
     assert decide(batch).is_idle_marker.tolist() == [False]
-
-
-def test_an_emptied_control_batch_is_idle():
-    batch = Batch((), 5, attributes=TRANSACTIONAL | CONTROL, producer_id=7)
-    assert decide(batch).is_idle_marker.tolist() == [True]
-    assert decide(batch).discards_records.tolist() == [False]
 
 
 def test_a_compressed_marker_is_read():

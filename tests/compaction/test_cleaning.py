@@ -223,24 +223,6 @@ def test_an_old_tombstone_depends_on_when_its_segment_was_changed(tmp_path, modi
     )
 
 
-def test_aborted_data_goes_and_takes_nothing_with_it(tmp_path):
-    aborted = AbortedTransaction(7, 1, 3, 4)
-    batches = [
-        keyed(0, (b"a", b"1")),
-        keyed(1, (b"a", b"2"), (None, b"3"), attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0),
-        marker(3, 7, ABORT),
-        keyed(4, (b"b", b"1"), attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0),
-        marker(5, 7, COMMIT),
-    ]
-    cleaned = clean(
-        tmp_path, [open_segment(tmp_path, encoded(*batches))], {b"a": 0, b"b": 4}, aborted=[aborted]
-    )
-    assert cleaned.content == encoded(batches[0], *batches[2:])
-    assert cleaned.aborted == [aborted]
-    assert cleaned.statistics.records_read == 4
-    assert cleaned.statistics.invalid_records == 0
-
-
 def test_a_marker_goes_two_passes_after_its_data(tmp_path):
     aborted = AbortedTransaction(7, 1, 3, 4)
     batches = [
@@ -265,19 +247,6 @@ def test_a_marker_goes_two_passes_after_its_data(tmp_path):
     assert passes[-1] == batches[2].encode()
 
 
-def test_transactions_go_on_from_group_to_group(tmp_path):
-    aborted = AbortedTransaction(7, 0, 5, 6)
-    first = open_segment(
-        tmp_path, encoded(keyed(0, (b"a", b"2"), attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0))
-    )
-    second = open_segment(tmp_path, encoded(marker(5, 7, ABORT)), 5)
-    transactions = CleanedTransactions()
-    assert clean(tmp_path, [first], {}, aborted=[aborted], transactions=transactions).content == b""
-    cleaned = clean(tmp_path, [second], {}, aborted=[aborted], transactions=transactions)
-    assert cleaned.content == marker(5, 7, ABORT).encode()
-    assert cleaned.aborted == [aborted]
-
-
 def test_a_marker_that_is_the_last_of_its_producer_stays_as_an_empty_batch(tmp_path):
     idle = Batch(
         (Record(0, 5, COMMIT, b"\0\0\0\0\0\0"),), 5, attributes=TRANSACTIONAL | CONTROL | DELETE_HORIZON,
@@ -289,19 +258,6 @@ def test_a_marker_that_is_the_last_of_its_producer_stays_as_an_empty_batch(tmp_p
     assert cleaned.content == encoded(
         Batch((), 5, attributes=TRANSACTIONAL | CONTROL, max_timestamp_ms=5, producer_id=7, producer_epoch=3)
     )
-
-
-def test_what_the_map_does_not_know_stays(tmp_path):
-    source = open_segment(tmp_path, encoded(*EXAMPLE))
-    cleaned = clean(tmp_path, [source], {b"a": 3, b"b": 4, b"c": 2}, latest_offset=4)
-    assert [row[0] for row in rows_of(cleaned.content)] == [2, 3, 4, 5, 6, 7]
-
-
-def test_the_throttle_is_told_of_what_is_read_and_written(tmp_path):
-    told = []
-    source = open_segment(tmp_path, encoded(*EXAMPLE))
-    cleaned = clean(tmp_path, [source], LATEST, throttle=told.append)
-    assert told == [len(encoded(*EXAMPLE)), len(cleaned.content)]
 
 
 def test_the_throttle_may_give_up(tmp_path):

@@ -124,13 +124,6 @@ def _with_keys(batch):
     return Batch(records, batch.base_offset, last_offset_delta=batch.last_offset_delta)
 
 
-def test_the_throttle_is_told_of_what_is_read(tmp_path):
-    told = []
-    batches = [keyed(0, b"a"), keyed(1, b"b")]
-    build([open_segment(tmp_path, encoded(*batches))], throttle=told.append, window_bytes=1)
-    assert sum(told) == len(encoded(*batches))
-
-
 def test_damage_is_not_believed(tmp_path):
     content = bytearray(encoded(keyed(0, b"a"), keyed(1, b"b")))
     content[-3] ^= 1

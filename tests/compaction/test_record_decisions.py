@@ -37,11 +37,6 @@ def test_a_key_that_the_map_does_not_have_survives():
     assert judge([keyed((b"a", b"1"))], {}) == ([True], 0)
 
 
-def test_a_record_after_its_key_s_entry_survives():
-    # It was put into the log after the map was built, or the map was too small.
-    assert judge([keyed((b"a", b"1"), base_offset=9)], {b"a": 8}) == ([True], 0)
-
-
 @pytest.mark.parametrize(
     ("latest_offset", "expected"), [(0, [False, True]), (1, [False, False]), (-1, [True, True])]
 )

@@ -34,25 +34,8 @@ def aborted(producer_id, first_offset, last_offset):
     return AbortedTransaction(producer_id, first_offset, last_offset, last_offset + 1)
 
 
-def test_data_of_an_aborted_transaction_may_go_and_its_marker_stays_for_now():
-    transactions = CleanedTransactions()
-    entry = aborted(7, 10, 30)
-    transactions.add_aborted([entry])
-    assert read(transactions, (12, 7, DATA), (22, 7, DATA), (30, 7, ABORT)) == ([True, True, False], [entry])
-
-
-def test_an_abort_marker_without_data_may_go():
-    transactions = CleanedTransactions()
-    transactions.add_aborted([aborted(7, 10, 30)])
-    assert read(transactions, (30, 7, ABORT)) == ([True], [])
-
-
 def test_an_abort_marker_that_no_index_knows_may_go():
     assert read(CleanedTransactions(), (30, 7, ABORT)) == ([True], [])
-
-
-def test_data_of_a_committed_transaction_stays_and_so_does_its_marker():
-    assert read(CleanedTransactions(), (12, 7, DATA), (13, 7, COMMIT)) == ([False, False], [])
 
 
 def test_a_commit_marker_without_data_may_go():
@@ -105,14 +88,6 @@ def test_an_emptied_control_batch_may_go_and_other_types_stay():
     kinds = [None, ControlType.LEADER_CHANGE, ControlType.KRAFT_VERSION, ControlType.UNKNOWN]
     found, _ = read(CleanedTransactions(), *((offset, -1, kind) for offset, kind in enumerate(kinds)))
     assert found == [True, False, False, False]
-
-
-def test_no_batches_change_nothing():
-    transactions = CleanedTransactions()
-    entry = aborted(7, 10, 30)
-    transactions.add_aborted([entry])
-    assert read(transactions) == ([], [])
-    assert read(transactions, (12, 7, DATA)) == ([True], [])
 
 
 # A few batches between two markers are examined one by one, many of them column by column.

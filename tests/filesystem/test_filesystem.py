@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import storage_core
-from storage_core.errors import LogDirectoryError, SegmentLogError, UnreadableError
+from storage_core.errors import LogDirectoryError, UnreadableError
 from storage_core.filesystem import DirectoryEntry, FileSystem, IoStatistics
 
 # -- Reading --------
@@ -65,20 +65,6 @@ def test_a_file_that_is_renamed_and_removed_is_read_on(filesystem, path):
         assert opened.read_at(10, 0) == b"0123456789"
 
 
-def test_closing_twice(filesystem, path, count_descriptors):
-    before = count_descriptors()
-    opened = filesystem.open(path)
-    assert count_descriptors() == before + 1
-    opened.close()
-    opened.close()
-    assert count_descriptors() == before
-
-
-def test_nothing_is_inherited_by_other_processes(filesystem, path):
-    with filesystem.open(path) as opened:
-        assert not os.get_inheritable(opened._descriptor)
-
-
 # -- Small files --------
 
 
@@ -109,15 +95,6 @@ def test_only_regular_files_are_opened(filesystem, irregular_path, count_descrip
 def test_a_device_is_not_opened(filesystem):
     with pytest.raises(LogDirectoryError, match="Expected a regular file"):
         filesystem.open("/dev/zero")
-
-
-@pytest.mark.parametrize("call", ["open", "status", "list_directory"])
-@pytest.mark.parametrize("path", ["a\0b", "\ud800", "x" * 5000])
-def test_texts_that_are_no_paths(filesystem, call, path):
-    with pytest.raises(SegmentLogError) as caught:
-        getattr(filesystem, call)(path)
-    assert type(caught.value) is LogDirectoryError
-    assert caught.value.path == path
 
 
 @pytest.mark.parametrize("call", ["open", "list_directory"])

@@ -294,9 +294,10 @@ def test_a_failed_flush_is_not_tried_again(filesystem, path, monkeypatch):
     assert filesystem.statistics.flushes == 0
 
 
-def test_closing_twice(filesystem, path, count_descriptors):
+@pytest.mark.parametrize("how", ["open", "open_for_writing"])
+def test_closing_twice(filesystem, path, how, count_descriptors):
     before = count_descriptors()
-    file = filesystem.open_for_writing(path)
+    file = getattr(filesystem, how)(path)
     assert count_descriptors() == before + 1
     file.close()
     file.close()
@@ -332,8 +333,9 @@ def test_a_close_that_fails_is_told_once(filesystem, path, monkeypatch):
     os.close(descriptor)
 
 
-def test_nothing_is_inherited_by_other_processes(filesystem, path):
-    with filesystem.open_for_writing(path) as file:
+@pytest.mark.parametrize("how", ["open", "open_for_writing"])
+def test_nothing_is_inherited_by_other_processes(filesystem, path, how):
+    with getattr(filesystem, how)(path) as file:
         assert not os.get_inheritable(file._descriptor)
 
 
@@ -400,11 +402,14 @@ def test_what_this_user_may_not_change_is_named(filesystem, path, monkeypatch, n
     assert caught.value.path == path
 
 
-@pytest.mark.parametrize("name", CALLS)
+READING_CALLS = {name: getattr(FileSystem, name) for name in ("open", "status", "list_directory")}
+
+
+@pytest.mark.parametrize("name", [*CALLS, *READING_CALLS])
 @pytest.mark.parametrize("path", ["a\0b", "\ud800", "x" * 5000])
 def test_texts_that_are_no_paths(filesystem, name, path):
     with pytest.raises(SegmentLogError) as caught:
-        CALLS[name][1](filesystem, path)
+        (READING_CALLS.get(name) or CALLS[name][1])(filesystem, path)
     assert type(caught.value) is LogDirectoryError
     assert caught.value.path == path
 

@@ -215,17 +215,6 @@ def test_what_is_given_up_in_the_child_writes_nothing(path):
     logs.close()
 
 
-def test_a_child_that_ends_like_any_program_writes_nothing(logs, log, path):
-    """Its handlers for the end of the program run, and its objects go."""
-    before = contents(path)
-    child = multiprocessing.get_context("fork").Process(target=sys.exit, args=(0,))
-    child.start()
-    child.join()
-    assert child.exitcode == 0
-    assert contents(path) == before
-    assert offsets(log) == list(range(14))
-
-
 # -- What is read --------
 
 

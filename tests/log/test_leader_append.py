@@ -14,7 +14,6 @@ from storage_core.errors import (
     AppendError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
-    OptionError,
     OutOfOrderSequenceError,
 )
 from tests.examples import examples
@@ -100,15 +99,6 @@ def test_after_a_reopen_the_last_batch_is_known(log, logs, root_path, is_clean, 
         assert append(log, 1, sequence=3).first_offset == 3
 
 
-def test_the_answer_to_a_repetition_has_the_logs_own_time(logs, clock):
-    log = logs.create("stamped", 0, small(message_timestamp_type="LogAppendTime"))
-    clock.time_ms = 5_000
-    assert append(log, 2).log_append_time_ms == 5_000
-    clock.time_ms = 6_000
-    again = append(log, 2)
-    assert (again.log_append_time_ms, again.max_timestamp_ms) == (5_000, 5_000)
-
-
 def test_who_was_silent_for_a_day_is_forgotten(log, clock):
     append(log, 3, sequence=0, epoch=5)
     clock.time_ms += DAY_MS - 1
@@ -117,14 +107,6 @@ def test_who_was_silent_for_a_day_is_forgotten(log, clock):
     # What is due is looked at every ten minutes.
     clock.time_ms += 600_000
     assert append(log, 1, sequence=99, epoch=2).first_offset == 3
-
-
-def test_but_not_while_its_transaction_is_open(log, clock):
-    append(log, 3, is_transactional=True)
-    clock.time_ms += 2 * DAY_MS
-    with pytest.raises(OutOfOrderSequenceError):
-        append(log, 1, sequence=99, is_transactional=True)
-    assert append(log, 1, sequence=3, is_transactional=True).first_offset == 3
 
 
 def test_what_a_leader_has_is_believed_and_gone_on_with(log):
@@ -151,11 +133,6 @@ def test_but_for_records_of_no_transaction_within_one(log):
     log.append_batches(data(2, producer=8) + marker(3, producer=7) + data(4, producer=7, sequence=2))
     assert log.append_batches(transactional(5, producer=7) + data(6, producer=8)).last_offset == 6
     assert values(log) == [b"v"] * 6
-
-
-def test_a_transaction_needs_a_producer(log):
-    with pytest.raises(OptionError, match="Transactional records need a producer"):
-        log.append(table(b"v"), is_transactional=True)
 
 
 # -- Beside a model --------

@@ -59,15 +59,6 @@ def test_nulls_keys_headers_and_timestamps_come_back(log):
     assert batch["headers"].to_pylist() == [[{"key": "h", "value": None}], None]
 
 
-def test_log_append_time_is_the_time_of_the_append(logs):
-    log = logs.create("stamped", config=LogConfig(message_timestamp_type="LogAppendTime"))
-    info = log.append(table(b"a", b"b", timestamps=[5, 9]))
-    assert info.log_append_time_ms == info.max_timestamp_ms == NOW_MS
-    (batch,) = log.read(columns=["timestamp", "timestampType"])
-    assert batch["timestamp"].cast(pa.int64()).to_pylist() == [NOW_MS * 1000] * 2
-    assert batch["timestampType"].to_pylist() == [1, 1]
-
-
 def test_one_append_becomes_many_batches_of_batch_size(logs):
     log = logs.create("many", config=LogConfig(batch_size=1000))
     info = log.append(table(*(value(number) for number in range(500))))

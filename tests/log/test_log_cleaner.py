@@ -71,15 +71,6 @@ def test_a_second_pass_takes_what_is_dirty_and_what_was_clean_before(log):
     assert log.segment_base_offsets == (0, 6)
 
 
-def test_a_clean_log_is_left_alone(log, path):
-    put(log, "a1", "a2")
-    log.roll()
-    assert log.clean() is not None
-    before = {each.name: each.stat().st_mtime_ns for each in path.iterdir()}
-    assert log.clean() is None
-    assert {each.name: each.stat().st_mtime_ns for each in path.iterdir()} == before
-
-
 def test_a_null_value_goes_in_the_pass_after_its_time(log, clock):
     put(log, "a1", "b1", "a")
     log.roll()

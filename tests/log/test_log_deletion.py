@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import threading
@@ -97,12 +96,6 @@ def test_no_name_is_too_long_for_a_file_system(topic, partition, kept):
     assert match.groups() == (topic[:kept], str(partition))
 
 
-def test_the_longest_topic_is_deleted(logs, path):
-    logs.create("x" * 240, 12)
-    logs.delete("x" * 240, 12)
-    assert [len(name) for name in deleted(path)] == [255]
-
-
 # -- What is left --------
 
 
@@ -151,18 +144,6 @@ def test_the_topic_keeps_its_id_while_it_has_partitions(logs):
     logs.create("orders", 1)
     logs.delete("orders", 0)
     assert logs.create("orders", 0).topic_id == topic_id
-
-
-def test_made_and_deleted_again_and_again(logs, path):
-    for number in range(5):
-        log = logs.get_or_create("orders")
-        append(log, 3 + number)
-        assert offsets(log) == list(range(3 + number))
-        logs.delete("orders")
-    assert len(deleted(path)) == 5
-    logs.close()
-    assert deleted(path) == []
-    assert MARKER in names(path)
 
 
 def test_checkpoints_that_could_not_be_written_count_for_no_other_log(logs, path, monkeypatch):
@@ -214,12 +195,6 @@ def test_they_go_on_many_an_occasion(logs, path, clock, occasion):
         "housekeeping": logs._deleted_logs.remove_due,
     }[occasion]()
     assert [name for name in deleted(path) if name.startswith("orders")] == []
-
-
-def test_without_a_delay_they_go_at_once(logs, path):
-    append(logs.create("orders", config=small(file_delete_delay_ms=0)))
-    logs.delete("orders")
-    assert deleted(path) == []
 
 
 def test_what_a_crash_leaves_goes_at_the_next_start(logs, path):
@@ -534,36 +509,6 @@ def test_before_every_call_of_a_read(kind, is_made_again, isolation_level):
     assert {"old", "LogTruncationError"} <= seen, seen
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["read-only", "table"])
-def test_before_every_call_of_a_deletion(kind):
-    """A reader of another process looks in between: all, none, or an error that says so."""
-    at, seen = 1, set()
-    while True:
-        readers = Readers(kind)
-        calls = []
-
-        def observe(call, readers=readers, calls=calls, at=at):
-            calls.append(call)
-            if len(calls) == at:
-                found = []
-                with contextlib.suppress(LogTruncationError, LogDirectoryError):
-                    readers.read(found)
-                    assert found in (OLD, []), call
-                    seen.add(len(found))
-                assert found in (OLD[: len(found)], []), call
-
-        readers.writing.tell = observe
-        readers.logs.delete("orders")
-        readers.writing.tell = None
-        readers.logs.close()
-        if len(calls) < at:
-            break
-        at += 1
-    assert at > 10
-    assert len(OLD) in seen
-
-
 def test_others_see_that_it_is_gone_and_that_another_has_come(logs, path):
     append(logs.create("orders"), 25)
     append(logs.create("other"), 2)
@@ -574,49 +519,3 @@ def test_others_see_that_it_is_gone_and_that_another_has_come(logs, path):
         assert read_table(path)["topic"].to_pylist() == ["other"] * 2
         append(logs.create("orders"), 1)
         assert offsets(reading.get("orders")) == [0]
-
-
-def test_a_directory_of_deleted_logs_alone_has_no_rows(logs, path):
-    append(logs.create("orders"), 25)
-    logs.delete("orders")
-    assert len(deleted(path)) == 1
-    assert read_table(path).num_rows == 0
-
-
-# -- Threads --------
-
-
-def test_threads_that_append_and_read_meanwhile(logs, path):
-    """Bounded: whatever they meet, it is one of these errors, and what the next log holds is its own."""
-    problems = []
-
-    def work(kind) -> None:
-        for _ in range(60):
-            try:
-                log = logs.get_or_create("orders")
-                if kind == "append":
-                    append(log, 2)
-                elif kind == "read":
-                    found = offsets(log)
-                    assert found == list(range(len(found)))
-                else:
-                    logs.delete("orders")
-            except (LogClosedError, LogTruncationError, LogDirectoryError):
-                continue
-            except BaseException as error:
-                problems.append(error)
-                raise
-
-    threads = [threading.Thread(target=work, args=(kind,)) for kind in ("append", "append", "read", "delete")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
-    log = logs.get_or_create("orders")
-    assert offsets(log) == list(range(log.log_end_offset))
-    logs.close()
-    assert deleted(path) == []
-    with open_directory(path) as again:
-        assert checkpointed(path)
-        assert again.get("orders").log_start_offset == 0

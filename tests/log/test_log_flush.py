@@ -174,15 +174,6 @@ def test_a_roll_forces_the_indexes_to_disk_of_records_that_are_there_already(log
         assert ("flush", f"{0:020d}.{suffix}") in calls
 
 
-def test_the_removal_of_deleted_records_is_on_disk(log, filesystem):
-    # Later on, the name of the first segment alone tells where the log starts.
-    append(log, 25)
-    log.flush()
-    filesystem.taken()
-    log.delete_records(20)
-    assert filesystem.taken()[-1] == ("flush", "orders-0")
-
-
 def test_deleted_records_do_not_let_unflushed_ones_count_as_flushed(log, logs, filesystem):
     append(log, 5)
     filesystem.taken()

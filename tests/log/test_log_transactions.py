@@ -333,20 +333,6 @@ def test_a_start_keeps_the_newest_stray_and_those_of_segments(logs, log, root, d
         assert snapshots(directory) == [*bases[1:], 60]
 
 
-@pytest.mark.parametrize("damaged", [b"", b"\0\1\0\0\0\0", bytes(56)])
-def test_a_damaged_snapshot_is_made_anew(logs, log, root, directory, damaged):
-    replicate(log, *produced(25), transactional(25, producer=9))
-    logs.close()
-    path = directory / "00000000000000000026.snapshot"
-    before = path.read_bytes()
-    path.write_bytes(damaged)
-    with open_directory(root) as opened:
-        log = opened.get("orders")
-        log.update_high_watermark(26)
-        assert log.last_stable_offset == 25
-    assert path.read_bytes() == before
-
-
 def test_read_only_even_a_damaged_one_stays(logs, log, root, directory):
     replicate(log, *produced(25), transactional(25, producer=9))
     logs.close()

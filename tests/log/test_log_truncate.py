@@ -258,12 +258,6 @@ def test_deleted_records_are_gone_from_reads_at_once(log):
     assert log.offset_for_timestamp(0).offset == 13
 
 
-def test_deleting_fewer_records_than_before_changes_nothing(log):
-    log.delete_records(13)
-    assert log.delete_records(5) == 13
-    assert offsets(log) == list(range(13, 35))
-
-
 def test_deleting_all_records_keeps_the_log_end(log):
     assert log.delete_records(-1) == 35
     assert (log.log_start_offset, log.log_end_offset) == (35, 35)

@@ -44,12 +44,6 @@ def test_it_finds_the_snapshots_of_a_directory(tmp_path):
     assert snapshots.latest_offset == 2**63 - 1
 
 
-def test_an_empty_directory(tmp_path):
-    snapshots = open_snapshots(tmp_path)
-    assert (snapshots.offsets, snapshots.latest_offset) == ((), None)
-    assert snapshots.read_latest() is None
-
-
 def test_what_was_written_is_read(tmp_path):
     snapshots = open_snapshots(tmp_path)
     snapshots.write(9, [ENTRY])
@@ -98,13 +92,6 @@ def test_a_damaged_snapshot_makes_room_for_the_one_before(tmp_path, damaged, cap
     assert snapshots.offsets == (4,)
     assert offsets_on_disk(tmp_path) == [4]
     assert "00000000000000000012.snapshot" in caplog.text
-
-
-def test_none_is_left_if_all_are_damaged(tmp_path):
-    write(tmp_path, 4, 9, content=b"")
-    snapshots = open_snapshots(tmp_path)
-    assert snapshots.read_latest() is None
-    assert names(tmp_path) == []
 
 
 def test_a_snapshot_that_was_removed_meanwhile(tmp_path):

@@ -121,23 +121,6 @@ def test_after_a_clean_shutdown_without_snapshots_there_were_no_producers(log):
     assert log.snapshots == [4, 6, 8]
 
 
-def test_after_a_clean_shutdown_with_snapshots_they_count(log):
-    log.rebuilt(8)
-    assert known(log.rebuilt(8, is_after_clean_shutdown=True)) == {number: number for number in range(8)}
-
-
-def test_up_to_the_base_of_a_segment_that_is_to_be_recovered(log):
-    manager = log.rebuilt(4)
-    assert known(manager) == {0: 0, 1: 1, 2: 2, 3: 3}
-    assert log.replayed == [0, 2]
-    assert log.snapshots == [4]
-
-
-def test_up_to_an_offset_within_a_segment(log):
-    assert known(log.rebuilt(5)) == {number: number for number in range(5)}
-    assert log.snapshots == [4, 5]
-
-
 def test_a_truncation_after_a_rebuild(log):
     manager = log.rebuilt(8)
     log.rebuild(manager, 3)

@@ -17,18 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.errors import CorruptRecordError, DataLossError, LogTruncationError
 from tests.damage.campaign import fast_folder
 from tests.faults.killed_process import KilledProcess, warm_processes
 from tests.faults.soak import SOAK_SECONDS
 from tests.faults.transaction_ledger import (
     READ_COMMITTED,
-    READ_UNCOMMITTED,
-    Event,
-    Ledger,
-    Rows,
-    judge,
-    values_of,
 )
 from tests.faults.transaction_reader import CURRENT
 
@@ -137,92 +130,6 @@ def run(seed: int, **until) -> Campaign:
 
 
 # -- The judge itself --------
-
-
-def ledger_of(*events: Event) -> Ledger:
-    ledger = Ledger()
-    for event in events:
-        ledger.note(event)
-    return ledger
-
-
-def rows(unit: int, first_offset: int, count: int) -> Rows:
-    return list(enumerate(values_of(unit, 0, count), first_offset))
-
-
-# Plain rows, a transaction that was aborted, and one that was committed.
-EVENTS = (
-    Event("append", 1, 0, 3), Event("appended", 1),
-    Event("append", 2, 3, 2, producer_id=1), Event("appended", 2), Event("abort", 2, 5), Event("aborted", 2),
-    Event("append", 3, 6, 2, producer_id=2), Event("appended", 3), Event("commit", 3, 8), Event("committed", 3),
-)  # fmt: skip
-TRUNCATED = (
-    Event("truncate", -1, 5), Event("truncated", -1, 5),
-    Event("commit", 2, 5), Event("committed", 2),
-    Event("append", 4, 6, 2), Event("appended", 4),
-)  # fmt: skip
-PLAIN, ABORTED, COMMITTED, NEW = rows(1, 0, 3), rows(2, 3, 2), rows(3, 6, 2), rows(4, 6, 2)
-
-
-@pytest.mark.parametrize(
-    ("level", "found", "is_right"),
-    [
-        (READ_COMMITTED, PLAIN + COMMITTED, True),
-        (READ_UNCOMMITTED, PLAIN + ABORTED + COMMITTED, True),
-        # Of the other history.
-        (READ_COMMITTED, PLAIN + ABORTED + NEW, True),
-        (READ_UNCOMMITTED, PLAIN + ABORTED + NEW, True),
-        # Of both.
-        (READ_COMMITTED, PLAIN + NEW, False),
-        (READ_COMMITTED, PLAIN + ABORTED + COMMITTED, False),
-        (READ_UNCOMMITTED, PLAIN + ABORTED + COMMITTED[:1] + NEW[1:], False),
-        # Rows are lost.
-        (READ_COMMITTED, PLAIN[1:] + COMMITTED, False),
-        (READ_COMMITTED, PLAIN + COMMITTED[1:], False),
-        (READ_UNCOMMITTED, PLAIN + COMMITTED, False),
-        (READ_UNCOMMITTED, PLAIN[:2], False),
-        (READ_UNCOMMITTED, [], False),
-        # Twice, at another offset, and nothing at all.
-        (READ_UNCOMMITTED, PLAIN + PLAIN[2:] + ABORTED + COMMITTED, False),
-        (READ_UNCOMMITTED, PLAIN + ABORTED + [(7, COMMITTED[0][1]), (8, COMMITTED[1][1])], False),
-        (READ_UNCOMMITTED, PLAIN + ABORTED + COMMITTED[:1] + [(7, None)], False),
-    ],
-)
-def test_a_read_is_of_one_history(level, found, is_right):
-    ledger = ledger_of(*EVENTS)
-    begin = ledger.moment()
-    for event in TRUNCATED:
-        ledger.note(event)
-    assert (judge(found, ledger, begin, level) == []) is is_right
-
-
-def test_a_read_that_began_after_a_truncation_is_of_the_new_history():
-    ledger = ledger_of(*EVENTS, *TRUNCATED)
-    assert judge(PLAIN + ABORTED + NEW, ledger, ledger.moment(), READ_COMMITTED) == []
-    assert judge(PLAIN + COMMITTED, ledger, ledger.moment(), READ_COMMITTED)
-
-
-@pytest.mark.parametrize(
-    ("error", "is_right"),
-    [
-        (LogTruncationError("", offset=5), True),
-        (LogTruncationError("", offset=3), True),
-        (LogTruncationError("", offset=6), False),
-        (LogTruncationError(""), False),
-        (DataLossError(""), True),
-        (CorruptRecordError(""), False),
-    ],
-)
-def test_an_error_is_right_where_the_log_was_truncated(error, is_right):
-    ledger = ledger_of(*EVENTS)
-    begin = ledger.moment()
-    assert judge(PLAIN, ledger, begin, READ_COMMITTED, error) != []
-    for event in TRUNCATED:
-        ledger.note(event)
-    assert (judge(PLAIN, ledger, begin, READ_COMMITTED, error) == []) is is_right
-    # What came before it is of one history, too.
-    assert judge(PLAIN + NEW, ledger, begin, READ_COMMITTED, error) != []
-    assert judge(PLAIN[1:], ledger, begin, READ_UNCOMMITTED, error) != []
 
 
 # -- The campaign --------

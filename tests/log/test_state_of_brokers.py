@@ -49,21 +49,6 @@ def test_every_snapshot_byte_for_byte(partitions, tmp_path):
     assert compared > len(partitions)
 
 
-def test_every_snapshot_from_the_one_before(partitions, tmp_path):
-    for directory in partitions:
-        segments = segments_of(directory)
-        for snapshot in sorted(directory.glob("*.snapshot")):
-            offset = int(snapshot.name[:20])
-            elsewhere = tmp_path / directory.name / str(offset)
-            elsewhere.mkdir(parents=True)
-            older = [path for path in directory.glob("*.snapshot") if path.name < snapshot.name]
-            for path in older:
-                (elsewhere / path.name).write_bytes(path.read_bytes())
-            manager = ProducerStateManager(FILES, str(elsewhere), expiration_ms=NEVER_MS)
-            rebuild_producer_state(manager, segments, 0, offset, 0, is_after_clean_shutdown=False)
-            assert (elsewhere / snapshot.name).read_bytes() == snapshot.read_bytes(), snapshot
-
-
 def test_every_transaction_index(partitions):
     for directory in partitions:
         manager = ProducerStateManager(FILES, str(directory), expiration_ms=NEVER_MS)

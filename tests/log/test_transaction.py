@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import logging
-import threading
 
 import pytest
 from hypothesis import given
@@ -306,30 +305,6 @@ def test_one_that_was_left_open_is_not_taken(logs, log, path):
         log.abort_transaction(FIRST_TAKEN_ID)
         again = log.transaction()
         assert (again.producer_id, again.producer_epoch) == (FIRST_TAKEN_ID, 1)
-
-
-def test_threads_with_a_transaction_each(log):
-    def work(number):
-        for turn in range(10):
-            with log.transaction() as transaction:
-                for row in range(3):
-                    transaction.append(table(b"%d %d %d" % (number, turn, row)))
-                if turn % 3 == 2:
-                    transaction.abort()
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    expected = sorted(
-        b"%d %d %d" % (number, turn, row)
-        for number in range(6)
-        for turn in range(10)
-        for row in range(3)
-        if turn % 3 != 2
-    )
-    assert (sorted(committed(log)), log.open_transactions()) == (expected, ())
 
 
 # -- Fencing --------
