@@ -42,15 +42,11 @@ class ConfigKey:
     """One configuration key.
 
     Args:
-        name: Kafka's name.
         default: The default value; None for no value.
-        kind: The type of the value.
-        unit: The unit of a number; empty if it has none.
         minimum: The smallest number allowed; None for no limit.
         maximum: The largest number allowed; None for no limit but the type's.
         excluded: Numbers within the limits that are not allowed.
         choices: The words allowed; empty for a number.
-        doc: One sentence that describes it.
     """
 
     name: str

@@ -95,13 +95,7 @@ class CleanRules:
 
 @dataclass(frozen=True, slots=True)
 class MapStatistics:
-    """Statistics of building an offset map.
-
-    Attributes:
-        records_read: Number of records read.
-        bytes_read: Size of their batches.
-        is_full: Whether the map was full before the last record.
-    """
+    """Statistics of building an offset map. ``is_full`` tells that it was full before the last record."""
 
     records_read: int
     bytes_read: int
@@ -114,9 +108,6 @@ class CleanStatistics:
 
     Attributes:
         records_read: Number of records read, without those of batches that were discarded as a whole.
-        bytes_read: Size of all batches.
-        records_retained: Number of retained records.
-        bytes_retained: Size of the retained batches.
         invalid_records: Number of records that were discarded because they have no key.
     """
 
@@ -266,13 +257,8 @@ def retained_records(
     """Return True for each retained record of batches that are not discarded as a whole (``shouldRetainRecord``).
 
     A record without a key is discarded, unless it is a control record or the map does not cover its offset.
-
-    Args:
-        section: The batches.
-        columns: Offsets, keys and values of their records.
-        offset_map: The last offset of each key. Records after its ``latest_offset`` are retained.
-        now_ms: The time of the pass.
-        keeps_legacy_tombstones: Whether tombstones of formats v0 and v1 are retained.
+    Records after the ``latest_offset`` of the map are retained, and with ``keeps_legacy_tombstones`` tombstones of
+    formats v0 and v1.
     """
     keys, values = columns.keys, columns.values
     assert keys is not None and values is not None  # noqa: S101, PT018  (requested above)
@@ -308,14 +294,9 @@ def clean_into(
     A window of batches is read at a time, and its records are decoded section by section, which bounds the memory
     that compressed batches take.
 
-    Args:
-        destination: A new segment with the base offset of the first source.
-        sources: Adjacent segments in order.
-        offset_map: The last offset of each key, up to its ``latest_offset``.
-        transactions: One object for all groups of a pass, in order. The aborted transactions that reach into the
-            sources must have been added (see `CleanedTransactions.add_aborted`), possibly more than once.
-        rules: What else decides about retention.
-        throttle: Called with the bytes read and written.
+    The sources are adjacent, and the destination has the base offset of the first. ``transactions`` is one object for
+    all groups of a pass, in order. The aborted transactions that reach into the sources must have been added to it (see
+    `CleanedTransactions.add_aborted`), possibly more than once.
 
     Raises:
         CorruptRecordError: Bytes of a source are not a batch, or a CRC does not match.
@@ -426,10 +407,6 @@ def build_offset_map(
         throttle: Called with the bytes read.
         window_bytes: How much is read at once, unless a batch is larger.
         max_batch_bytes: The maximum size of a decompressed batch.
-
-    Raises:
-        CorruptRecordError: Bytes of a segment are not a batch, or a CRC does not match.
-        BatchTooLargeError: A batch, or its decompressed content, is larger than allowed.
     """
     offset_map.clear()
     builder = _MapBuilder(offset_map, transactions, first_dirty_offset, max_batch_bytes)

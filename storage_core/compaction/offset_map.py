@@ -170,7 +170,6 @@ class OffsetMap:
         seed: Determines the hash function; None: random.
 
     Attributes:
-        slots: The number of slots in the given memory.
         limit: The maximum number of keys.
         size: The number of keys.
         latest_offset: The map covers all records up to this offset; -1 for none.

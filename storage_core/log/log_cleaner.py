@@ -516,10 +516,6 @@ class LogCleaner:
 
         Returns:
             The statistics of the pass, or None if nothing was cleaned.
-
-        Raises:
-            NotWritableError: The log is closed, or has failed.
-            SegmentLogError: A segment cannot be read, or the file system reported an error.
         """
         now_ms = state.clock.now_ms() if now_ms is None else now_ms
         with state.cleaning.under_way(wait=wait) as is_mine:

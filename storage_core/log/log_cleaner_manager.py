@@ -66,9 +66,6 @@ def find_first_dirty_offset(state: LogState) -> int:
     """Find the offset from which a log is cleaned next: the checkpointed one, or the log start.
 
     A checkpointed offset outside of the log is replaced.
-
-    Raises:
-        SegmentLogError: The checkpoint cannot be read or written.
     """
     offsets, checkpoint = state.view.offsets, state.cleaning.checkpoint
     key = state.directory.topic_partition
@@ -92,11 +89,7 @@ def find_first_dirty_offset(state: LogState) -> int:
 
 
 def find_log_to_clean(state: LogState, now_ms: int) -> LogToClean:
-    """Determine the part of an open log to clean now. A checkpointed offset outside of the log is replaced.
-
-    Raises:
-        SegmentLogError: A file cannot be read, or the checkpoint cannot be written.
-    """
+    """Determine the part of an open log to clean now. A checkpointed offset outside of the log is replaced."""
     dirty_offset = find_first_dirty_offset(state)
     view, config = state.view, state.config
     return log_to_clean(

@@ -71,8 +71,6 @@ class LoadOptions:
     """Facts about a log that are known before its directory is read.
 
     Attributes:
-        config: Its configuration.
-        is_clean: Whether it was closed cleanly.
         recovery_point: The offset below which everything is on disk.
         log_start_offset: The checkpointed log start; 0 without a checkpoint.
         high_watermark: The checkpointed high watermark; None without a checkpoint.
@@ -92,11 +90,7 @@ class LoadOptions:
 def load_state(
     filesystem: FileSystem, directory: PartitionDirectory, clock: Clock, options: LoadOptions
 ) -> LogState:
-    """Load a log by Kafka's rules. An empty directory is an empty log.
-
-    Raises:
-        SegmentLogError: A file cannot be read, or the file system reports an error.
-    """
+    """Load a log by Kafka's rules. An empty directory is an empty log."""
     return _LogLoader(filesystem, directory, clock, options).load()
 
 
@@ -444,7 +438,7 @@ class _InterruptedSwaps:
         )
 
     def complete(self) -> None:
-        """Replace the originals by complete output."""
+        """Replace the original segments with complete output."""
         swaps = self.complete_output()
         bases = [offset for name, offset in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
         if bases:

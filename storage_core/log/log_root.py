@@ -132,11 +132,7 @@ def make_root(filesystem: FileSystem, path: str) -> None:
     """Create a log directory, and its parents, if it does not exist."""
     status = filesystem.status(path, follow_symlinks=True)
     if status is None:
-        parent = os.path.dirname(path)
-        if parent != path:
-            make_root(filesystem, parent)
-        filesystem.make_directory(path)
-        filesystem.flush_directory(parent)
+        filesystem.make_directories(path)
     elif not status.is_directory:
         raise LogDirectoryError("Expected a directory, found something else. Check the path.", path=path)
 
@@ -283,9 +279,6 @@ def load_logs(
 
     ``file_names`` are the regular files in each directory, if already listed. ``note_cut`` is called with the first
     offset of a log that is about to be cut off, if valid batches may go.
-
-    Raises:
-        SegmentLogError: The error of the first log that cannot be loaded.
     """
     loaded: list[LogState] = []
     high_watermarks = _high_watermarks(files)

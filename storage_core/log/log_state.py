@@ -220,27 +220,19 @@ class LogState:
 
     Attributes:
         config: The configuration. Read it once to use several of its values without the lock.
-        encoding: How records are encoded under this configuration.
-        view: What readers see.
         is_only_replica: Whether the high watermark follows the log end.
         last_flush_ms: When everything was last known to be on disk.
-        last_expiration_ms: When expired producers were last removed.
         unflushed_directory: Whether a file of the log was created or renamed since the directory was last flushed.
         is_deleted: Whether the log is deleted: closed, with its directory renamed and its files awaiting deletion.
         restarts_at: Where the log restarts while all its segments are being replaced. Until the new segment exists, no
             file name has this offset.
-        scheduled_deletions: Files to delete later.
         current_transactions: The latest unfinished `Transaction` of each producer id in this process.
         failure: What made the log fail: nothing has been written since.
-        config_altered: Called after the configuration was altered.
-        checkpoint: Writes the checkpoints of the log directory.
         checkpoint_if_due: Writes them if they were not written for some time.
         truncations: How often the log end has moved back in the view.
         truncations_file: Announces truncations to readers, also in other processes; None outside of a log directory.
         is_truncating: Whether a truncation is removing data: the view is inconsistent meanwhile.
         truncated_to: The first offset that the last truncation removed.
-        group_commit: The threads that wait for a flush.
-        cleaning: The state of its cleaning.
         owner: The process that opened the log; only this process may change it.
     """
 

@@ -125,12 +125,8 @@ def check_produced(
 ) -> DuplicateAppend | None:
     """Check the records that producers append in one call, in order.
 
-    Args:
-        producers: The known producers.
-        appended: The batches of producers.
-        batch_count: The number of all batches, also those without a producer. If None, ``appended`` is one append of any
-            number of consecutive batches.
-        path: The partition's directory.
+    ``batch_count`` is the number of all batches, also those without a producer. If it is None, ``appended`` is one append
+    of any number of consecutive batches.
 
     Returns:
         The position of the same records if the log already has all of them, so that they must not be appended again;

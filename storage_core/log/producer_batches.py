@@ -57,7 +57,6 @@ class ProducerState:
     """The state of one producer. -1 means none.
 
     Attributes:
-        producer_id: The producer.
         producer_epoch: The epoch of its last batch or marker.
         coordinator_epoch: The epoch of the coordinator that wrote its last marker.
         timestamp_ms: The timestamp of its last batch or marker.

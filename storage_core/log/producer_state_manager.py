@@ -139,9 +139,6 @@ class ProducerSnapshots:
 
         Returns:
             Its offset and its entries, or None if there is none.
-
-        Raises:
-            UnreadableError: This user may not read it.
         """
         while self._offsets:
             offset = self._offsets[-1]
@@ -381,13 +378,7 @@ def rebuild_producer_state(
     Only batches after the latest usable snapshot are read. Snapshots at the last two segments' base offsets make a later
     truncation cheap. After a clean shutdown, the absence of snapshots proves that there were no producers.
 
-    Args:
-        manager: The state; snapshots outside the offsets are deleted.
-        segments: The log's segments.
-        log_start_offset: The log start offset.
-        last_offset: The end of the state: the log end, or a segment's base offset.
-        now_ms: The current time, for expired producers.
-        is_after_clean_shutdown: Whether the log was closed cleanly.
+    ``last_offset`` is the log end, or a segment's base offset. Snapshots outside the offsets are deleted.
 
     Raises:
         CorruptRecordError: A batch or a marker is damaged.

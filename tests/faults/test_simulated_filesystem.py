@@ -59,6 +59,8 @@ def test_every_method_is_simulated():
     public = {
         name for name, _ in inspect.getmembers(FileSystem, inspect.isfunction) if not name.startswith("_")
     }
+    # Made of the others.
+    public -= {"exists", "make_directories"}
     assert public - vars(SimulatedFileSystem).keys() == set()
 
 
