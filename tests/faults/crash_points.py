@@ -11,6 +11,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from storage_core import LogConfig, LogDirectory
 from storage_core.errors import CorruptError, RecoveryWouldDiscardError
@@ -43,6 +44,49 @@ class CrashState:
     config: LogConfig = CONFIG
 
 
+@dataclass
+class Crash:
+    """What a crash left, and what was known when it happened.
+
+    Attributes:
+        name: For messages.
+        filesystem: The files.
+        known: What the test noted.
+        is_power_cut: Whether it was a power cut, not the end of the process alone.
+    """
+
+    name: str
+    filesystem: SimulatedFileSystem
+    known: Any
+    is_power_cut: bool
+
+
+def crashes(
+    filesystem: SimulatedFileSystem,
+    run: Callable[[], object],
+    known: Callable[[], object] = lambda: None,
+    *,
+    seed: object = 1,
+    variants: int = 1,
+) -> list[Crash]:
+    """What may be left before each mutating call of a run, and after it: by a SIGKILL, and by so many power cuts."""
+    found: list[Crash] = []
+
+    def observe(call: object) -> None:
+        name, noted = f"before {call}", known()
+        found.append(Crash(f"{name}, killed", filesystem.kill(), noted, is_power_cut=False))
+        for variant in range(variants):
+            rng = random.Random(f"{seed} {filesystem.calls} {variant}")
+            after = filesystem.crash(rng)
+            found.append(Crash(f"{name}, power cut {variant}", after, noted, is_power_cut=True))
+
+    filesystem.observe = observe
+    run()
+    filesystem.observe = None
+    observe("nothing more")
+    return found
+
+
 def new_filesystem() -> SimulatedFileSystem:
     """A file system with an empty log directory."""
     filesystem = SimulatedFileSystem()
@@ -58,51 +102,35 @@ def crash_states(
     filesystem = new_filesystem()
     session = Session(filesystem, config=config)
     prepare(session)
-    found: list[CrashState] = []
 
-    def observe(call: object) -> None:
-        found.extend(_states_now(session, f"seed {seed}, before {call}", seed, variants))
+    def known() -> tuple[Expectation, Expectation]:
+        return session.model.after_kill(), session.model.after_power_cut()
 
-    filesystem.observe = observe
-    workload(session)
-    filesystem.observe = None
-    observe("nothing more")
-    yield from found
-
-
-def _states_now(session: Session, name: str, seed: int, variants: int) -> Iterator[CrashState]:
-    filesystem, model, config = session.filesystem, session.model, session.config
-    on_disk = model.after_power_cut()
-    yield CrashState(
-        f"{name}, killed", filesystem.kill(), model.after_kill(), on_disk, is_on_disk=False, config=config
-    )
-    for variant in range(variants):
-        rng = random.Random(f"{seed} {filesystem.calls} {variant}")
+    for crash in crashes(filesystem, lambda: workload(session), known, seed=seed, variants=variants):
+        after_kill, on_disk = crash.known
+        expectation = on_disk if crash.is_power_cut else after_kill
         yield CrashState(
-            f"{name}, power cut {variant}", filesystem.crash(rng), on_disk, on_disk, config=config
+            f"seed {seed}, {crash.name}", crash.filesystem, expectation, on_disk, crash.is_power_cut, config
         )
 
 
 def recovery_states(state: CrashState, recovery: str, *, seed: int, variants: int) -> Iterator[CrashState]:
     """The states after a second crash at each call of the recovery."""
-    filesystem = state.filesystem.kill()
-    found: list[CrashState] = []
+    filesystem, on_disk = state.filesystem.kill(), state.after_power_cut
 
-    def observe(call: object) -> None:
-        name = f"{state.name}; again before {call}"
-        rngs = [random.Random(f"{seed} {name} {variant}") for variant in range(variants)]
-        on_disk = state.after_power_cut
-        found.extend(
-            CrashState(name, filesystem.crash(rng), on_disk, on_disk, config=state.config) for rng in rngs
-        )
+    opened: list[LogDirectory | None] = []
 
-    filesystem.observe = observe
-    logs = open_or_none(filesystem, recovery, config=state.config)
-    filesystem.observe = None
-    if logs is not None:
-        observe("nothing more")
-        logs.close()
-    yield from found
+    def open_again() -> None:
+        opened.append(open_or_none(filesystem, recovery, config=state.config))
+
+    found = crashes(filesystem, open_again, seed=f"{seed} {state.name}", variants=variants)
+    for logs in opened:
+        if logs is not None:
+            logs.close()
+    for crash in found:
+        if crash.is_power_cut:
+            name = f"{state.name}; again {crash.name}"
+            yield CrashState(name, crash.filesystem, on_disk, on_disk, config=state.config)
 
 
 def open_directory(

@@ -7,8 +7,8 @@ the process ends; the log is opened again, with both kinds of recovery, and cras
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -16,6 +16,7 @@ from storage_core import LogConfig, LogDirectory
 from storage_core.directory import segment_listing
 from storage_core.errors import SegmentLogError
 from tests.faults.counting import cases
+from tests.faults.crash_points import Crash, crashes
 from tests.faults.simulated_files import SimulatedWritableFile
 from tests.faults.simulated_filesystem import SimulatedFileSystem, TriedStates
 from tests.log.cleaning import put, records
@@ -126,27 +127,12 @@ STEPS = {
 
 
 @dataclass
-class Crash:
-    """What a crash left.
-
-    Attributes:
-        name: For messages.
-        filesystem: The files.
-        step: How many steps were done for readers in the process.
-    """
-
-    name: str
-    filesystem: SimulatedFileSystem
-    step: int
-
-
-@dataclass
 class Cleaning:
     """A cleaning that was looked at.
 
     Attributes:
         views: What a reader sees before the first step, and after each.
-        crashes: What a crash at each call leaves.
+        crashes: What a crash at each call leaves; what is known is how many steps were done for readers in the process.
         producers: What is known of the producers.
         end_offset: The log end offset.
     """
@@ -188,20 +174,14 @@ def looked_at(make, *, seed=1, variants=3, prepare=prepared):
     log = logs.get("orders")
     found = Cleaning([records(log)], [], producers_of(log), log.log_end_offset)
 
-    def observe(call):
+    def step():
         seen = records(log)
         if seen != found.views[-1]:
             found.views.append(seen)
-        step = len(found.views) - 1
-        found.crashes.append(Crash(f"before {call}, killed", filesystem.kill(), step))
-        for variant in range(variants):
-            rng = random.Random(f"{seed} {filesystem.calls} {variant}")
-            found.crashes.append(Crash(f"before {call}, power cut {variant}", filesystem.crash(rng), step))
+        return len(found.views) - 1
 
-    filesystem.observe = observe
-    assert log.clean() is not None
-    filesystem.observe = None
-    observe("nothing more")
+    found.crashes = crashes(filesystem, log.clean, step, seed=seed, variants=variants)
+    assert found.crashes
     return found
 
 
@@ -214,7 +194,7 @@ def producers_of(log):
 
 
 def check(crash, cleaning, recovery, *, is_thorough=True):
-    allowed = cleaning.views[crash.step : crash.step + 2]
+    allowed = cleaning.views[crash.known : crash.known + 2]
     with open_directory(crash.filesystem, recovery=recovery) as logs:
         log = logs.get("orders")
         assert records(log) in allowed, crash.name
@@ -243,7 +223,7 @@ def test_a_crash_at_every_call(make, record_property):
     for number, crash in enumerate(cleaning.crashes):
         # Every state is opened and read, by both kinds of recovery in turn; what takes longer is done to a share of them.
         recovery, is_thorough = ("tail", "kafka")[number % 2], number % 7 == 0
-        if tried.is_new(crash.filesystem, crash.step, recovery, is_thorough):
+        if tried.is_new(crash.filesystem, crash.known, recovery, is_thorough):
             check(crash, cleaning, recovery, is_thorough=is_thorough)
             count += 1
     record_property(cases("A crash at every call of a cleaning"), count)
@@ -260,18 +240,9 @@ def test_a_second_crash_while_the_log_is_opened(make, record_property):
     count, tried = 0, TriedStates()
     for crash in [*(swapped if make is joined else swapped[::4]), *cleaning.crashes[::15]]:
         filesystem = crash.filesystem.kill()
-        again = []
-
-        def observe(call, *, filesystem=filesystem, crash=crash, again=again):
-            for variant in range(3):
-                rng = random.Random(f"{crash.name} {filesystem.calls} {variant}")
-                again.append(Crash(f"{crash.name}; again before {call}", filesystem.crash(rng), crash.step))
-
-        filesystem.observe = observe
-        open_directory(filesystem)
-        for second in again:
-            if tried.is_new(second.filesystem, second.step):
-                check(second, cleaning, "tail", is_thorough=False)
+        for second in crashes(filesystem, partial(open_directory, filesystem), seed=crash.name, variants=3):
+            if second.is_power_cut and tried.is_new(second.filesystem, crash.known):
+                check(replace(second, known=crash.known), cleaning, "tail", is_thorough=False)
                 count += 1
     record_property(cases("A second crash while a crashed cleaning is finished"), count)
 
@@ -285,7 +256,7 @@ def test_what_supersedes_a_record_is_on_disk_before_that_goes(monkeypatch, recor
     for crash in cleaning.crashes[first:]:
         with open_directory(crash.filesystem, recovery="kafka") as logs:
             found = [each for each in records(logs.get("orders")) if ":z=" not in each]
-        assert found in views[crash.step : crash.step + 2], crash.name
+        assert found in views[crash.known : crash.known + 2], crash.name
     record_property(cases("A crash at every call of a cleaning"), len(cleaning.crashes) - first)
 
 

@@ -6,7 +6,6 @@ at the same offset, and none begins beyond the log end.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -14,7 +13,7 @@ import pytest
 
 from storage_core.errors import InvalidRecordError
 from tests.faults.counting import cases
-from tests.faults.crash_points import new_filesystem, open_directory, open_or_none
+from tests.faults.crash_points import crashes, new_filesystem, open_directory, open_or_none
 from tests.faults.session import TOPIC, table_of
 
 RECOVERIES = ("tail", "kafka")
@@ -107,33 +106,6 @@ def truncations(work):
 WORKLOADS = [one_leader_after_the_other, leaders_without_records, behind_what_is_not_on_disk, truncations]
 
 
-@dataclass
-class State:
-    """What a crash left, and what is known of it."""
-
-    name: str
-    filesystem: object
-    known: Known
-
-
-def states_of(workload, seed):
-    work = Work()
-    found = []
-
-    def observe(call):
-        name = f"seed {seed}, before {call}"
-        found.append(State(f"{name}, killed", work.filesystem.kill(), work.known))
-        for variant in range(VARIANTS):
-            rng = random.Random(f"{seed} {work.filesystem.calls} {variant}")
-            found.append(State(f"{name}, power cut {variant}", work.filesystem.crash(rng), work.known))
-
-    work.filesystem.observe = observe
-    workload(work)
-    work.filesystem.observe = None
-    observe("nothing more")
-    return found
-
-
 def check(state, recovery):
     logs = open_or_none(state.filesystem, recovery) or open_directory(state.filesystem, "kafka")
     if (TOPIC, 0) not in logs:
@@ -180,7 +152,8 @@ def go_on(log, epochs, name):
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_crash_at_every_call_while_epochs_begin(workload, record_property):
-    states = states_of(workload, seed=1)
+    work = Work()
+    states = crashes(work.filesystem, lambda: workload(work), lambda: work.known, variants=VARIANTS)
     outcomes = Counter(check(state, RECOVERIES[number % 2]) for number, state in enumerate(states))
     record_property(cases("Leader epochs: power cut or SIGKILL at each call"), outcomes.total())
     assert outcomes["without a record"] > 5

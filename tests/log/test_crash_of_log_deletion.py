@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import pytest
 
 from storage_core import LogDirectory, read_table
 from tests.commit.jobs import CONFIG, JOBS, commit, rows_of, staged_job
 from tests.faults.counting import cases
-from tests.faults.crash_points import new_filesystem
+from tests.faults.crash_points import Crash, crashes, new_filesystem
 from tests.faults.session import ROOT, StillClock, records_of
 from tests.faults.simulated_filesystem import TriedStates
 from tests.log.logs import table
@@ -34,20 +36,15 @@ def same_ids_on_each_run():
         yield
 
 
-@dataclass
-class State:
-    """What a crash left, and what may be found in it.
+class Allowed(NamedTuple):
+    """What may be found of the log.
 
     Attributes:
-        name: For messages.
-        filesystem: The files.
-        may_be_old: Whether the log may be there as it was before.
+        may_be_old: Whether it may be there as it was before.
         may_be_gone: Whether there may be none.
         new_count: The least number of records in the next log of that name; None if there is none yet.
     """
 
-    name: str
-    filesystem: object
     may_be_old: bool
     may_be_gone: bool
     new_count: int | None
@@ -101,8 +98,8 @@ class Work:
         self.new.append(record(1000 + number), acks="all")
         self.new_count = number + 1
 
-    def state(self, name, filesystem) -> State:
-        return State(name, filesystem, self.may_be_old, self.may_be_gone, self.new_count)
+    def allowed(self) -> Allowed:
+        return Allowed(self.may_be_old, self.may_be_gone, self.new_count)
 
 
 def record(number):
@@ -149,22 +146,8 @@ def delete_twice(work) -> None:
 WORKLOADS = [delete, delete_and_make_again, delete_and_close, delete_while_others_write, delete_twice]
 
 
-def crashes(work, workload, variants) -> list[State]:
-    """The states after a crash at each call of a workload, from the first to after the last."""
-    states = []
-
-    def observe(call) -> None:
-        name = f"before {call}"
-        states.append(work.state(f"{name}, killed", work.filesystem.kill()))
-        for variant in range(variants):
-            after = work.filesystem.crash(random.Random(f"{call} {variant}"))
-            states.append(work.state(f"{name}, power cut {variant}", after))
-
-    work.filesystem.observe = observe
-    workload(work)
-    work.filesystem.observe = None
-    observe("nothing more")
-    return states
+def crashes_of(work, workload) -> list[Crash]:
+    return crashes(work.filesystem, lambda: workload(work), work.allowed)
 
 
 def check(work, state, recovery, *, is_thorough=True) -> str:
@@ -195,17 +178,17 @@ def check(work, state, recovery, *, is_thorough=True) -> str:
 
 def found(work, state, logs) -> str:
     if KEY not in logs:
-        assert state.may_be_gone or state.new_count == 0, f"{state.name}: it is gone"
+        assert state.known.may_be_gone or state.known.new_count == 0, f"{state.name}: it is gone"
         return "gone"
     log = logs.get(*KEY)
     records = records_of(log)
     if (log.log_start_offset, log.topic_id, records) == work.old:
-        assert state.may_be_old, f"{state.name}: it has come back"
+        assert state.known.may_be_old, f"{state.name}: it has come back"
         return "old"
-    assert state.new_count is not None, f"{state.name}: a part of it has come back: {records}"
+    assert state.known.new_count is not None, f"{state.name}: a part of it has come back: {records}"
     assert [value for _, value in records] == [b"%d" % (1000 + number) for number in range(len(records))]
     assert log.log_start_offset == 0, state.name
-    assert len(records) >= state.new_count, state.name
+    assert len(records) >= state.known.new_count, state.name
     return "new"
 
 
@@ -219,11 +202,10 @@ def test_crash_at_every_call(workload, config, record_property):
     work = Work(config)
     outcomes: Counter[str] = Counter()
     tried = TriedStates()
-    for number, state in enumerate(crashes(work, workload, variants=1)):
+    for number, state in enumerate(crashes_of(work, workload)):
         # Every state is opened and read; what takes longer is done to a share of them.
         recovery, is_thorough = RECOVERIES[number % 2], number % 5 == 0
-        allowed = (state.may_be_old, state.may_be_gone, state.new_count)
-        if tried.is_new(state.filesystem, allowed, recovery) or is_thorough:
+        if tried.is_new(state.filesystem, state.known, recovery) or is_thorough:
             outcomes[check(work, state, recovery, is_thorough=is_thorough)] += 1
     record_property(cases(TECHNIQUE), outcomes.total())
     assert outcomes["old"] >= 4
@@ -231,7 +213,7 @@ def test_crash_at_every_call(workload, config, record_property):
     assert (outcomes["new"] > 0) == (workload in (delete_and_make_again, delete_twice))
 
 
-def unflushed(states) -> State:
+def unflushed(states) -> Crash:
     """Where the system knew of the new name when the process was killed, and the disk did not."""
     return next(
         state
@@ -240,31 +222,16 @@ def unflushed(states) -> State:
     )
 
 
-def crashes_of_start(state, config, variants=1) -> list[State]:
-    """What a power cut leaves before each call of the next start."""
-    again = []
-
-    def observe(call) -> None:
-        for variant in range(variants):
-            after = state.filesystem.crash(random.Random(f"{state.name} {call} {variant}"))
-            name = f"{state.name}; again before {call}, {variant}"
-            again.append(State(name, after, state.may_be_old, state.may_be_gone, state.new_count))
-
-    state.filesystem.observe = observe
-    open_logs(state.filesystem, config).close()
-    state.filesystem.observe = None
-    observe("nothing more")
-    return again
-
-
 @pytest.mark.parametrize("config", [LATER, AT_ONCE], ids=["later", "at once"])
 def test_a_crash_in_the_middle_of_the_next_start(config, record_property):
     work = Work(config)
     outcomes: Counter[str] = Counter()
-    states = crashes(work, delete, variants=1)
+    states = crashes_of(work, delete)
     for state in [unflushed(states), *states[:: len(states) // 4]]:
-        for second in crashes_of_start(state, config):
-            outcomes[check(work, second, "kafka", is_thorough=False)] += 1
+        start = partial(open_logs, state.filesystem, config)
+        for second in crashes(state.filesystem, lambda start=start: start().close(), seed=state.name):
+            if second.is_power_cut:
+                outcomes[check(work, replace(second, known=state.known), "kafka", is_thorough=False)] += 1
     record_property(cases("A second power cut, at each call of the start after a deletion"), outcomes.total())
     assert outcomes["old"] > 10
     assert outcomes["gone"] > 10
@@ -272,7 +239,7 @@ def test_a_crash_in_the_middle_of_the_next_start(config, record_property):
 
 def test_a_job_that_was_writing_meanwhile_makes_the_log_anew():
     work = Work(LATER)
-    for state in crashes(work, delete, variants=1):
+    for state in crashes_of(work, delete):
         open_logs(state.filesystem, LATER).close()
         work.staged.commit(state.filesystem)
         with open_logs(state.filesystem, LATER) as logs:

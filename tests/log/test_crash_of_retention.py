@@ -14,7 +14,14 @@ import pytest
 
 from storage_core import LogDirectory
 from tests.faults.counting import cases
-from tests.faults.crash_points import crash_states, new_filesystem, open_directory, recover, recovery_states
+from tests.faults.crash_points import (
+    crash_states,
+    crashes,
+    new_filesystem,
+    open_directory,
+    recover,
+    recovery_states,
+)
 from tests.faults.log_model import Expectation
 from tests.faults.session import (
     CONFIG,
@@ -261,23 +268,17 @@ def start_behind(session, oldest_ms):
 def test_crash_at_every_call_of_a_directory_with_several_logs(record_property):
     filesystem = new_filesystem()
     sessions = [Session(filesystem, config=TIMED) for _ in TOPICS]
-    states = []
 
-    def observe(call):
-        rng = random.Random(f"{call.number}")
-        killed = [session.model.after_kill() for session in sessions]
-        states.append((f"before {call}, killed", filesystem.kill(), killed))
-        on_disk = [session.model.after_power_cut() for session in sessions]
-        states.append((f"before {call}, power cut", filesystem.crash(rng), on_disk))
+    def known():
+        return [(each.model.after_kill(), each.model.after_power_cut()) for each in sessions]
 
-    logs = filled_logs(filesystem, sessions)
-    filesystem.observe = observe
-    retain_in_all(logs, sessions)
-    filesystem.observe = None
+    retained = filled_logs(filesystem, sessions)
+    states = crashes(filesystem, lambda: retain_in_all(retained, sessions), known)
     moved = 0
-    for name, state, expectations in states:
-        with open_directory(state, "kafka", config=TIMED) as logs:
-            for topic, expectation in zip(TOPICS, expectations, strict=True):
+    for crash in states:
+        with open_directory(crash.filesystem, "kafka", config=TIMED) as logs:
+            for topic, expectations in zip(TOPICS, crash.known, strict=True):
+                expectation, name = expectations[crash.is_power_cut], crash.name
                 if (topic, 0) not in logs:
                     assert expectation.required_end == 0, f"{name}: {topic} is gone"
                     continue

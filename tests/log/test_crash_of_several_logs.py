@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from storage_core import LogDirectory
 from tests.faults.counting import cases
-from tests.faults.crash_points import open_directory
+from tests.faults.crash_points import crashes, open_directory
 from tests.faults.session import CONFIG, ROOT, Session, StillClock, records_of
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
@@ -57,28 +55,22 @@ def test_crash_at_every_call_of_a_directory_with_several_logs(recovery, files, r
     filesystem.make_directory(ROOT)
     filesystem.flush_directory("/")
     sessions = [Session(filesystem) for _ in TOPICS]
-    states = []
 
-    def observe(call):
-        killed = [session.model.after_kill() for session in sessions]
-        states.append((f"before {call}, killed", filesystem.kill(), killed))
-        on_disk = [session.model.after_power_cut() for session in sessions]
-        rng = random.Random(f"{recovery} {call.number}")
-        states.append((f"before {call}, power cut", filesystem.crash(rng), on_disk))
+    def known():
+        return [(each.model.after_kill(), each.model.after_power_cut()) for each in sessions]
 
-    filesystem.observe = observe
-    work(filesystem, sessions)
+    states = crashes(filesystem, lambda: work(filesystem, sessions), known, seed=recovery)
     # Some of them, to be quick: the calls of one log are tried one by one elsewhere.
     chosen = states[recovery == "kafka" :: FILES[files]["share"]]
     record_property(cases("Power cut or SIGKILL at each call"), len(chosen))
-    for name, state, expectations in chosen:
-        check(name, state, expectations, recovery)
+    for crash in chosen:
+        check(crash, recovery)
 
 
-def check(name, state, expectations, recovery):
-    with open_directory(state, recovery) as logs:
-        for number, expectation in enumerate(expectations):
-            key = (TOPICS[number], number)
+def check(crash, recovery):
+    with open_directory(crash.filesystem, recovery) as logs:
+        for number, expectations in enumerate(crash.known):
+            key, expectation, name = (TOPICS[number], number), expectations[crash.is_power_cut], crash.name
             if key not in logs:
                 assert expectation.required_end == 0, f"{name}: {key} is gone"
                 continue

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pytest
@@ -18,9 +18,8 @@ import pytest
 from storage_core import ProducerSequence
 from storage_core.errors import OutOfOrderSequenceError
 from tests.faults.counting import cases
-from tests.faults.crash_points import new_filesystem, open_directory, open_or_none
+from tests.faults.crash_points import crashes, new_filesystem, open_directory, open_or_none
 from tests.faults.session import CONFIG, TOPIC
-from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 RECOVERIES = ("tail", "kafka")
 VARIANTS = 3
@@ -187,36 +186,6 @@ WORKLOADS = [
 ]
 
 
-@dataclass
-class State:
-    """What a crash left, and what is known of it."""
-
-    name: str
-    filesystem: SimulatedFileSystem
-    known: object
-    is_power_cut: bool
-
-
-def states_of(filesystem, known, run, seed, variants):
-    """Before each call of a run, and after the last."""
-    found = []
-
-    def observe(call):
-        name = f"seed {seed}, before {call}"
-        found.append(State(f"{name}, killed", filesystem.kill(), known(), is_power_cut=False))
-        for variant in range(variants):
-            rng = random.Random(f"{seed} {filesystem.calls} {variant}")
-            found.append(
-                State(f"{name}, power cut {variant}", filesystem.crash(rng), known(), is_power_cut=True)
-            )
-
-    filesystem.observe = observe
-    run()
-    filesystem.observe = None
-    observe("nothing more")
-    return found
-
-
 def opened_again(state, recovery, config=CONFIG):
     logs = open_or_none(state.filesystem, recovery, config=config)
     return logs or open_directory(state.filesystem, "kafka", config=config)
@@ -261,7 +230,7 @@ def check_transactions(state, recovery):
     # And it goes on, and all of it survives another crash.
     with log.transaction(PRODUCER, flush=True) as transaction:
         transaction.append(table([b"again"]))
-    logs = opened_again(State(state.name, state.filesystem.crash(random.Random(1)), None, True), recovery)
+    logs = opened_again(replace(state, filesystem=state.filesystem.crash(random.Random(1))), recovery)
     assert values(logs.get(TOPIC), "read_committed") == [*settled, b"again"], state.name
     logs.close()
     return "left open" if left_open else "settled"
@@ -269,7 +238,9 @@ def check_transactions(state, recovery):
 
 def run_transactions(workload, seed, variants):
     work = Work()
-    states = states_of(work.filesystem, lambda: dict(work.units), lambda: workload(work), seed, variants)
+    states = crashes(
+        work.filesystem, lambda: workload(work), lambda: dict(work.units), seed=seed, variants=variants
+    )
     return Counter(check_transactions(state, RECOVERIES[number % 2]) for number, state in enumerate(states))
 
 
@@ -328,8 +299,8 @@ def go_on(log, start, count):
 )
 def test_a_producer_that_repeats_itself_after_a_crash_has_each_record_once(config, counts, record_property):
     producer = Producer(config)
-    states = states_of(
-        producer.filesystem, lambda: producer.acknowledged, lambda: producer.run(counts), 1, VARIANTS
+    states = crashes(
+        producer.filesystem, lambda: producer.run(counts), lambda: producer.acknowledged, variants=VARIANTS
     )
     outcomes = Counter()
     for number, state in enumerate(states):
