@@ -176,11 +176,12 @@ def _is_thorough(module: Path) -> bool:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     for item in items:
         if _is_thorough(item.path):
             item.add_marker(pytest.mark.thorough)
-    _choose_cases(items)
+    if not config.getoption("--every-case"):
+        _choose_cases(items)
     yield
     items[:] = _dealt_out(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
@@ -257,6 +258,9 @@ def _starts_a_spark_of_its_own(item: pytest.Item) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-case", action="store_true", help="try no sample of a parametrised test, but all of it"
+    )
     parser.addoption(
         "--matrix-markdown",
         metavar="FILE",

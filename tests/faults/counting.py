@@ -128,7 +128,10 @@ def main() -> int:
     status = 0
     for name in [arguments.only] if arguments.only else _MODULES:
         counting = Counting()
-        status = int(pytest.main(["-q", "-m", "not soak", *_MODULES[name]], plugins=[counting])) or status
+        status = (
+            int(pytest.main(["-q", "--every-case", "-m", "not soak", *_MODULES[name]], plugins=[counting]))
+            or status
+        )
         print(counting.markdown())
         if arguments.write:
             write_table(arguments.write, name, counting.markdown())
