@@ -10,3 +10,8 @@ from hypothesis import settings
 def examples(count: int, **others: Any) -> settings:
     """Settings for ``count`` examples in `make test-all`, a third of them in `make test`, ten times as many in `make soak`."""
     return settings(max_examples=count * settings.default.max_examples // 100, **others)
+
+
+def in_soak(many: int, *, usually: int) -> int:
+    """Return how large a property's examples are: larger in `make soak`."""
+    return many if settings.default.max_examples > 100 else usually

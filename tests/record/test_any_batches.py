@@ -1,10 +1,11 @@
-"""Whatever was written is read; whatever was damaged is refused, or read alike by both decoders."""
+"""Whatever was written in any format is read; whatever was damaged is refused, or read alike by both decoders."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +15,10 @@ from storage_core.record.arrow_columns import binary_array
 from storage_core.record.column_decode import UnevenRecordsError, decode_by_column
 from storage_core.record.decode import decode_one_by_one, decode_records
 from storage_core.record.varint import MalformedVarintError
-from tests.examples import examples
+from tests.examples import examples, in_soak
 from tests.record.encoding import NONE
+from tests.record.legacy_encoding import CODECS
+from tests.record.legacy_strategies import legacy_logs, rows_of_entry
 from tests.record.sections import (
     EVERYTHING,
     decode_whole_batches,
@@ -27,60 +30,65 @@ from tests.record.sections import (
 from tests.record.strategies import logs
 
 short = examples(40)
-long = examples(300)
-
-
-def rows_written(log):
-    return [row for batch in log for row in batch.rows]
+seeds = st.integers(0, 2**32)
+MOST_RECORDS = in_soak(40, usually=12)
+PLAIN = logs(codecs=(NONE,), max_batches=in_soak(40, usually=6), max_records=MOST_RECORDS)
+PLAIN_MESSAGES = legacy_logs(codecs=(NONE,), max_entries=in_soak(100, usually=30))
+ANY_LOGS = {
+    "v2": logs(max_batches=in_soak(6, usually=3), max_records=MOST_RECORDS),
+    "mixed": legacy_logs(current=True, max_entries=in_soak(30, usually=8)),
+}
+of_any_format = pytest.mark.parametrize("some_logs", ANY_LOGS.values(), ids=ANY_LOGS)
 
 
 def encode(log):
-    return b"".join(batch.encode() for batch in log)
+    return b"".join(entry.encode() for entry in log)
 
 
-def check_rows_of_a_window(log):
+def rows_written(log):
+    return [row for entry in log for row in rows_of_entry(entry)]
+
+
+@of_any_format
+@given(data=st.data())
+@short
+def test_what_was_written_is_read(some_logs, data):
+    log = data.draw(some_logs)
     assert decode_window(encode(log)) == rows_written(log)
 
 
-@given(logs())
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+@given(data=st.data())
 @short
-def test_what_was_written_is_read(log):
-    check_rows_of_a_window(log)
+def test_messages_of_an_older_format_are_read(magic, codec, data):
+    log = data.draw(legacy_logs((magic,), (codec,)))
+    assert decode_window(encode(log)) == rows_written(log)
 
 
-@pytest.mark.soak
-@given(logs(max_records=40))
-@long
-def test_what_was_written_is_read_at_length(log):
-    check_rows_of_a_window(log)
-
-
-def check_rows_of_a_section(log):
-    section = section_of(encode(log))
-    columns = decode_by_column(section, EVERYTHING)
-    assert (
-        rows_of(section, columns)
-        == rows_of(section, decode_one_by_one(section, EVERYTHING))
-        == rows_written(log)
-    )
-    assert columns.row_counts.tolist() == [len(batch.records) for batch in log]
+def check_columns(section, columns, log):
+    assert rows_of(section, columns) == rows_written(log)
     for column, field in ((columns.keys, 2), (columns.values, 3)):
         array = binary_array(section.buffer, column)
         array.validate(full=True)
         assert array.to_pylist() == [row[field] for row in rows_written(log)]
 
 
-@given(logs(codecs=(NONE,)))
+@given(PLAIN)
 @short
 def test_many_batches_are_read_at_once(log):
-    check_rows_of_a_section(log)
+    section = section_of(encode(log))
+    columns = decode_by_column(section, EVERYTHING)
+    check_columns(section, columns, log)
+    assert rows_of(section, decode_one_by_one(section, EVERYTHING)) == rows_written(log)
+    assert columns.row_counts.tolist() == [len(batch.records) for batch in log]
 
 
-@pytest.mark.soak
-@given(logs(codecs=(NONE,), max_batches=40, max_records=40))
-@long
-def test_many_batches_are_read_at_once_at_length(log):
-    check_rows_of_a_section(log)
+@given(PLAIN_MESSAGES)
+@short
+def test_many_plain_messages_are_read_at_once(log):
+    section = section_of(encode(log))
+    check_columns(section, decode_records(section, EVERYTHING), log)
 
 
 def outcome(decode, section):
@@ -88,12 +96,12 @@ def outcome(decode, section):
     try:
         columns = decode(section, EVERYTHING)
     except CorruptRecordError as error:
-        assert_named(error, section)
+        check_location(error, section)
         return None
     return rows_of(section, columns)
 
 
-def assert_named(error, section):
+def check_location(error, section):
     assert error.path == section.path
     assert error.position_bytes in section.positions
     assert error.end_position_bytes > error.position_bytes
@@ -118,50 +126,62 @@ def damaged(section, generator):
     return section
 
 
-def check_damaged_sections(log, seed):
-    section = section_of(encode(log))
-    generator = random.Random(seed)
-    for _ in range(5):
-        check_a_damaged_section(damaged(section, generator))
-
-
-def check_a_damaged_section(section):
-    expected = outcome(decode_one_by_one, section)
-    assert outcome(decode_records, section) == expected
-    try:
-        columns = decode_by_column(section, EVERYTHING)
-    except (UnevenRecordsError, MalformedVarintError, IndexError):
-        return
-    assert rows_of(section, columns) == expected
-
-
-seeds = st.integers(0, 2**32)
-
-
-@given(logs(codecs=(NONE,)), seeds)
+@given(PLAIN, seeds)
 @short
 def test_damage_that_no_crc_tells_is_refused_or_read_alike(log, seed):
-    check_damaged_sections(log, seed)
+    whole = section_of(encode(log))
+    generator = random.Random(seed)
+    for _ in range(5):
+        section = damaged(whole, generator)
+        expected = outcome(decode_one_by_one, section)
+        assert outcome(decode_records, section) == expected
+        try:
+            columns = decode_by_column(section, EVERYTHING)
+        except (UnevenRecordsError, MalformedVarintError, IndexError):
+            continue
+        assert rows_of(section, columns) == expected
 
 
-@pytest.mark.soak
-@given(logs(codecs=(NONE,), max_batches=40, max_records=40), seeds)
-@long
-def test_damage_that_no_crc_tells_is_refused_or_read_alike_at_length(log, seed):
-    check_damaged_sections(log, seed)
+@given(legacy_logs(codecs=(NONE,), max_entries=in_soak(60, usually=8)), seeds)
+@short
+def test_damage_of_a_message_that_no_crc_tells_leads_nowhere_else(log, seed):
+    section = section_of(encode(log))
+    generator = random.Random(seed)
+    for _ in range(20):
+        message = generator.randrange(len(section.starts))
+        # Key and value, and their lengths.
+        position = generator.randrange(int(section.starts[message]) + 18, int(section.ends[message]))
+        before = int(section.buffer[position])
+        section.buffer[position] = generator.choice(
+            [before ^ 1 << generator.randrange(8), 0, 0x7F, 0x80, 0xFF]
+        )
+        check_slices_of_messages(section)
+        section.buffer[position] = before
 
 
-def check_flipped_bits(log, seed):
-    data = encode(log)
+def check_slices_of_messages(section):
+    try:
+        columns = decode_records(section, EVERYTHING)
+    except CorruptError:
+        return
+    # Whatever they are now, keys and values lie within their message.
+    for column in (columns.keys, columns.values):
+        binary_array(section.buffer, column).validate(full=True)
+        assert np.all(column.starts >= section.starts + 18)
+        assert np.all(column.starts + column.lengths <= section.ends)
+
+
+@of_any_format
+@given(data=st.data(), seed=seeds)
+@short
+def test_a_flipped_bit_is_refused_or_moves_a_batch(some_logs, data, seed):
+    log = data.draw(some_logs)
+    encoded = encode(log)
     generator = random.Random(seed)
     for _ in range(8):
-        check_a_damaged_log(log, flip_a_bit(data, generator))
-
-
-def flip_a_bit(data, generator):
-    changed = bytearray(data)
-    changed[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
-    return bytes(changed)
+        changed = bytearray(encoded)
+        changed[generator.randrange(len(encoded))] ^= 1 << generator.randrange(8)
+        check_a_damaged_log(log, bytes(changed))
 
 
 def check_a_damaged_log(log, data):
@@ -173,18 +193,5 @@ def check_a_damaged_log(log, data):
     if window_of(data).end < len(data):
         # A length that leads after the end: taken for a batch that is still being written.
         written = written[: len(rows)]
-    # Base offset and leader epoch are outside the CRC; another base offset shifts a batch.
+    # No CRC covers offset and leader epoch; another offset moves a batch, or all of a wrapper's messages.
     assert [row[1:] for row in rows] == [row[1:] for row in written]
-
-
-@given(logs(max_batches=3), seeds)
-@short
-def test_a_flipped_bit_is_refused_or_moves_a_batch(log, seed):
-    check_flipped_bits(log, seed)
-
-
-@pytest.mark.soak
-@given(logs(), seeds)
-@long
-def test_a_flipped_bit_is_refused_or_moves_a_batch_at_length(log, seed):
-    check_flipped_bits(log, seed)

@@ -1,4 +1,4 @@
-"""Other implementations of the format read what we read, and write what we read."""
+"""Other implementations of the format read what we read and write, and write what we read and write."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder as AiokafkaL
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_core.record.record_batches import ProducerSequence
 from tests.examples import examples
 from tests.record.encoding import CODECS, GZIP, LZ4, NONE, SNAPPY, ZSTD, Record
 from tests.record.golden import GOLDEN
@@ -18,6 +19,7 @@ from tests.record.golden_legacy import LEGACY
 from tests.record.legacy_strategies import legacy_logs
 from tests.record.sections import decode_window
 from tests.record.strategies import NOW_MS, byte_strings, header_keys, logs
+from tests.record.written import rows_read, table_of, write, write_both_ways
 
 with warnings.catch_warnings():
     # It reads its resources in a way that Python 3.11 warns of.
@@ -27,7 +29,6 @@ with warnings.catch_warnings():
     from kafka.record.legacy_records import LegacyRecordBatchBuilder as KafkaPythonLegacyBuilder
 
 short = examples(20)
-long = examples(200)
 
 # Of the others' writers only: they take a timestamp since 1970, and offsets without gaps.
 writable_records = st.lists(
@@ -48,10 +49,12 @@ writable_records = st.lists(
 
 
 def rows_by(memory_records):
-    """What a peer's MemoryRecords reads; control records included."""
+    """What a peer's MemoryRecords reads, CRCs checked and control records included."""
     rows = []
     while memory_records.has_next():
-        for record in memory_records.next_batch():
+        batch = memory_records.next_batch()
+        assert batch.validate_crc()
+        for record in batch:
             headers = tuple((key.encode(), value) for key, value in record.headers)
             timestamp_ms = -1 if record.timestamp is None else record.timestamp
             rows.append((record.offset, timestamp_ms, record.key, record.value, headers))
@@ -62,11 +65,15 @@ def rows_by_aiokafka(data):
     return rows_by(aiokafka.record.MemoryRecords(data))
 
 
+def rows_by_kafka_python(data):
+    return rows_by(kafka.record.MemoryRecords(data))
+
+
 def encode(log):
     return b"".join(batch.encode() for batch in log)
 
 
-def write(builder_class, codec, records, **fields):
+def write_by(builder_class, codec, records, **fields):
     """The batch that a peer's builder makes of the records."""
     builder = builder_class(
         2,
@@ -101,51 +108,33 @@ def test_aiokafka_reads_any_batches_alike(codec, data):
     assert decode_window(encoded) == rows_by_aiokafka(encoded)
 
 
-@pytest.mark.soak
-@given(logs())
-@long
-def test_aiokafka_reads_any_batches_alike_at_length(log):
-    encoded = encode(log)
-    assert decode_window(encoded) == rows_by_aiokafka(encoded)
-
-
 @given(logs(codecs=(NONE, GZIP, ZSTD), max_batches=3))
 @short
 def test_kafka_python_reads_any_batches_alike(log):
     encoded = encode(log)
-    assert decode_window(encoded) == rows_by(kafka.record.MemoryRecords(encoded))
+    assert decode_window(encoded) == rows_by_kafka_python(encoded)
 
 
-@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-@given(writable_records)
-@short
-def test_what_aiokafka_writes_is_read(codec, records):
-    assert decode_window(write(AiokafkaBuilder, codec, records)) == rows_written(records)
-
-
-# Its other codecs need libraries of their own.
-@pytest.mark.parametrize("codec", [NONE, GZIP, ZSTD], ids=["none", "gzip", "zstd"])
-@given(writable_records)
-@short
-def test_what_kafka_python_writes_is_read(codec, records):
-    assert decode_window(write(KafkaPythonBuilder, codec, records)) == rows_written(records)
-
-
-@pytest.mark.soak
-@given(writable_records, st.sampled_from(list(CODECS.values())))
-@long
-def test_what_others_write_is_read_at_length(records, codec):
-    assert decode_window(write(AiokafkaBuilder, codec, records)) == rows_written(records)
-    if codec in {NONE, GZIP, ZSTD}:
-        assert decode_window(write(KafkaPythonBuilder, codec, records)) == rows_written(records)
-
-
-@pytest.mark.parametrize(
+# The other codecs of kafka-python need libraries of their own.
+KAFKA_PYTHON_CODECS = (NONE, GZIP, ZSTD)
+WRITERS = [(AiokafkaBuilder, codec) for codec in CODECS.values()]
+WRITERS += [(KafkaPythonBuilder, codec) for codec in KAFKA_PYTHON_CODECS]
+every_builder = pytest.mark.parametrize(
     "builder_class", [AiokafkaBuilder, KafkaPythonBuilder], ids=["aiokafka", "kafka-python"]
 )
+
+
+@pytest.mark.parametrize(("builder_class", "codec"), WRITERS)
+@given(writable_records)
+@short
+def test_what_others_write_is_read(builder_class, codec, records):
+    assert decode_window(write_by(builder_class, codec, records)) == rows_written(records)
+
+
+@every_builder
 def test_a_transactional_batch_of_another_writer(builder_class):
     records = [Record(0, NOW_MS, b"k", b"v", ((b"h", None),)), Record(1, NOW_MS - 5, None, None)]
-    data = write(
+    data = write_by(
         builder_class, NONE, records, is_transactional=1, producer_id=7, producer_epoch=1, base_sequence=12
     )
     assert decode_window(data) == rows_written(records)
@@ -165,38 +154,18 @@ def test_aiokafka_reads_golden_messages_alike(name):
     assert decode_window(data) == rows_by_aiokafka(data)
 
 
-@pytest.mark.parametrize(("magic", "codec"), BY_AIOKAFKA)
+READERS = [
+    *((rows_by_aiokafka, *each) for each in BY_AIOKAFKA),
+    *((rows_by_kafka_python, *each) for each in BY_KAFKA_PYTHON),
+]
+
+
+@pytest.mark.parametrize(("read", "magic", "codec"), READERS)
 @given(st.data())
 @short
-def test_aiokafka_reads_any_messages_alike(magic, codec, data):
+def test_others_read_any_messages_alike(read, magic, codec, data):
     encoded = encode(data.draw(legacy_logs((magic,), (codec,), max_entries=4, mixed=False)))
-    assert decode_window(encoded) == rows_by_aiokafka(encoded)
-
-
-@pytest.mark.parametrize(("magic", "codec"), BY_KAFKA_PYTHON)
-@given(st.data())
-@short
-def test_kafka_python_reads_any_messages_alike(magic, codec, data):
-    encoded = encode(data.draw(legacy_logs((magic,), (codec,), max_entries=4, mixed=False)))
-    assert decode_window(encoded) == rows_by(kafka.record.MemoryRecords(encoded))
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("magic", [0, 1])
-@given(st.data())
-@long
-def test_aiokafka_reads_any_messages_alike_at_length(magic, data):
-    # It takes all messages for ones of the first one's format.
-    encoded = encode(data.draw(legacy_logs((magic,), (NONE, GZIP, SNAPPY), mixed=False)))
-    assert decode_window(encoded) == rows_by_aiokafka(encoded)
-
-
-@pytest.mark.soak
-@given(legacy_logs(codecs=(NONE, GZIP), current=True, mixed=False))
-@long
-def test_kafka_python_reads_any_messages_alike_at_length(log):
-    encoded = encode([entry for entry in log if getattr(entry, "codec", NONE) in {NONE, GZIP}])
-    assert decode_window(encoded) == rows_by(kafka.record.MemoryRecords(encoded))
+    assert decode_window(encoded) == read(encoded)
 
 
 def write_messages(builder_class, magic, codec, rows):
@@ -216,7 +185,16 @@ writable_rows = st.lists(
 )
 
 
-def check_messages_of(builder_class, magic, codec, rows):
+MESSAGE_WRITERS = [
+    *((AiokafkaLegacyBuilder, *each) for each in BY_AIOKAFKA),
+    *((KafkaPythonLegacyBuilder, *each) for each in BY_KAFKA_PYTHON),
+]
+
+
+@pytest.mark.parametrize(("builder_class", "magic", "codec"), MESSAGE_WRITERS)
+@given(writable_rows)
+@short
+def test_messages_that_others_write_are_read(builder_class, magic, codec, rows):
     expected = [
         (offset, timestamp_ms if magic else -1, key, value, ())
         for offset, (timestamp_ms, key, value) in enumerate(rows)
@@ -224,15 +202,70 @@ def check_messages_of(builder_class, magic, codec, rows):
     assert decode_window(write_messages(builder_class, magic, codec, rows)) == expected
 
 
-@pytest.mark.parametrize(("magic", "codec"), BY_AIOKAFKA)
-@given(writable_rows)
-@short
-def test_messages_that_aiokafka_writes_are_read(magic, codec, rows):
-    check_messages_of(AiokafkaLegacyBuilder, magic, codec, rows)
+# -- What is written here --------
+
+_rows = st.tuples(
+    # More than others' builders take: they take none below 0.
+    st.integers(0, NOW_MS * 2) | st.sampled_from([0, (1 << 62) - 1]),
+    byte_strings,
+    byte_strings,
+    st.lists(st.tuples(header_keys, st.none() | st.binary(max_size=20)), max_size=3),
+)
+tables = st.lists(_rows, min_size=1, max_size=30)
+batch_sizes = st.sampled_from([100, 700, 16384])
 
 
-@pytest.mark.parametrize(("magic", "codec"), BY_KAFKA_PYTHON)
-@given(writable_rows)
+def build(builder_class, rows, batch_size_bytes, producer):
+    """The batches that a peer's builder makes of rows: a new one whenever it says that there is no room."""
+    data, offset = [], 0
+    while offset < len(rows):
+        first = offset
+        builder = builder_class(
+            2,
+            NONE,
+            0,
+            producer.producer_id,
+            producer.producer_epoch,
+            -1 if producer.base_sequence < 0 else producer.base_sequence + first,
+            batch_size_bytes,
+        )
+        while offset < len(rows):
+            timestamp_ms, key, value, headers = rows[offset]
+            if builder.append(offset - first, timestamp_ms, key, value, headers) is None:
+                break
+            offset += 1
+        batch = bytearray(builder.build())
+        # As a log does: neither is covered by the CRC.
+        batch[:8] = first.to_bytes(8, "big")
+        batch[12:16] = b"\xff" * 4
+        data.append(bytes(batch))
+    return b"".join(data)
+
+
+def check_reading(codec, rows, batch_size_bytes, *, by_column):
+    data = write(table_of(rows), codec=codec, batch_size_bytes=batch_size_bytes, by_column=by_column)
+    assert rows_by_aiokafka(data) == rows_read(rows)
+    if codec in KAFKA_PYTHON_CODECS:
+        assert rows_by_kafka_python(data) == rows_read(rows)
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+@given(tables, batch_sizes, st.booleans())
 @short
-def test_messages_that_kafka_python_writes_are_read(magic, codec, rows):
-    check_messages_of(KafkaPythonLegacyBuilder, magic, codec, rows)
+def test_others_read_what_is_written(codec, rows, batch_size_bytes, by_column):
+    check_reading(codec, rows, batch_size_bytes, by_column=by_column)
+
+
+@every_builder
+@given(tables, batch_sizes)
+@short
+def test_others_write_the_same_bytes(builder_class, rows, batch_size_bytes):
+    producer = ProducerSequence(7, 2, 11)
+    written = write_both_ways(table_of(rows), batch_size_bytes=batch_size_bytes, producer=producer)
+    assert written == build(builder_class, rows, batch_size_bytes, producer)
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_a_large_batch_is_read_by_others(codec):
+    rows = [(NOW_MS + number, b"key %d" % number, b"value " * (number % 90), []) for number in range(5000)]
+    check_reading(codec, rows, 1 << 20, by_column=True)

@@ -8,10 +8,14 @@ from hypothesis import strategies as st
 from storage_core.record.varint import (
     VARINT_LIMIT_BYTES,
     VARLONG_LIMIT_BYTES,
+    WORD_RANGE,
     MalformedVarintError,
     VarintCursor,
     read_varint,
     read_varints,
+    varint_bytes,
+    varint_lengths,
+    varint_words,
     words_of,
 )
 from tests.record.encoding import varint
@@ -67,20 +71,16 @@ def read_column(encodings, limit_bytes):
     return values.tolist()
 
 
-@pytest.mark.parametrize(("value", "text"), VARINTS.items())
-def test_a_varint_is_what_kafka_writes(value, text):
-    encoding = bytes.fromhex(text)
-    assert varint(value) == encoding
-    assert read_varint(encoding, 0, VARINT_LIMIT_BYTES) == (value, len(encoding))
-    assert read_column([encoding], VARINT_LIMIT_BYTES) == [value]
+WIDTHS = [(VARINT_LIMIT_BYTES, VARINTS), (VARLONG_LIMIT_BYTES, VARLONGS)]
+VECTORS = [(limit_bytes, value, text) for limit_bytes, vectors in WIDTHS for value, text in vectors.items()]
 
 
-@pytest.mark.parametrize(("value", "text"), VARLONGS.items())
-def test_a_varlong_is_what_kafka_writes(value, text):
+@pytest.mark.parametrize(("limit_bytes", "value", "text"), VECTORS)
+def test_a_value_is_read_and_written_as_kafka_does(limit_bytes, value, text):
     encoding = bytes.fromhex(text)
-    assert varint(value) == encoding
-    assert read_varint(encoding, 0, VARLONG_LIMIT_BYTES) == (value, len(encoding))
-    assert read_column([encoding], VARLONG_LIMIT_BYTES) == [value]
+    assert varint(value) == varint_bytes(value) == encoding
+    assert read_varint(encoding, 0, limit_bytes) == (value, len(encoding))
+    assert read_column([encoding], limit_bytes) == [value]
 
 
 @pytest.mark.parametrize(("bits", "limit_bytes"), [(32, VARINT_LIMIT_BYTES), (64, VARLONG_LIMIT_BYTES)])
@@ -180,16 +180,14 @@ integers = st.one_of(st.integers(-70, 70), st.integers(-(2**31), 2**31 - 1))
 longs = st.one_of(integers, st.integers(-(2**63), 2**63 - 1))
 
 
-@given(st.lists(st.tuples(integers, st.integers(1, 5)), min_size=1, max_size=40))
-def test_any_column_of_varints(column):
+@pytest.mark.parametrize(
+    ("limit_bytes", "values"), [(VARINT_LIMIT_BYTES, integers), (VARLONG_LIMIT_BYTES, longs)]
+)
+@given(data=st.data())
+def test_any_column(limit_bytes, values, data):
+    column = data.draw(st.lists(st.tuples(values, st.integers(1, limit_bytes)), min_size=1, max_size=40))
     encodings = [varint(value, width) for value, width in column]
-    assert read_column(encodings, VARINT_LIMIT_BYTES) == [value for value, _ in column]
-
-
-@given(st.lists(st.tuples(longs, st.integers(1, 10)), min_size=1, max_size=40))
-def test_any_column_of_varlongs(column):
-    encodings = [varint(value, width) for value, width in column]
-    assert read_column(encodings, VARLONG_LIMIT_BYTES) == [value for value, _ in column]
+    assert read_column(encodings, limit_bytes) == [value for value, _ in column]
 
 
 @given(st.binary(min_size=1, max_size=24), st.sampled_from(LIMITS))
@@ -284,3 +282,57 @@ def test_a_cursor_takes_any_steps(kinds, row_count, with_words, data):
             )
     assert [list(row) for row in zip(*found, strict=True)] == (expected if found else [])
     assert cursor.positions.tolist() == ends
+
+
+# -- Encoding --------
+
+BORDERS = sorted(
+    {sign * (64 << 7 * power) + step for power in range(9) for sign in (1, -1) for step in (-1, 0, 1)} | {0}
+)
+int64 = st.integers(-(2**63), 2**63 - 1)
+words_range = st.integers(WORD_RANGE.start, WORD_RANGE.stop - 1)
+
+
+def words_as_bytes(values):
+    words, lengths = varint_words(np.array(values, np.int64))
+    pairs = zip(words.tolist(), np.broadcast_to(lengths, len(values)).tolist(), strict=True)
+    return [word.to_bytes(8, "little")[:length] for word, length in pairs if word < 1 << 8 * length]
+
+
+@given(int64)
+def test_any_value_is_written_as_by_hand(value):
+    assert varint_bytes(value) == varint(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "wrapped"), [(2**63, -(2**63)), (-(2**63) - 1, 2**63 - 1), (2**64 - 1, -1)]
+)
+def test_a_value_beyond_64_bits_wraps_as_in_java(value, wrapped):
+    assert varint_bytes(value) == varint(wrapped)
+
+
+@pytest.mark.parametrize("copies", [1, 100], ids=["few", "many"])
+def test_lengths_by_column(copies):
+    values = [*VARLONGS, *BORDERS] * copies
+    assert varint_lengths(np.array(values, np.int64)).tolist() == [len(varint(value)) for value in values]
+
+
+@given(st.lists(int64, max_size=5))
+def test_lengths_of_any_values(values):
+    assert varint_lengths(np.array(values, np.int64)).tolist() == [len(varint(value)) for value in values]
+
+
+def test_words_by_column():
+    values = [value for value in [*VARLONGS, *BORDERS] if value in WORD_RANGE]
+    assert words_as_bytes(values) == [varint(value) for value in values]
+    assert max(len(varint(value)) for value in values) == 8
+
+
+@given(st.lists(words_range, max_size=5) | st.lists(st.integers(-64, 63), max_size=5))
+def test_words_of_any_values(values):
+    assert words_as_bytes(values) == [varint(value) for value in values]
+
+
+def test_the_range_of_words_is_that_of_8_bytes():
+    assert len(varint(WORD_RANGE.start)) == len(varint(WORD_RANGE.stop - 1)) == 8
+    assert len(varint(WORD_RANGE.start - 1)) == len(varint(WORD_RANGE.stop)) == 9
