@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 from itertools import product
 
 import numpy as np
@@ -7,7 +8,13 @@ import pytest
 from crc32c import crc32c
 
 from storage_core.errors import CorruptRecordError
-from storage_core.record.batch_header import HEADER_DTYPE, batch_crc_matches, parse_batch_header
+from storage_core.record.batch_header import (
+    HEADER_DTYPE,
+    MESSAGE_DTYPE,
+    batch_crc_matches,
+    parse_batch_header,
+    unpack_message,
+)
 from tests.record import golden
 from tests.record.encoding import (
     CONTROL,
@@ -184,6 +191,27 @@ def test_offsets_near_the_end_of_their_range():
 
 
 # -- Messages of older formats --------
+
+
+# Each field has a value of its own; what follows them must not matter.
+MESSAGE_FIELDS = struct.pack(">qiIbBq", 2**62 + 1, 2**30 + 2, 2**32 - 3, 1, 0xF9, -(2**60) - 4)
+
+
+def test_each_field_of_a_message_stands_where_the_format_says():
+    fields = (2**62 + 1, 2**30 + 2, 2**32 - 3, 1, 0xF9, -(2**60) - 4)
+    assert unpack_message(MESSAGE_FIELDS, 0) == fields
+    assert unpack_message(b"\xee" * 7 + MESSAGE_FIELDS + b"\xee", 7) == fields
+
+
+def test_messages_of_v0_have_no_timestamp():
+    data = bytearray(MESSAGE_FIELDS)
+    data[16] = 0
+    assert unpack_message(data, 0)[3:] == (0, 0xF9, -1)
+
+
+def test_by_column_the_fields_are_the_same():
+    row = np.frombuffer(MESSAGE_FIELDS, MESSAGE_DTYPE)[0]
+    assert tuple(row.tolist()) == unpack_message(MESSAGE_FIELDS, 0)
 
 
 @pytest.mark.parametrize("magic", [0, 1])

@@ -12,10 +12,10 @@ import pytest
 from storage_core.errors import CorruptRecordError
 from storage_core.record.column_decode import UnevenRecordsError, decode_by_column
 from storage_core.record.decode import decode_one_by_one, decode_records
-from storage_core.record.section import WantedFields
-from storage_core.record.varint import MalformedVarintError
+from storage_core.record.section import PADDING_BYTES, WantedFields
+from storage_core.record.varint import VARINT_LIMIT_BYTES, VARLONG_LIMIT_BYTES, MalformedVarintError
 from tests.record.cases import MALFORMED, UNUSUAL, WELL_FORMED
-from tests.record.encoding import Batch, counted_records
+from tests.record.encoding import Batch, Record, counted_records, sized
 from tests.record.sections import EVERYTHING, PATH, rows_of, section_of
 
 DECODERS = {"by column": decode_by_column, "plain": decode_one_by_one, "either": decode_records}
@@ -154,6 +154,38 @@ def test_append_times_without_gaps_come_from_the_batch_headers_alone():
     assert columns.timestamps_ms.tolist() == [9, 9, 9]
 
 
+def test_the_buffer_is_not_changed():
+    section = section_of(GOOD.encode())
+    section.buffer.flags.writeable = False
+    decode_by_column(section, EVERYTHING)
+
+
+@pytest.mark.parametrize("last_offset_delta", [2, 5], ids=["no gaps", "gaps"])
+@pytest.mark.parametrize("record", [sized(b"\0"), sized(b"\0\x80")], ids=["nothing", "half a timestamp"])
+def test_a_timestamp_lies_within_its_record(record, last_offset_delta):
+    long_record = Record(2, key=b"k" * 30).encode(0)
+    batch = Batch(
+        (Record(),),
+        count=3,
+        last_offset_delta=last_offset_delta,
+        records_bytes=Record().encode(0) + record + long_record,
+    )
+    with pytest.raises(UnevenRecordsError):
+        decode_by_column(section_of(batch.encode()), WantedFields(key=False, value=False))
+
+
+@pytest.mark.parametrize(
+    "rest", [b"\0\0", b"\2", b"\2\2h", b""], ids=["two counts", "no header", "half a header", "nothing"]
+)
+def test_headers_that_are_not_wanted_must_still_begin_where_the_value_ends(rest):
+    batch = Batch((Record(), Record(1)), records_bytes=sized(b"\0\0\0\1\1" + rest) + Record(1).encode(0))
+    with pytest.raises(UnevenRecordsError):
+        decode_by_column(section_of(batch.encode()), EVERYTHING)
+    if len(rest) < 2:
+        with pytest.raises(UnevenRecordsError):
+            decode_by_column(section_of(batch.encode()), WantedFields())
+
+
 def traced_peak_bytes(decode, section, wanted=EVERYTHING):
     tracemalloc.start()
     try:
@@ -213,3 +245,8 @@ def test_tails_are_all_behind_the_timestamp_deltas(decode, case):
             position = tail + length
         assert position == end
     assert decode(section, WantedFields()).tails is None
+
+
+def test_the_padding_holds_a_timestamp_and_an_offset_of_any_length():
+    # A record that ends before its fields is read on for so long before anything is compared.
+    assert PADDING_BYTES >= 1 + VARLONG_LIMIT_BYTES + VARINT_LIMIT_BYTES

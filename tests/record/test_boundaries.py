@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from storage_core.record import column_decode as boundaries
 from storage_core.record.column_decode import UnevenRecordsError, find_boundaries
-from storage_core.record.varint import VARINT_LIMIT_BYTES, VARLONG_LIMIT_BYTES
 from tests.examples import examples
 from tests.record.encoding import sized, varint
 from tests.record.sections import padded
@@ -61,11 +60,6 @@ def test_records_around_the_lengths_of_a_length(size_bytes, batch_count):
     assert_found([bodies_of(size_bytes - 1, size_bytes, 7, size_bytes)] * batch_count)
 
 
-@pytest.mark.parametrize("batch_count", [1, 2, 31, 32, 33, 500])
-def test_few_and_many_batches(batch_count):
-    assert_found([bodies_of(*range(10, 11 + number % 7)) for number in range(batch_count)])
-
-
 @pytest.mark.parametrize("count", [1, 2, 47, 48, 49, 63, 64, 65, 127, 129, 2400])
 @pytest.mark.parametrize("size_bytes", [10, 63, 64, 100, 127, 128, 300])
 def test_runs_of_equal_records(count, size_bytes):
@@ -93,61 +87,6 @@ def test_a_walk_goes_on_where_a_chunk_of_it_ends():
 def test_batches_need_not_be_side_by_side():
     assert_found([bodies_of(10, 20, 30)] * 3, between=b"a header of another batch" * 3)
     assert_found([bodies_of(10, 20, 30)] * 50, between=b"a header of another batch" * 3)
-
-
-@pytest.mark.parametrize("width", [2, 3, 4, 5])
-@pytest.mark.parametrize("batch_count", [1, 40])
-def test_lengths_longer_than_needed(width, batch_count):
-    assert_found([bodies_of(7, 8, 100, 9)] * batch_count, width=width)
-
-
-def test_a_long_record_among_many_short_ones():
-    assert_found([bodies_of(7), bodies_of(10_000, 8)] + [bodies_of(7, 9)] * 60)
-    assert_found([bodies_of(*[7] * 100, 10_000, *[7] * 100)])
-
-
-def test_many_small_batches_around_a_large_one():
-    assert_found([bodies_of(9)] * 300 + [bodies_of(*[11] * 4000)] + [bodies_of(9, 10)] * 300)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        bytes(7),
-        sized(b"x" * 9)[:-1],
-        sized(b"x" * 9) + b"\0",
-        varint(-1) + b"x" * 9,
-        varint(-10) + b"x" * 9,
-        varint(500) + b"x" * 9,
-        varint(20_000) + b"x" * 9,
-        varint(2**31 - 1) + b"x" * 9,
-        varint(-(2**31)) + b"x" * 9,
-        b"\x80" * 9,
-        b"\xff" * 9,
-        b"\x80\x80\x80\x80\x80\x00" + b"x" * 9,
-    ],
-    ids=bytes.hex,
-)
-def test_lengths_that_do_not_add_up_are_refused(data):
-    good = sized(b"x" * 9) * 2
-    refuse(data)
-    before = b"".join([good, data])
-    refuse(before, (2, 1), [0, len(good), len(before)])
-    after = data + good
-    refuse(after, (1, 2), [0, len(data), len(after)])
-    many = good * 20 + data + good * 20
-    borders = [len(good) * number for number in range(21)]
-    borders += [borders[-1] + len(data) + len(good) * number for number in range(21)]
-    refuse(many, (2,) * 20 + (1,) + (2,) * 20, borders)
-
-
-@pytest.mark.parametrize("count", [1, 2, 4, 5])
-@pytest.mark.parametrize("batch_count", [1, 40])
-def test_another_count_than_there_are_records_is_refused(count, batch_count):
-    (buffer, starts, ends, counts), _ = lay_out([bodies_of(9, 9, 9)] * batch_count)
-    counts[batch_count // 2] = count
-    with pytest.raises(UnevenRecordsError):
-        find_boundaries(buffer, starts, ends, counts)
 
 
 def test_counts_that_are_wrong_but_right_together_are_refused():
@@ -184,16 +123,6 @@ def test_every_walk_finds_the_same(walk):
     arguments, (bodies, _) = lay_out([bodies_of(*range(7, 210 + number % 50)) for number in range(60)])
     fields = walk(*arguments).positions
     assert (fields + 1 + (arguments[0][fields] >> 7)).tolist() == bodies
-
-
-@pytest.mark.parametrize("batch_count", [1, 40])
-def test_the_fields_behind_a_length_are_read_from_where_it_ends(batch_count):
-    bodies = [b"\x00\x02\x84\x01rest", b"\x00\x01\x06" + b"and the rest" * 10]
-    arguments, _ = lay_out([bodies * 3] * batch_count)
-    cursor, _ = find_boundaries(*arguments)
-    cursor.skip_byte()
-    assert cursor.read(VARLONG_LIMIT_BYTES).tolist() == [1, -1] * 3 * batch_count
-    assert cursor.read(VARINT_LIMIT_BYTES).tolist() == [66, 3] * 3 * batch_count
 
 
 def test_time_is_proportional_however_the_runs_are_cut():

@@ -24,16 +24,6 @@ def encode(rows, ends):
     return encode_by_column(records, measure_rows(records, 0, 0), headers, np.array(ends), ViewJoiner())
 
 
-def test_records_are_written_byte_for_byte():
-    encoded = encode(ROWS, [3])
-    assert [bytes(body) for body in encoded] == [FIRST + SECOND + THIRD]
-
-
-def test_without_headers_the_last_byte_belongs_to_the_last_record():
-    encoded = encode(ROWS[:2], [2])
-    assert [bytes(body) for body in encoded] == [FIRST + SECOND]
-
-
 def test_deltas_begin_anew_with_each_batch():
     bodies = [bytes(body) for body in encode(ROWS, [1, 2, 3])]
     assert bodies[0] == FIRST

@@ -1,13 +1,28 @@
 from __future__ import annotations
 
+import struct
+from dataclasses import replace
+
 import pytest
 
+from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.record.batch_header import parse_batch_header
 from storage_core.record.control_records import ControlType, control_type, empty_batch, end_transaction_marker
 from storage_core.record.record_batches import ProducerSequence
-from tests.record.encoding import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL, ZSTD
+from tests.record import golden
+from tests.record.encoding import (
+    CODECS,
+    CONTROL,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    ZSTD,
+    Batch,
+    Record,
+    compress,
+)
 from tests.record.golden import ABORT_MARKER, COMMIT_MARKER, EMPTY
-from tests.record.sections import window_of
+from tests.record.sections import PATH, window_of
 from tests.record.written import bytes_of
 
 
@@ -65,3 +80,89 @@ def test_an_empty_batch_keeps_what_its_attributes_say_of_the_producer():
     kept = TRANSACTIONAL | CONTROL | LOG_APPEND_TIME
     batch = empty_batch(0, 0, leader_epoch=0, max_timestamp_ms=-1, attributes=kept | DELETE_HORIZON | ZSTD)
     assert window_of(bytes_of([batch])).headers["attributes"].tolist() == [kept]
+
+
+# -- Types of control records --------
+
+
+def type_of(data, position_bytes=0):
+    return control_type(data, parse_batch_header(data, 0, position_bytes, path=PATH), path=PATH)
+
+
+def control_batch(key, **fields):
+    return Batch((Record(key=key, value=b""),), attributes=CONTROL, **fields)
+
+
+def test_the_leader_change_of_a_quorum():
+    assert type_of(golden.LEADER_CHANGE.data) is ControlType.LEADER_CHANGE
+
+
+def test_the_numbers_of_the_types():
+    names = [
+        "ABORT",
+        "COMMIT",
+        "LEADER_CHANGE",
+        "SNAPSHOT_HEADER",
+        "SNAPSHOT_FOOTER",
+        "KRAFT_VERSION",
+        "KRAFT_VOTERS",
+    ]
+    for number, name in enumerate(names):
+        assert type_of(control_batch(struct.pack(">hh", 0, number)).encode()) is ControlType[name]
+
+
+@pytest.mark.parametrize("number", [7, 8, 100, 32767, -1, -2, -32768])
+def test_a_type_of_a_later_version_is_unknown_and_no_error(number):
+    assert type_of(control_batch(struct.pack(">hh", 0, number)).encode()) is ControlType.UNKNOWN
+
+
+@pytest.mark.parametrize("version", [1, 2, 32767])
+def test_a_key_of_a_later_version_is_read_the_same(version):
+    key = struct.pack(">hh", version, 1)
+    assert type_of(control_batch(key).encode()) is ControlType.COMMIT
+    assert type_of(control_batch(key + b"and more").encode()) is ControlType.COMMIT
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\0", b"\0\0\0"])
+def test_a_key_below_four_bytes_is_damage(key):
+    length = -1 if key is None else len(key)
+    data = control_batch(key, base_offset=40).encode()
+    with pytest.raises(CorruptRecordError, match=f"found a key of {length} bytes\\. ") as raised:
+        type_of(data, 1000)
+    error = raised.value
+    assert (error.path, error.position_bytes, error.end_position_bytes) == (PATH, 1000, 1000 + len(data))
+    assert (error.offset, error.last_offset) == (40, 40)
+
+
+@pytest.mark.parametrize("version", [-1, -32768])
+def test_a_negative_version_is_damage(version):
+    with pytest.raises(CorruptRecordError, match=f"a key of 4 bytes with version {version}"):
+        type_of(control_batch(struct.pack(">hh", version, 1)).encode())
+
+
+def test_a_batch_that_compaction_emptied_has_no_type():
+    empty = Batch(attributes=CONTROL, last_offset_delta=0)
+    assert type_of(empty.encode()) is None
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_a_control_batch_may_be_compressed(codec):
+    assert type_of(control_batch(b"\0\0\0\1", codec=codec).encode()) is ControlType.COMMIT
+
+
+def test_the_first_of_several_records_counts():
+    records = (Record(0, key=b"\0\0\0\0"), Record(1, key=b"\0\0\0\1"))
+    assert type_of(Batch(records, attributes=CONTROL).encode()) is ControlType.ABORT
+
+
+def test_records_that_are_wrong_are_damage():
+    batch = control_batch(b"\0\0\0\1")
+    for bad in (replace(batch, count=-1), replace(batch, count=2), replace(batch, records_bytes=b"\0")):
+        with pytest.raises(CorruptRecordError):
+            type_of(bad.encode())
+
+
+def test_a_control_batch_that_inflates_beyond_a_mebibyte_is_refused():
+    bomb = control_batch(b"\0\0\0\1", codec=1, payload=compress(1, bytes(2 << 20)))
+    with pytest.raises(BatchTooLargeError):
+        type_of(bomb.encode())

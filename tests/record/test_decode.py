@@ -18,7 +18,6 @@ from tests.record import golden
 from tests.record.encoding import (
     CODECS,
     GZIP,
-    LOG_APPEND_TIME,
     LZ4,
     SNAPPY,
     ZSTD,
@@ -51,11 +50,6 @@ def test_golden_batches_hold_what_kafka_put_in(name):
     assert decode_window(GOLDEN[name].data) == list(GOLDEN[name].rows)
 
 
-def test_golden_batches_one_behind_the_other():
-    data = b"".join(batch.data for batch in GOLDEN.values())
-    assert decode_window(data) == [row for batch in GOLDEN.values() for row in batch.rows]
-
-
 @every_codec
 @pytest.mark.parametrize("count", [1, 2, 100, 5000])
 def test_batches_of_every_codec_and_size(codec, count):
@@ -83,19 +77,6 @@ def test_a_batch_may_be_a_memoryview():
         batch = golden.TWO_RECORDS[name]
         section = section_of_batch(memoryview(batch.data))
         assert rows_of(section, decode_records(section, EVERYTHING)) == list(batch.rows)
-
-
-@every_codec
-@pytest.mark.parametrize("count", [0, 1, 2, 4, 5, 1000, 2**31 - 1, -1, -(2**31)])
-def test_a_wrong_count_is_damage(codec, count):
-    batch = Batch(counted_records(3), 10, codec=codec, count=count, last_offset_delta=max(2, count - 1))
-    section = section_of_batch(batch.encode(), position_bytes=500)
-    with pytest.raises(CorruptRecordError) as raised:
-        decode_records(section, EVERYTHING)
-    error = raised.value
-    assert (error.path, error.position_bytes) == (PATH, 500)
-    assert error.end_position_bytes == 500 + len(batch.encode())
-    assert (error.offset, error.last_offset) == (10, batch.last_offset)
 
 
 # Sizes at which the guess of how far a batch inflates is met, and where it grows.
@@ -225,22 +206,6 @@ def test_an_empty_batch_has_no_timestamps():
     assert times_of(golden.EMPTY.data) == []
 
 
-def test_bytes_in_an_empty_batch_do_not_matter():
-    assert times_of(Batch(records_bytes=b"whatever").encode()) == []
-
-
-@every_codec
-def test_append_time_holds_for_every_record(codec):
-    batch = Batch(counted_records(3), 5, codec=codec, attributes=LOG_APPEND_TIME, max_timestamp_ms=88)
-    assert times_of(batch.encode()) == [(5, 88), (6, 88), (7, 88)]
-
-
-@every_codec
-def test_a_delete_horizon_leaves_the_timestamps_as_they_were(codec):
-    batch = Batch(counted_records(3, start=50), codec=codec, attributes=0x40, base_timestamp_ms=1 << 41)
-    assert times_of(batch.encode()) == [(0, 50), (1, 51), (2, 52)]
-
-
 def test_timestamps_of_a_batch_beyond_the_limit_are_refused():
     batch = Batch((Record(value=bytes(5000)),), codec=GZIP)
     with pytest.raises(BatchTooLargeError):
@@ -252,12 +217,6 @@ def test_timestamps_of_records_that_are_wrong_are_refused():
     for count in (1, 3):
         with pytest.raises(CorruptRecordError):
             times_of(replace(batch, count=count).encode())
-
-
-def test_moving_a_batch_moves_all_its_offsets():
-    before, after = decode_window(golden.APPEND_TIME.data), decode_window(golden.MOVED.data)
-    assert [row[0] - 499 for row in after] == [row[0] for row in before]
-    assert [row[1:] for row in after] == [row[1:] for row in before]
 
 
 @every_codec

@@ -256,8 +256,10 @@ def test_a_set_of_half_a_message_is_refused(magic):
 
 
 @pytest.mark.parametrize("magic", MAGICS)
-def test_a_null_value_is_refused(magic):
-    assert "value is null" in refusal(Message(3, value=None, magic=magic, attributes=GZIP).encode())
+@pytest.mark.parametrize("length", [-1, -2, -(2**31)])
+def test_a_null_value_is_refused(magic, length):
+    data = entry(3, magic, GZIP, bytes(8 * magic) + struct.pack(">ii", -1, length))
+    assert "value is null" in refusal(data)
 
 
 @pytest.mark.parametrize("magic", MAGICS)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import InvalidRecordError
-from storage_core.record.arrow_columns import chunks_of
+from storage_core.record.arrow_columns import byte_lengths, byte_slices, chunks_of
 from storage_core.record.record_input import check_rows, header_rows_of, measure_rows
 from tests.record.encoding import sized, varint
 from tests.record.strategies import NOW_MS
@@ -75,3 +76,30 @@ def test_rows_are_looked_at_as_far_as_types_and_sizes_ask_for():
         check_rows(records)
     with pytest.raises(InvalidRecordError, match=r"row 0\."):
         check_rows(pa.table({"value": [b"v"], "timestamp": pa.array([1 << 62], pa.timestamp("s"))}))
+
+
+def test_places_are_counted_from_the_first_byte_string():
+    array = pa.array([b"x" * 1000, b"abc", b"de"], pa.large_binary()).slice(1)
+    buffer, starts = byte_slices([array])
+    assert starts.tolist() == [0, 3]
+    assert buffer.tobytes() == b"abcde"
+
+
+def test_one_array_is_not_copied():
+    array = pa.array([b"abc", b"de"])
+    buffer, _ = byte_slices([array])
+    assert buffer.ctypes.data == array.buffers()[2].address
+
+
+def test_no_chunks_have_no_rows():
+    assert byte_lengths([]).tolist() == []
+    assert byte_lengths([pa.array([], pa.binary())]).dtype == np.int64
+    assert [len(column) for column in byte_slices([])] == [0, 0]
+
+
+def test_lengths_of_a_dictionary_are_known_without_its_rows():
+    words = pa.array([b"x" * (1 << 20)])
+    array = pa.DictionaryArray.from_arrays(pa.array(np.zeros(100_000, np.int8)), words)
+    before = pa.total_allocated_bytes()
+    assert byte_lengths([array]).sum() == 100_000 << 20
+    assert pa.total_allocated_bytes() - before < 10 << 20

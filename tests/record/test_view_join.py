@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,19 +44,9 @@ def test_rows_are_joined_piece_by_piece(rows, last):
     assert bytes(joined) == expected
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 11, 12, 13, 16, 17])
-def test_byte_strings_of_one_length(length):
-    contents = [bytes([number]) * length for number in range(5)]
-    assert bytes(ViewJoiner().join(5, [string_column(contents)])) == b"".join(contents)
-
-
 def test_one_row_stands_for_all():
     joined = ViewJoiner().join(3, [short_column([b"abcdefghij"]), string_column([b"1", None, b"3"])])
     assert bytes(joined) == b"abcdefghij1abcdefghijabcdefghij3"
-
-
-def test_bytes_are_unsigned():
-    assert ViewJoiner().join(1, [short_column([b"\xff"])])[0] == 255
 
 
 def test_what_was_joined_stays_as_it_is():

@@ -8,16 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.record.compression import Decompressor, UndecodableError, wrapper_payload
-from tests.record.encoding import GZIP, LZ4, SNAPPY, ZSTD
+from tests.record.encoding import GZIP, LZ4, SNAPPY
 from tests.record.legacy_encoding import (
-    CODECS,
     LZ4_CHECKSUM,
     LZ4_CHECKSUM_OF_V0,
     Message,
-    Wrapper,
     entry,
     lz4_frame,
-    plain_messages,
 )
 
 PAYLOAD = b"whatever a codec makes"
@@ -40,22 +37,6 @@ def test_the_payload_is_the_value(magic, key, trailing):
         data = Message(key=key, value=value, magic=magic, trailing=trailing).encode()
         assert payload_of(data, magic, GZIP) == value
         assert payload_of(data, magic, SNAPPY) == value
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", [ZSTD, 5, 6, 7])
-def test_codecs_that_came_later_are_refused(magic, codec):
-    data = Message(value=PAYLOAD, magic=magic, attributes=codec).encode()
-    with pytest.raises(UndecodableError, match=f"messages of format v{magic} cannot be"):
-        payload_of(data, magic, codec)
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("length", [-1, -2, -(2**31)])
-def test_a_wrapper_without_a_value_is_refused(magic, length):
-    data = message(magic, struct.pack(">ii", -1, length))
-    with pytest.raises(UndecodableError, match="value is null"):
-        payload_of(data, magic, GZIP)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -145,13 +126,6 @@ def test_a_stub_of_a_frame_is_left_alone():
     for size_bytes in range(7):
         stub = frame[:size_bytes]
         assert payload_of(Message(value=stub, magic=0).encode(), 0, LZ4) == stub
-
-
-def test_what_a_wrapper_is_given_comes_out():
-    for name, codec in CODECS.items():
-        if name != "none":
-            wrapper = Wrapper(plain_messages(2), codec, payload=PAYLOAD)
-            assert payload_of(wrapper.encode(), 1, codec) == PAYLOAD
 
 
 def test_a_dictionary_is_unknown_to_kafka():
