@@ -20,31 +20,6 @@ PROPERTIES = Path(__file__).parent.parent / "conf" / "segmentlog.properties"
 # -- Fields and defaults --------
 
 
-def test_defaults_are_those_of_kafka():
-    config = LogConfig()
-    assert config.segment_bytes == 1 << 30
-    assert config.segment_ms == 7 * 24 * 3600 * 1000
-    assert config.segment_jitter_ms == 0
-    assert config.segment_index_bytes == 10 << 20
-    assert config.index_interval_bytes == 4096
-    assert config.preallocate is False
-    assert config.flush_messages == config.flush_ms == 2**63 - 1
-    assert config.retention_bytes == -1
-    assert config.retention_ms == 7 * 24 * 3600 * 1000
-    assert config.cleanup_policy == ("delete",)
-    assert config.max_message_bytes == 1_048_588
-    assert config.compression_type == "producer"
-    assert config.message_timestamp_type == "CreateTime"
-    assert config.message_timestamp_before_max_ms == 2**63 - 1
-    assert config.message_timestamp_after_max_ms == 3_600_000
-    assert config.min_cleanable_dirty_ratio == 0.5
-    assert config.internal_segment_bytes is None
-    # A producer's.
-    assert config.batch_size == 16_384
-    # A broker's.
-    assert config.producer_id_expiration_ms == 24 * 3600 * 1000
-
-
 def test_there_is_a_field_for_every_key_and_a_key_for_every_field():
     names = [field.name.replace("_", ".") for field in dataclasses.fields(LogConfig)]
     assert names == [*(key.name for key in CONFIG_KEYS), "internal.segment.bytes"]

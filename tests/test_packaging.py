@@ -99,18 +99,6 @@ def test_every_package_says_what_it_exports():
         assert hasattr(module, "__all__"), f"{folder}/__init__.py has no __all__"
 
 
-def test_the_surface_that_programs_rely_on():
-    import pyspark_segmentlog
-    import spark_segmentlog
-    import storage_core
-
-    assert callable(storage_core.read_table)
-    assert issubclass(storage_core.SegmentLogError, Exception)
-    assert callable(spark_segmentlog.register)
-    assert spark_segmentlog.SegmentLogDataSource.name() == "segmentlog"
-    assert issubclass(pyspark_segmentlog.DefaultSource, spark_segmentlog.SegmentLogDataSource)
-
-
 # -- Imports --------
 
 

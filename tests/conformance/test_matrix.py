@@ -63,13 +63,6 @@ def test_cell(
     request.node.user_properties.append((CHECKS_PROPERTY, case.checks))
 
 
-def test_of_every_column_something_is_quick() -> None:
-    """Except Connect, which starts a server. Every case is read whole."""
-    quick = {way.column for way in WAYS if way.is_quick}
-    assert {way.column for way in WAYS} - quick == {"connect"}
-    assert set(case_names()) > SAMPLE
-
-
 @pytest.mark.parametrize("case_name", sorted(CASES))
 def test_rules_speak_of_the_case(case_name: str, open_case: Callable[[str], CaseUnderTest]) -> None:
     case = open_case(case_name)
