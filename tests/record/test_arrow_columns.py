@@ -49,22 +49,8 @@ def test_a_negative_length_is_null(size_bytes, null_length):
     assert_comes_out([text, None], null_length=null_length)
 
 
-def test_nothing_but_nulls():
-    assert_comes_out([None] * 20)
-
-
-def test_nothing_but_empty_strings():
-    assert_comes_out([b""] * 20)
-
-
 def test_no_rows():
     assert_comes_out([])
-
-
-def test_lengths_short_and_long_among_each_other():
-    assert_comes_out(
-        [bytes(range(size % 256)) for size in (0, 12, 13, 1, 200, 0, 255, 5)] + [None], between=b"?"
-    )
 
 
 def test_the_buffer_may_end_with_the_last_byte_string():
@@ -92,11 +78,6 @@ texts = st.lists(st.none() | st.binary(max_size=20) | st.binary(min_size=90, max
 @given(texts, st.binary(max_size=3), st.integers(-5, -1))
 def test_any_column(column, between, null_length):
     assert_comes_out(column, between=between, null_length=null_length)
-
-
-@given(st.integers(1, 40), st.integers(0, 40))
-def test_any_column_of_one_length(count, size_bytes):
-    assert_comes_out([bytes([number]) * size_bytes for number in range(count)])
 
 
 def headers_of(*records):

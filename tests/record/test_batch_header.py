@@ -85,15 +85,6 @@ def test_a_transactional_batch():
     assert not header.is_control
 
 
-def test_an_empty_batch_keeps_what_its_header_says():
-    header = parse(golden.EMPTY.data)
-    assert (header.size_bytes, header.record_count) == (61, 0)
-    assert (header.base_offset, header.last_offset, header.next_offset) == (15, 37, 38)
-    assert (header.leader_epoch, header.producer_id) == (15, 23423)
-    assert (header.producer_epoch, header.base_sequence) == (145, 983)
-    assert (header.base_timestamp_ms, header.max_timestamp_ms) == (-1, 1700000000000)
-
-
 def test_markers_are_transactional_control_batches_without_a_sequence():
     for marker in (golden.COMMIT_MARKER, golden.ABORT_MARKER):
         header = parse(marker.data)

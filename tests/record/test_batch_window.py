@@ -9,7 +9,7 @@ from storage_core.errors import CorruptError, CorruptRecordError
 from storage_core.record.batch_header import parse_batch_header
 from storage_core.record.batch_window import walk_window
 from tests.record.encoding import Batch, counted_records, with_header_field
-from tests.record.golden import EMPTY, GOLDEN
+from tests.record.golden import GOLDEN
 from tests.record.legacy_encoding import Message, Wrapper, plain_messages
 from tests.record.sections import PATH, check_crcs, padded, window_of
 
@@ -61,15 +61,6 @@ def test_what_lies_behind_the_last_message_is_not_read():
         check_crcs(window)
 
 
-def test_a_wrapper_begins_behind_the_batch_before():
-    data = Message(10).encode() + Wrapper(plain_messages(3, start=13)).encode()
-    window = walk_window(PATH, 0, padded(data), len(data), 4)
-    assert [window.header(index).base_offset for index in range(2)] == [10, 11]
-    assert window.header(1).last_offset == 15
-    first = Wrapper(plain_messages(3, start=13)).encode()
-    assert walk_window(PATH, 0, padded(first), len(first), 4).header(0).base_offset == 4
-
-
 def test_a_window_may_end_anywhere():
     for size_bytes in range(len(LOG) + 1):
         window = window_of_first(size_bytes)
@@ -82,12 +73,6 @@ def test_a_window_may_end_anywhere():
         assert window.missing_bytes == expected
         assert not window.is_preallocated_after
         assert window.error is None
-
-
-def test_empty_batches_are_batches():
-    window = window_of(EMPTY.data * 5)
-    assert window.starts.tolist() == [0, 61, 122, 183, 244]
-    assert window.headers["record_count"].tolist() == [0] * 5
 
 
 def test_a_window_of_nothing_has_no_batches():

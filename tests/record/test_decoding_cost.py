@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage_core.errors import BatchTooLargeError, CorruptRecordError, RecordTooLargeError
+from storage_core.errors import BatchTooLargeError, RecordTooLargeError
 from storage_core.record.arrow_columns import HEADERS_TYPE
 from storage_core.record.batch_header import parse_batch_header
 from storage_core.record.column_decode import decode_by_column
 from storage_core.record.decode import decode_one_by_one, decode_records
 from storage_core.record.encode import BatchEncoding, encode_records
 from storage_core.record.section import WantedFields, batch_section
-from tests.record.encoding import GZIP, Batch, Record, sized, varint
+from tests.record.encoding import GZIP, Batch, Record
 from tests.record.legacy_encoding import Message, Wrapper
 
 LIMIT_BYTES = 6400
@@ -74,32 +74,6 @@ def test_more_messages_than_the_limit_allows():
     with pytest.raises(BatchTooLargeError, match=f"at most {MOST_MESSAGES} messages.*found 101"):
         decode_records(wrapper(MOST_MESSAGES + 1), WANTED[0])
     assert len(decode_records(wrapper(MOST_MESSAGES), WANTED[0]).offsets) == MOST_MESSAGES
-
-
-@pytest.mark.parametrize("wanted", WANTED, ids=["headers", "no headers"])
-@pytest.mark.parametrize("decode", DECODERS)
-@pytest.mark.parametrize("count", [-5, -1, 2**31 - 1, 5])
-@pytest.mark.parametrize("neighbours", [0, 3])
-def test_a_header_count_that_cannot_be_true(decode, wanted, count, neighbours):
-    good = [Record(delta, 0, None, b"v", headers=((b"k", b"v"),)).encode(0) for delta in range(neighbours)]
-    lying = sized(b"\0" + varint(0) + varint(neighbours) + varint(-1) * 2 + varint(count) + b"\0\x01\0\x01")
-    data = Batch(
-        (Record(),),
-        5,
-        count=neighbours + 1,
-        last_offset_delta=neighbours,
-        records_bytes=b"".join(good) + lying,
-    ).encode()
-    with pytest.raises(CorruptRecordError, match=f"record {neighbours} "):
-        decode(section(data), wanted)
-
-
-@pytest.mark.parametrize("wanted", WANTED, ids=["headers", "no headers"])
-@pytest.mark.parametrize("decode", DECODERS)
-def test_bytes_after_no_headers(decode, wanted):
-    lying = sized(b"\0" + varint(0) * 2 + varint(-1) * 2 + varint(0) + b"\0\x01")
-    with pytest.raises(CorruptRecordError, match="leave 2"):
-        decode(section(Batch((Record(),), 5, count=1, records_bytes=lying).encode()), wanted)
 
 
 def test_a_column_of_headers_is_not_read_for_nothing():

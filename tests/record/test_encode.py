@@ -153,22 +153,10 @@ def test_a_batch_takes_as_many_records_as_fit(batch_size_bytes, step_ms):
     assert data == b"".join(batch.encode() for batch in batches_by_hand(table, batch_size_bytes))
 
 
-@pytest.mark.parametrize("batch_size_bytes", [2000, 2001, 2002, 2003, 2004, 2005])
-def test_equal_records_fill_batches_to_the_last_byte(batch_size_bytes):
-    table = [(NOW_MS, b"k", b"v", [])] * 1000
-    data = write_both_ways(table_of(table), batch_size_bytes=batch_size_bytes)
-    assert data == b"".join(batch.encode() for batch in batches_by_hand(table, batch_size_bytes))
-
-
 def test_a_record_larger_than_the_batch_size_has_a_batch_of_its_own():
     table = [(NOW_MS, None, value, []) for value in (b"a", b"b", b"x" * 5000, b"c", b"y" * 5000, b"d")]
     data = write_both_ways(table_of(table), batch_size_bytes=200)
     assert [header["record_count"] for header in window_of(data).headers] == [2, 1, 1, 1, 1]
-
-
-def test_a_batch_size_of_nothing_makes_a_batch_of_every_record():
-    data = write_both_ways(table_of(plain_rows(50)), batch_size_bytes=0)
-    assert window_of(data).headers["record_count"].tolist() == [1] * 50
 
 
 def test_the_batch_size_counts_before_compression():
@@ -279,30 +267,22 @@ def test_more_seconds_than_milliseconds_have_room_for_are_refused(monkeypatch, s
 # -- Producers --------
 
 
-def test_sequence_numbers_go_on_from_batch_to_batch_and_wrap():
+@pytest.mark.parametrize(
+    ("producer", "sequences"),
+    [
+        (ProducerSequence(5, 3, MAX_INT - 2), [MAX_INT - 2, MAX_INT, 1, 3]),
+        # As a group coordinator writes: every batch has producer and epoch, and no sequence number.
+        (ProducerSequence(5, 3, -1), [-1] * 4),
+        (None, [-1] * 4),
+    ],
+    ids=["wrapping", "without numbers", "none"],
+)
+def test_sequence_numbers_go_on_from_batch_to_batch(producer, sequences):
     records = table_of([(NOW_MS, None, b"v", [])] * 7)
-    data = write_both_ways(records, producer=ProducerSequence(5, 3, MAX_INT - 2), batch_size_bytes=61 + 2 * 9)
-    headers = window_of(data).headers
-    assert headers["base_sequence"].tolist() == [MAX_INT - 2, MAX_INT, 1, 3]
-    assert headers["producer_id"].tolist() == [5] * 4
-    assert headers["producer_epoch"].tolist() == [3] * 4
-
-
-def test_a_producer_need_not_number_its_records():
-    """As a group coordinator writes: every batch has producer and epoch, and no sequence number."""
-    records = table_of([(NOW_MS, None, b"v", [])] * 7)
-    data = write_both_ways(records, producer=ProducerSequence(5, 3, -1), batch_size_bytes=61 + 2 * 9)
-    headers = window_of(data).headers
-    assert headers["base_sequence"].tolist() == [-1] * 4
-    assert headers["producer_id"].tolist() == [5] * 4
-    assert headers["producer_epoch"].tolist() == [3] * 4
-
-
-def test_without_a_producer_its_fields_say_none():
-    headers = window_of(write_both_ways(table_of(TWO_ROWS))).headers
-    assert headers["producer_id"].tolist() == [-1]
-    assert headers["producer_epoch"].tolist() == [-1]
-    assert headers["base_sequence"].tolist() == [-1]
+    headers = window_of(write_both_ways(records, producer=producer, batch_size_bytes=61 + 2 * 9)).headers
+    assert headers["base_sequence"].tolist() == sequences
+    assert headers["producer_id"].tolist() == [producer.producer_id if producer else -1] * 4
+    assert headers["producer_epoch"].tolist() == [producer.producer_epoch if producer else -1] * 4
 
 
 @pytest.mark.parametrize(

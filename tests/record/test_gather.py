@@ -21,13 +21,6 @@ def test_items_of_any_type_at_any_places():
     assert gather(BUFFER, np.array([17, 1]), np.dtype((np.uint8, 3))).tolist() == [[17, 18, 19], [1, 2, 3]]
 
 
-def test_what_is_found_is_a_copy():
-    buffer = BUFFER.copy()
-    found = gather(buffer, np.array([5]), np.dtype("u1"))
-    buffer[:] = 0
-    assert found.tolist() == [5]
-
-
 @pytest.mark.parametrize("size_bytes", [0, 3, 4, 20])
 def test_nothing_is_found_at_no_places(size_bytes):
     assert gather(BUFFER[:size_bytes], np.zeros(0, np.int64), np.dtype(">i4")).tolist() == []

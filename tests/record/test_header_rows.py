@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage_core.record.batch_header import header_rows, parse_batch_header, wrapper_rows
-from tests.record.encoding import GZIP, LOG_APPEND_TIME, LZ4, TRANSACTIONAL, ZSTD, Batch, counted_records
+from storage_core.record.batch_header import header_rows, wrapper_rows
+from tests.record.encoding import GZIP, LZ4, Batch, counted_records
 from tests.record.legacy_encoding import Message, Wrapper, plain_messages
-from tests.record.sections import PATH, padded
+from tests.record.sections import padded
 
 MAX_INT = 2**31 - 1
 
@@ -27,31 +27,6 @@ def offsets_of(rows):
     """First and last offset of each row."""
     base_offsets = rows["base_offset"].astype(np.int64)
     return list(zip(base_offsets.tolist(), (base_offsets + rows["last_offset_delta"]).tolist(), strict=True))
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        [Batch(counted_records(3, start=9), 5, codec=ZSTD, attributes=TRANSACTIONAL, producer_id=8)],
-        [Message(3, 11, b"k", b"v", 0, attributes=0xF8), Message(4, 12, None, None, 1, attributes=0xF8)],
-        [Message(3, 11, magic=0), Batch(counted_records(2), 5), Message(7, -5), Batch(counted_records(1), 9)],
-    ],
-    ids=["v2", "older", "mixed"],
-)
-def test_rows_say_what_single_headers_say(entries):
-    rows = rows_of_entries(entries)
-    for row, entry in zip(rows, entries, strict=True):
-        header = parse_batch_header(entry.encode(), 0, 0, path=PATH)
-        assert row["batch_length"] == header.size_bytes - 12
-        names = set(rows.dtype.names) - {"batch_length"}
-        assert {name: row[name] for name in names} == {name: getattr(header, name) for name in names}
-
-
-def test_what_a_message_does_not_have():
-    (row,) = rows_of_entries([Message(3, 11, b"k", b"v", attributes=LOG_APPEND_TIME)])
-    names = ("leader_epoch", "producer_id", "producer_epoch", "base_sequence", "record_count")
-    assert [int(row[name]) for name in names] == [-1, -1, -1, -1, 1]
-    assert (row["base_timestamp_ms"], row["max_timestamp_ms"]) == (11, 11)
 
 
 def test_no_batches():
