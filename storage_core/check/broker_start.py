@@ -93,7 +93,7 @@ class KnownOfLog:
 
 
 def start_of_broker(segments: Sequence[SegmentFacts], known: KnownOfLog) -> BrokerStart:
-    """Find out what a broker would do. The segments are those after interrupted replacements are completed."""
+    """Determine what a broker would do, once interrupted replacements of segments are completed."""
     loading = _Loading(segments, known)
     if known.refusal is not None:
         return BrokerStart(known.refusal, log_end_offset=loading.log_end_offset)

@@ -62,7 +62,7 @@ class ClusterTopics:
                     yield (self.names[topic_id], partition), replica, directory_id
 
     def why_stray(self, topic: str, partition: int, topic_id: str, node_id: int | None) -> str | None:
-        """Find out why a broker sets a partition's directory aside.
+        """Determine why a broker sets a partition's directory aside.
 
         Returns:
             What it objects to; None if it serves the directory.

@@ -157,7 +157,7 @@ def check_segments(
 
 
 def new_producers(filesystem: FileSystem, path: str) -> ProducerStateManager:
-    """Make a producer state for a log from its beginning, without regard to its snapshots."""
+    """Return the empty producer state of a log, without its snapshots."""
     expiration_ms = LogConfig().producer_id_expiration_ms
     return ProducerStateManager(filesystem, path, expiration_ms=expiration_ms, file_names=())
 
@@ -301,7 +301,7 @@ class _Rebuild:
             directory, suffix = os.path.join(self.target, os.path.basename(path)), ""
             if filesystem.status(os.path.join(directory, offset_index_file_name(base_offset))) is not None:
                 raise LogDirectoryError(
-                    "Expected no index here yet, found that of a topic whose name differs only in case: this file system "
+                    "There is an index of a topic here whose name differs only in case, and this file system "
                     "ignores case. Write the indexes of the topics to different directories.",
                     path=directory,
                 )

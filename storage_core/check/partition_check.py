@@ -264,7 +264,7 @@ class _PartitionCheck:
         return [f"its topic id is that of {owner}"]
 
     def _check_stray(self, path: str) -> None:
-        """Find out whether a broker sets the directory aside: it serves only what its cluster knows by its topic id."""
+        """Determine whether a broker sets the directory aside: it serves only topic ids that its cluster knows."""
         topics, meta = self._root.topics, self._root.meta
         topic, partition = self._location.topic_partition
         if self._topic_id is None:
@@ -310,7 +310,7 @@ class _PartitionCheck:
                     refusals.append(f"{name} has no offset in its name")
                 self._add(
                     "damage", "file", path,
-                    "Expected 20 digits before the suffix of a segment's file, found another name.",
+                    "The name has the suffix of a segment's file, and not 20 digits before it.",
                     action="unnoticed" if has_offset else "refuse",
                 )  # fmt: skip
             elif found.leftover is None and found.kind == UNKNOWN and _ARCHIVED.fullmatch(name):
@@ -327,7 +327,7 @@ class _PartitionCheck:
         self._add(
             "note" if is_here else "suspect", "file", self._path_of(name),
             "A copy of the log file beside it." if is_here else
-            "Expected log files as a broker writes them, found a compressed one: no read and no broker sees its records. "
+            "Somebody compressed this log file: no read and no broker sees its records. "
             "Decompress a copy of the directory, and verify that.",
             start_offset=base_offset,
         )  # fmt: skip
@@ -343,7 +343,7 @@ class _PartitionCheck:
                 "damage" if self._is_clean else "suspect",
                 "file",
                 self._path_of(name),
-                "Expected the log file of this index beside it, found none: the segment's log was lost.",
+                "The log file of this index is missing: the segment's log was lost.",
                 action="remove",
                 start_offset=base_offset,
             )
@@ -420,7 +420,7 @@ class _PartitionCheck:
                 )
                 self._add(
                     "suspect" if is_unknown else "damage", kind, facts.log_path,
-                    f"Expected valid batches, found {len(ranges) - MOST_RANGES} more damaged ranges: the view damage has "
+                    f"There are {len(ranges) - MOST_RANGES} more damaged ranges: the view damage has "
                     "all of them.",
                 )  # fmt: skip
         self._check_tail(facts)
@@ -453,7 +453,7 @@ class _PartitionCheck:
         severity: Severity = "damage"
         reason = tail.reason
         if tail.is_blank:
-            reason = "Expected a record batch or the end of the file, found only zeros: preallocated space, or a lost write."
+            reason = "Only zeros follow: preallocated space, or a lost write."
         if tail.is_torn and facts.task.file.end_offset is not None:
             # Nothing is missing before the next segment: preallocated space.
             severity = "note"
@@ -477,7 +477,7 @@ class _PartitionCheck:
         if facts.gap_count > len(facts.gaps):
             self._add(
                 "suspect", "gap", facts.log_path,
-                f"Expected consecutive offsets, found {facts.gap_count - len(facts.gaps)} more gaps.",
+                f"There are {facts.gap_count - len(facts.gaps)} more gaps between the offsets.",
             )  # fmt: skip
 
     # Indexes.
@@ -525,7 +525,7 @@ class _PartitionCheck:
         if before is not None and not self._epoch_entries and self._start.refusal is None:
             self._add(
                 "suspect", "leader epoch", path,
-                "Expected the leader epochs of the log in this file, found none.",
+                "The leader epochs of the log are not in this file.",
                 action="rebuild index" if self._start.recovered else "unnoticed",
             )  # fmt: skip
 
@@ -644,7 +644,7 @@ class _PartitionCheck:
             elif offset is not None and offset < 0:
                 self._add(
                     "suspect", "checkpoint", os.path.join(root, name),
-                    f"Expected an offset, found {offset}.", action="reset",
+                    f"The offset {offset} is negative.", action="reset",
                 )  # fmt: skip
         if self._cleaner_offset is not None and not 0 <= self._cleaner_offset <= end_offset:
             self._add(
@@ -720,7 +720,7 @@ class _PartitionCheck:
 def _wrong_at_first(
     facts: SegmentFacts, transactions: dict[int, ProducerTransactions]
 ) -> Iterator[EndedTransaction]:
-    """Find the transactions of earlier segments that are aborted in this one, and of which its index does not say so.
+    """Find transactions that began in earlier segments, and whose abort here this segment's index omits.
 
     What is known of each producer is updated.
     """

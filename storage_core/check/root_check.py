@@ -188,13 +188,11 @@ class RootCheck:
                 self.refuse(path, reason, "file", "suspect")
             elif keeps_broker_from_starting(entry.name):
                 is_brokers = self.meta is not None or self._is_brokers
-                reason = (
-                    "Expected only directories called <topic>-<partition>, found another one. Move it away."
-                )
+                reason = "A directory is not called <topic>-<partition>. Move it away."
                 self.refuse(path, reason, "file", "damage" if is_brokers else "suspect")
             elif parse_partition_directory_name(entry.name) is not None and entry.is_directory:
                 done = "sets it aside" if self.is_kraft else "begins an empty one"
-                reason = f"Expected a log in a directory with the name of a partition, found none: a broker {done}."
+                reason = f"The directory has the name of a partition and no log in it: a broker {done}."
                 self.add("file", path, reason, "suspect", "set aside" if self.is_kraft else "unnoticed")
 
     def _read_meta(self) -> MetaProperties | None:
@@ -209,7 +207,7 @@ class RootCheck:
             return None
         problem = None
         if meta is not None and meta.node_id is None:
-            problem = "Expected node.id, found none: the file is empty or cut"
+            problem = "There is no node.id: the file is empty or cut"
         elif meta is not None and meta.directory_id is not None and not is_directory_id(meta.directory_id):
             problem = f"Expected a directory.id as Kafka writes it, found {meta.directory_id[:80]!r}"
         if problem is not None:
@@ -220,7 +218,7 @@ class RootCheck:
         if META_PROPERTIES not in names and self._is_brokers:
             self.refuse(
                 os.path.join(self.path, META_PROPERTIES),
-                "Expected the file that says which broker owns the log directory, found none. Restore it, or write it with "
+                "The file that says which broker owns the log directory is missing. Restore it, or write it with "
                 "kafka-storage.sh format.",
             )
 
@@ -327,7 +325,7 @@ def _voters(filesystem: FileSystem, directory: str, check: RootCheck) -> list[in
         state = {} if data is None else json.loads(data)
         return [each["voterId"] for each in state.get("currentVoters", ())]
     except (LogDirectoryError, ValueError, LookupError, TypeError, AttributeError):
-        check.refuse(path, "Expected the state of the quorum as JSON, found something else. Remove it.")
+        check.refuse(path, "The state of the quorum is not JSON. Remove it.")
         return []
 
 
@@ -362,7 +360,7 @@ def _find_absent(roots: Sequence[LogDir], checks: Mapping[str, RootCheck]) -> No
         assigned = topics.directories_of(meta.node_id)
         here = {key for key, directory_id in assigned.items() if directory_id == meta.directory_id}
         for topic, partition in sorted(here - present):
-            reason = "Expected the directory of a partition that the cluster has here, found none: a broker begins an empty one."
+            reason = "The directory of a partition that the cluster has here is missing: a broker begins an empty one."
             check.add("file", f"{topic}-{partition}", reason, "suspect")
         elsewhere = {
             assigned[location.topic_partition]
@@ -408,7 +406,7 @@ def _refuse_pair(
     is_certain = None not in ids and ids[0] != ids[1]
     for each, twin in ((location, other), (other, location)):
         reason = (
-            f"Expected the partition in one log directory of the broker, found it in {twin.root}, too. Move the one with the "
+            f"The partition is in another log directory of the broker as well: {twin.root}. Move the one with the "
             "lower log end away."
         )
         if is_certain:

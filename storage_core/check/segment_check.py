@@ -259,7 +259,7 @@ def _scan(
 
 
 def _tail(log_file: OpenFile, segment: SegmentReader, compared: IndexComparisons) -> Tail | None:
-    """Find out what follows the last valid batch of a segment.
+    """Examine the bytes after the last valid batch of a segment.
 
     A damaged range is only reported where a batch follows.
 

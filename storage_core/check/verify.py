@@ -166,7 +166,7 @@ def verify(
     reports = with_topic_ids_compared(each for each in found if each is not None)
     if not reports:
         for root_check in plan.root_checks.values():
-            reason = "Expected a partition to verify, found none: nothing was looked at."
+            reason = "There is no partition to verify: nothing was looked at."
             root_check.add(_NOTHING_VERIFIED, root_check.path, reason, "suspect")
     roots = tuple(
         plan.root_checks[root.path].report() if root.problem is None else _unreadable_root(root)
@@ -240,7 +240,7 @@ def _unreadable_root(root: LogDir) -> RootReport:
 def _unreadable_partition(
     location: PartitionLocation, error: LogDirectoryError, *, is_clean: bool
 ) -> PartitionReport:
-    """Report a partition of which nothing is known, because a file of it cannot be read."""
+    """Report a partition that has an unreadable file, so that nothing is known about it."""
     finding = Finding("unreadable", "file", error.path or location.path, str(error.args[0]))
     nothing = (0,) * 6
     return PartitionReport(
@@ -322,7 +322,7 @@ class _Checks:
             return next(self._facts)
         except BrokenProcessPool as error:
             raise ChildProcessError(
-                "Expected a process that checks segments to go on, found it ended from outside. Verify again, with --jobs 1 "
+                "A process that checks segments was ended from outside. Verify again, with --jobs 1 "
                 "if memory is short."
             ) from error
 

@@ -156,7 +156,7 @@ def command(  # noqa: PLR0913  (one for each flag)
     """
     named = [*(files.split(",") if files is not None else ()), *paths]
     if not named:
-        raise click.UsageError("Expected files or directories to dump, found none.")
+        raise click.UsageError("There is nothing to dump: name files or directories.")
     filesystem = FileSystem()
     directories = [path for path in named if _is_directory(filesystem, path)]
     plain_files = [path for path in named if path not in directories]

@@ -108,7 +108,6 @@ class _CommittedOffsets:
         from storage_core.filesystem import FileSystem  # noqa: PLC0415
         from storage_core.options import options_of  # noqa: PLC0415
         from storage_core.views.group_offsets import GROUP_OFFSETS_VIEW, plan_group_offsets  # noqa: PLC0415
-        from storage_core.views.roots import has_topic_selection  # noqa: PLC0415
         from storage_core.views.view import check_condition  # noqa: PLC0415
 
         parsed = options_of(paths, {**options, "view": "group_offsets"})
@@ -116,7 +115,7 @@ class _CommittedOffsets:
         self.groups = groups
         self.schema: pa.Schema = GROUP_OFFSETS_VIEW.schema
         self._condition = parsed.where
-        self._selects_topics = has_topic_selection(parsed)
+        self._selects_topics = parsed.names_topics
         self._filesystem = FileSystem()
         self._parts = plan_group_offsets(
             self._filesystem, parsed, fails_on_records="mode" in options and parsed.mode == "FAILFAST"
@@ -154,7 +153,7 @@ class _CommittedOffsets:
                 advance(_size_bytes(part))
 
     def notes(self) -> Iterator[str]:
-        """Yield a line about each group of which nothing was found."""
+        """Yield a line about each group without offsets."""
         from storage_core.views.group_offsets import OFFSETS_TOPIC, offsets_partition  # noqa: PLC0415
 
         present = {each.part.partition for each in self._parts if each.part.topic == OFFSETS_TOPIC}

@@ -101,7 +101,7 @@ class Output:
 
 
 def console(*, is_error: bool = False) -> Console:
-    """Make a console of rich that prints data as it is: no markup, no highlighting, no folded lines.
+    """Return a rich console that prints data as it is: no markup, no highlighting, no folded lines.
 
     Tables are folded to the width of a terminal. In a file or a pipe, each row is one line.
     """
@@ -208,7 +208,7 @@ def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
 
 
 def new_table(columns: Iterable[str], *, left: Container[str] = ()) -> Table:
-    """Make a table without rows. Columns are right-aligned, as numbers, but for those in ``left``."""
+    """Return a table without rows. Columns are right-aligned, as numbers, except those in ``left``."""
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -255,7 +255,7 @@ _SHOWN: Final = ("partition", "producer", "state", "offsets", "started", "lasted
 def _table_rows(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, commands: list[str], zone: dt.tzinfo
 ) -> Iterator[pa.RecordBatch]:
-    """Make rows for people, and add to ``commands`` what aborts the open transactions."""
+    """Yield rows for people, and add to ``commands`` what aborts the open transactions."""
     import pyarrow as pa  # noqa: PLC0415
 
     for batch in batches:

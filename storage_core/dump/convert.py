@@ -371,7 +371,7 @@ class _DatasetWriter:
             self._open.popitem()[1].give_up()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows, and write row groups as they become full."""
+        """Add rows, and write row groups as they become full."""
         for topic, day, part in _by_topic_and_day(batch):
             key = (topic, day)
             if key not in self._days:

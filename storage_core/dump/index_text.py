@@ -236,7 +236,7 @@ def _sibling(path: str, suffix: str) -> str:
 
 def _index_fails(path: str, problem: str) -> CorruptIndexError:
     return CorruptIndexError(
-        f"Expected a sound index, but {problem}: kafka-dump-log.sh ends here, too. `segmentlog verify --indexes-only` says more.",
+        f"The index is not sound: {problem}: kafka-dump-log.sh ends here, too. `segmentlog verify --indexes-only` says more.",
         path=path,
     )
 

@@ -115,7 +115,7 @@ def decrement_sequence(sequence: int, decrement: int) -> int:
 
 
 def tool_fails(found: str, path: str, position_bytes: int) -> CorruptRecordError:
-    """Make the error for a place where Kafka's tool ends with an exception."""
+    """Return the error for a place where Kafka's tool ends with an exception."""
     return CorruptRecordError(
         f"{found}: kafka-dump-log.sh ends here, too. `segmentlog verify` checks what follows.",
         path=path,
@@ -146,7 +146,7 @@ def read_whole(filesystem: FileSystem, path: str) -> bytes:
 
 
 def absolute_path(path: str) -> str:
-    """Make a path absolute, as the tool reports it, and nothing else."""
+    """Make a path absolute as the tool does, without resolving anything."""
     return os.path.join(os.getcwd(), path)
 
 
@@ -220,7 +220,7 @@ def find_batches(log_file: OpenFile, position_bytes: int, end_bytes: int) -> Ite
 
 
 def too_short(length: int, path: str, position_bytes: int) -> CorruptRecordError:
-    """Make the error for a length that no format has."""
+    """Return the error for a length that no format has."""
     return tool_fails(
         f"Found a record size of {length}, below {MIN_LENGTH}, where a batch should begin",
         path,

@@ -59,13 +59,13 @@ class OffsetGaps:
         self._last = -1
 
     def add(self, offset: int) -> None:
-        """Take the offset of the next record."""
+        """Add the offset of the next record."""
         if self._last not in (-1, offset - 1):
             self.pairs.append((self._last, offset))
         self._last = offset
 
     def add_rows(self, offsets: _Int64Array) -> None:
-        """Take the offsets of some records."""
+        """Add the offsets of some records."""
         self.add(int(offsets[0]))
         for row in np.flatnonzero(np.diff(offsets) != 1).tolist():
             self.pairs.append((int(offsets[row]), int(offsets[row + 1])))
@@ -381,7 +381,7 @@ def _header_keys(buffer: npt.NDArray[np.uint8], headers: RecordHeaders, rows: sl
 
 
 def _scalar(part: bytes) -> pa.Scalar:
-    """Make a constant without `pyarrow.scalar`, which imports pandas, too."""
+    """Return a constant without `pyarrow.scalar`, which imports pandas as well."""
     borders = np.array([0, len(part)], np.int32)
     return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(borders), pa.py_buffer(part)])[0]
 

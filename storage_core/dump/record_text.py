@@ -130,7 +130,7 @@ def delimited_text(text: str, *, null: bytes = b"", is_for_terminal: bool = Fals
 
 
 def literal_text(text: str) -> str:
-    """Make a format of a text in which escapes count, but no tokens."""
+    """Return the format of a text that has escapes but no tokens."""
     return text.replace("%", "%%")
 
 

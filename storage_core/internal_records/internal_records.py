@@ -242,7 +242,7 @@ def consumer_protocol(name: str, data: bytes) -> MessageData | bytes:
 
 
 def _metadata_texts(_key: bytes | None, value: bytes | None, offset: int) -> tuple[None, str]:
-    """Make texts as ``DumpLogSegments.ClusterMetadataLogMessageParser`` does."""
+    """Write texts as ``DumpLogSegments.ClusterMetadataLogMessageParser`` does."""
     try:
         message, version, data = _read_framed(_METADATA_TYPES, b"" if value is None else value)
     except CorruptRecordError as error:
@@ -294,7 +294,7 @@ def _framing(value: bytes, position: int, what: str) -> tuple[int, int]:
 
 
 def _remote_log_texts(_key: bytes | None, value: bytes | None, offset: int) -> tuple[None, str]:
-    """Make texts as ``DumpLogSegments.RemoteMetadataLogMessageParser`` does."""
+    """Write texts as ``DumpLogSegments.RemoteMetadataLogMessageParser`` does."""
     if value is None:
         reason = (
             'Cannot invoke "java.nio.ByteBuffer.remaining()" because the return value of '

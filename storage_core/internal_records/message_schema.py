@@ -180,7 +180,7 @@ def _compact_length(cursor: _Cursor) -> int:
 
 
 def _value_reader(field: Field, name: str, message: Message, version: int) -> _Read:
-    """Make a reader for one value of a field's kind; ``name`` is what errors call it."""
+    """Return a reader for one value of a field's kind, which errors call ``name``."""
     if field.kind in _PRIMITIVES:
         return _PRIMITIVES[field.kind]
     if field.kind == "string":

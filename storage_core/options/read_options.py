@@ -315,6 +315,11 @@ class ReadOptions:
     exact: bool
     assumes_zone: bool
 
+    @property
+    def names_topics(self) -> bool:
+        """Whether one of `TOPIC_OPTIONS` is given."""
+        return (self.subscribe, self.subscribe_pattern, self.assign) != (None, None, None)
+
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:

@@ -113,7 +113,7 @@ class OffsetAccount:
         self._next_offset = 0
 
     def see(self, base_offset: int, window: BatchWindow) -> None:
-        """Take the next valid batches of a segment."""
+        """Add the next valid batches of a segment."""
         epochs = window.headers["leader_epoch"]
         if base_offset != self._base_offset:
             self._base_offset = self._next_offset = base_offset
@@ -130,7 +130,7 @@ class OffsetAccount:
         self._next_offset = window.next_offset
 
     def close(self, check: SegmentCheck) -> None:
-        """Take what was found out about the segment."""
+        """Add what was found out about the whole segment."""
         compared = check.compared
         end_offset = max(
             check.base_offset, compared.end.next_offset, *(each.end_offset for each in compared.damage)

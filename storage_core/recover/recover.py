@@ -75,7 +75,6 @@ from storage_core.views.files import RECOVERY_MANIFEST, STATE_REASONS, name_in_r
 from storage_core.views.finding import sentence
 from storage_core.views.roots import (
     LogDir,
-    has_topic_selection,
     partitions_of,
     require_empty,
     require_outside,
@@ -204,7 +203,7 @@ def recover(  # noqa: PLR0913  (one for each flag)
         status = filesystem.status(target)
         if status is not None and not status.is_directory:
             raise LogDirectoryError(
-                "Expected no such directory, or an empty one, found a symbolic link, which the new directory cannot "
+                "The target is a symbolic link, which the new directory cannot "
                 "replace. Name the directory itself.",
                 path=target,
             )
@@ -229,7 +228,7 @@ def _require_new_file(filesystem: FileSystem, path: str, source: str) -> None:
     folder = filesystem.status(os.path.dirname(path), follow_symlinks=True)
     if filesystem.status(path) is not None or folder is None or not folder.is_directory:
         raise LogDirectoryError(
-            "Expected the path of a new file, in a directory that exists. Choose another one for the manifest.",
+            "The manifest needs the path of a new file in a directory that exists. Choose another one.",
             path=path,
         )
 
@@ -348,27 +347,23 @@ def _would_discard(lost: Sequence[str], path: str) -> RecoveryWouldDiscardError:
 def scan_for_recovery(
     filesystem: FileSystem, options: ReadOptions, *, is_in_place: bool = False
 ) -> RecoveryScan:
-    """Find out what is in the one log directory that the options name, and what will stay in it.
+    """Examine the one log directory that the options name.
 
     Raises:
         OptionError: They name none, or several.
         LogDirectoryError: A commit was interrupted.
     """
     if len(options.paths) != 1:
-        raise OptionError(
-            f"Expected one log directory, found {len(options.paths)} paths. Recover them one by one."
-        )
+        raise OptionError(f"{len(options.paths)} paths are given. Recover log directories one by one.")
     found = partitions_of(filesystem, options)
     path = os.path.abspath(options.paths[0])
     roots = sorted({each.root.path for each in found}) or [path]
     if len(roots) > 1:
-        raise OptionError(
-            f"Expected one log directory, found {len(roots)} below {path}. Recover them one by one."
-        )
+        raise OptionError(f"{len(roots)} log directories are below {path}. Recover them one by one.")
     root = found[0].root if found else LogDirectoryFiles(filesystem, path)
     require_no_commit(filesystem, root.path)
     is_partition = len(found) == 1 and found[0].path == path
-    if not (is_partition or has_topic_selection(options)):
+    if not (is_partition or options.names_topics):
         _require_no_links(filesystem, root.path)
     everything = [] if is_partition else find_partitions(filesystem, [root.path])
     known = {os.path.basename(each.path) for each in everything}
@@ -379,12 +374,12 @@ def scan_for_recovery(
         () if is_partition else tuple(_foreign(filesystem, root.path, known)),
         (
             *_refused(filesystem, root.path, is_in_place=is_in_place),
-            *(() if is_partition or has_topic_selection(options) else _not_found(filesystem, root, known)),
+            *(() if is_partition or options.names_topics else _not_found(filesystem, root, known)),
         ),
         _left_out_earlier(filesystem, root.path),
         filesystem.status(os.path.join(root.path, COMMITS_FILE)) is not None,
         read_clean_shutdown_file(filesystem, root.path),
-        has_topic_selection(options) or is_partition,
+        options.names_topics or is_partition,
     )
 
 
@@ -411,7 +406,7 @@ def _require_no_links(filesystem: FileSystem, root: str) -> None:
         name = parse_partition_directory_name(entry.name)
         if entry.is_symlink and name is not None and name.suffix is None:
             raise LogDirectoryError(
-                "Expected a partition's directory, found a symbolic link. Replace it by the directory itself.",
+                "A partition's directory is a symbolic link. Replace it with the directory itself.",
                 path=os.path.join(root, entry.name),
             )
 
@@ -453,7 +448,7 @@ def _not_found(filesystem: FileSystem, root: LogDirectoryFiles, known: set[str])
         if name.suffix is None and entry.name not in known:
             yield LeftOutFile(
                 os.path.join(root.path, entry.name),
-                "Expected a log in a directory with the name of a partition, found none: a broker begins an empty one.",
+                "The directory has the name of a partition and no log in it: a broker begins an empty one.",
             )
     checkpointed: dict[tuple[str, int], int] = {}
     for checkpoint in ROOT_CHECKPOINTS:
@@ -555,7 +550,7 @@ def _left_out_earlier(filesystem: FileSystem, root: str) -> dict[tuple[str, int]
         }
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LogDirectoryError(
-            "Expected what an interrupted recovery in place has left out, found a damaged file. What was cut is in the "
+            "The notes of an interrupted recovery in place are damaged. What was cut is in the "
             "directory that was given as --aside. Remove this file to go on.",
             path=path,
         ) from error
@@ -592,7 +587,7 @@ def write_manifest(filesystem: FileSystem, path: str, report: RecoveryReport) ->
 
 @contextlib.contextmanager
 def _building(filesystem: FileSystem, target: str, source: str) -> Iterator[str]:
-    """Make a directory beside the target, and rename it to the target at the end.
+    """Create a directory beside the target, and rename it to the target at the end.
 
     It is removed after an error.
     """
@@ -636,7 +631,7 @@ def _require_interrupted(filesystem: FileSystem, work: str, source: str) -> None
     status = filesystem.status(work)
     if status is None or not status.is_directory or not filesystem.is_own_directory(work):
         raise LogDirectoryError(
-            "Expected nothing, or what an interrupted recovery of this user left, found something else. Rename it.",
+            "Something is here that no interrupted recovery of this user left. Rename it.",
             path=work,
         )
     require_outside(filesystem, work, [source])
@@ -780,7 +775,7 @@ def copy_ranges(filesystem: FileSystem, source: str, target: str, segment: Segme
 def copy_flushed(
     filesystem: FileSystem, source: str, target: str, part: tuple[int, int] | None = None
 ) -> None:
-    """Copy a file, or a part of it, and flush the copy. A file that does not exist is left out."""
+    """Copy a file, or a part of it, and flush the copy. Skip a file that does not exist."""
     status = filesystem.status(source)
     if status is not None and status.is_regular_file:
         copy_parts(filesystem, source, target, [part or (0, status.size_bytes)], is_flushed=True)
@@ -814,7 +809,7 @@ def _require_unchanged(filesystem: FileSystem, plans: Sequence[PartitionPlan]) -
             path = os.path.join(plan.directory.path, segment.name)
             if filesystem.status(path) != segment.status:
                 raise LogDirectoryError(
-                    "Expected a log directory that nothing writes to, found a file that changed while it was copied. "
+                    "A file changed while it was copied, so something writes to the log directory. "
                     "Stop the broker, or recover a snapshot of the file system.",
                     path=path,
                 )

@@ -54,7 +54,7 @@ def write_missing_files(filesystem: FileSystem, path: str, plan: PartitionPlan) 
 
 
 def cleaner_offsets(plans: Sequence[PartitionPlan]) -> dict[tuple[str, int], int]:
-    """Find out up to where the recovered logs were compacted.
+    """Determine up to where the recovered logs were compacted.
 
     Returns:
         By topic and partition; empty if the checkpoint is damaged, so that all is compacted again.

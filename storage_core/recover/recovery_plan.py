@@ -208,7 +208,7 @@ def plan_partition(
     max_batch_bytes: int,
     advance: Callable[[int], object] | None = None,
 ) -> PartitionPlan:
-    """Find out what is kept of a partition. All of its log is read, once or twice.
+    """Plan what is kept of a partition. All of its log is read, once or twice.
 
     Raises:
         LogDirectoryError: Something other than a file has the name of a segment's file.
@@ -694,7 +694,7 @@ def damaged_swaps(
         return ()
 
     def compared(base_offset: int, suffix: str) -> tuple[bool, int]:
-        """Find out whether a segment is valid, and where it ends."""
+        """Determine whether a segment is valid, and where it ends."""
         segment = SegmentReader(
             filesystem, path, base_offset, suffix=suffix, max_batch_bytes=max_batch_bytes, skip_damage=True
         )

@@ -137,7 +137,7 @@ def _short(text: str) -> str:
 
 
 def _time(timestamp_ms: int, layout: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a time of UTC; a number where no calendar has it, and nothing where there is none."""
+    """Write a time of UTC, or its milliseconds where no calendar has it."""
     if timestamp_ms == NO_TIMESTAMP_MS:
         return ""
     try:

@@ -72,11 +72,11 @@ class TransactionTracker:
         return dict(sorted({**self.open, **self.doubtful}.items(), key=itemgetter(1)))
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """Take a transactional batch: it begins a transaction if the producer has none."""
+        """Begin a transaction unless the producer has one."""
         self.open.setdefault(producer_id, first_offset)
 
     def end(self, producer_id: int, marker_offset: int, *, is_abort: bool) -> AbortedTransaction | None:
-        """Take a marker.
+        """End the producer's transaction by a marker.
 
         Returns:
             The transaction that it aborts; None if it commits, or if there is none: compaction and refused appends leave
@@ -90,7 +90,7 @@ class TransactionTracker:
         return AbortedTransaction(producer_id, first_offset, marker_offset, last_stable_offset)
 
     def lose_marker(self, producer_id: int, marker_offset: int) -> list[AbortedTransaction]:
-        """Take a marker that cannot be read: it may have been a commit or an abort. Return the transaction, if it has one."""
+        """End the producer's transaction, if it has one, by a marker that cannot be read: a commit or an abort."""
         first_offset = self.open.pop(producer_id, None)
         if first_offset is None:
             return []
@@ -99,7 +99,7 @@ class TransactionTracker:
         return lost
 
     def lose_markers(self, last_offset: int) -> list[AbortedTransaction]:
-        """Take damage up to an offset: each open transaction may have ended there. Return them, as if they were aborted."""
+        """Treat all open transactions as aborted by damage, in which they may have ended."""
         lost = [
             AbortedTransaction(producer_id, first_offset, last_offset, last_offset + 1)
             for producer_id, first_offset in self.open.items()

@@ -436,8 +436,8 @@ class _TaskReader:
             self._report_loss(span, next_offset, f"{present}: data was deleted or truncated")
         else:
             _log.warning(
-                "Expected to read offsets %d to %d of %s-%d from the files that were planned, found %s replaced, and the "
-                "old file deleted, as cleaning does. Records that a later one superseded meanwhile are left out; the "
+                "Offsets %d to %d of %s-%d are not read from the files that were planned: %s was replaced, and the "
+                "old file was deleted, as cleaning does. Records that a later one superseded meanwhile are left out; the "
                 "later one may be after the end of this read. Read again to see it, in Spark with a new load().",
                 *(next_offset, span.end_offset - 1, span.topic, span.partition, span.file_name),
             )

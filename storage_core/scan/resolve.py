@@ -1,4 +1,4 @@
-"""From options to offset ranges of partitions: the first step of every read.
+"""Resolve options to offset ranges of partitions: the first step of every read.
 
 Only what the answer needs is read: a partition's end, which takes a walk over the tail of its last
 segment, is looked up only if the range may reach beyond it.
@@ -115,8 +115,8 @@ class ReadLimit:
         lost_from = log.valid_end_offset
         if stable_offset <= lost_from < log.log_end_offset:
             error = CorruptRecordError(
-                f"Expected the marker of the transaction that is open at offset {stable_offset}, found the end of the log "
-                "damaged or missing, where it may have been: committed records from there on are not read. Read them with "
+                f"A transaction is open at offset {stable_offset}, and its marker may have been at the end of the log, which is "
+                "damaged or missing: committed records from there on are not read. Read them with "
                 "isolationLevel=read_uncommitted.",
                 path=log.path,
                 offset=lost_from,
@@ -489,7 +489,7 @@ def _split_at_commas(text: str) -> list[str]:
 
 
 def _expanded(filesystem: FileSystem, path: str) -> list[str]:
-    """Return the directories that a glob matches, or the path itself if it is none, or exists."""
+    """Return the directories that a glob matches, or the path itself unless it is a glob."""
     is_glob_or_home = is_glob(path) or path.startswith("~")
     if not is_glob_or_home or _exists(filesystem, path):
         return [path]

@@ -134,12 +134,12 @@ class ReplacedHeaderKeys:
         self._found: dict[tuple[str, int], tuple[int, int]] = {}
 
     def add(self, span: LogSpan, offset: int, count: int) -> None:
-        """Count some more keys, the first of which is that of a record at an offset."""
+        """Count some more keys, the first of them in the record at an offset."""
         first_offset, before = self._found.get((span.topic, span.partition), (offset, 0))
         self._found[span.topic, span.partition] = min(first_offset, offset), before + count
 
     def report(self) -> None:
-        """Log one line for each partition, and begin anew."""
+        """Log one line for each partition, and forget the counts."""
         for (topic, partition), (offset, count) in self._found.items():
             _log.warning(
                 "%s-%d: found %d header keys that are no UTF-8, the first one at offset %d. They are read with U+FFFD in place "

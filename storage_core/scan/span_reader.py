@@ -278,7 +278,7 @@ class SpanReader:
         return None
 
     def _suspects(self, window: BatchWindow, chosen: BatchSelection) -> list[int]:
-        """Return the indexes of batches that fail a check, and the number of batches if the bytes after the last one do."""
+        """Return the indexes of bad batches. The bytes after the last batch count as one more."""
         # Batches outside of the span's offsets are checked too: their headers may be damaged.
         suspects: list[int] = window.crc_mismatches(np.arange(len(window.starts))).tolist()
         if len(chosen.out_of_place):
@@ -301,7 +301,7 @@ class SpanReader:
         return int.from_bytes(offset, "big", signed=True) <= last_offset
 
     def _bad_index(self, window: BatchWindow, chosen: BatchSelection, first: int, suspect: int) -> int | None:
-        """Find out which batch is damaged.
+        """Determine which batch is damaged.
 
         Returns:
             The index of the suspect or of the batch before it; None if both are valid.

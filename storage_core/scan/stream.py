@@ -165,7 +165,7 @@ class MicroBatchPlanner:
         return {key: each.end_offset for key, each in self._monitor.partitions.items()}
 
     def latest_offsets(self, start: Offsets | None = None, *, is_limited: bool = True) -> Offsets:
-        """Return where a micro-batch that begins at ``start`` ends: there, too, if there is nothing to read.
+        """Return the end offsets of the next micro-batch; ``start`` itself if there is nothing new.
 
         Args:
             start: Where the batch before ended. None: where the last batch that was planned ended, or the initial
@@ -226,7 +226,7 @@ class MicroBatchPlanner:
         ends = self._poll()
         if start and not self._monitor.has_log_directory:
             raise LogDirectoryError(
-                "Expected the log directory that this stream reads, found nothing. Mount or restore it, and start the "
+                "The log directory that this stream reads is gone. Mount or restore it, and start the "
                 "query again. If it was moved, start the query with its new path.",
                 path=", ".join(self._options.read.paths),
             )
@@ -471,7 +471,7 @@ class MicroBatchPlanner:
 def backlog(
     filesystem: FileSystem, options: StreamOptions, read: Offsets
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Find out what a stream has not read yet of the logs as they are now.
+    """Measure what a stream has not read yet of the logs as they are now.
 
     Returns:
         By partition, the number of offsets, and the bytes of log files that they take. Partitions that are read to their

@@ -33,7 +33,7 @@ def read_records(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
 
 
 def _with_small_ones_joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches: each takes kilobytes besides its rows, and each tiny segment gives one."""
+    """Join small batches: each takes kilobytes as well as its rows, and each tiny segment gives one."""
     small: list[pa.RecordBatch] = []
     small_bytes = 0
     for batch in batches:

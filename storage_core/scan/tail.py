@@ -1,4 +1,4 @@
-"""Where growing logs end, looked up again only where something has changed.
+"""Monitor of growing logs: their ends are looked up again only where something has changed.
 
 A look that finds nothing costs two statuses for each partition: of its active segment, which grows, and of its directory,
 where new segments show. Under a broker's high watermark it costs one for each log directory, because the checkpoint of

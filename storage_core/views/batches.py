@@ -133,7 +133,7 @@ class _HeaderColumns:
         self._attributes = self._chunk.headers["attributes"].astype(np.int32)
 
     def batch(self, wanted: frozenset[str]) -> pa.RecordBatch:
-        """Make the columns that are wanted."""
+        """Return the wanted columns."""
         fields = [field for field in _SCHEMA if field.name in wanted]
         arrays = [self._column(field) for field in fields]
         if not fields:
@@ -260,7 +260,7 @@ _DERIVED: Final[dict[str, Callable[[_HeaderColumns], Any]]] = {
 
 
 def last_sequences(headers: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """Return the sequence number of each batch's last record; -1 where there is none."""
+    """Return the sequence number of each batch's last record, or -1."""
     first = headers["base_sequence"].astype(np.int64)
     wrapped = (first + headers["last_offset_delta"]) & _SEQUENCE_MASK
     return np.where(first < 0, -1, wrapped).astype(np.int32)

@@ -49,7 +49,6 @@ from storage_core.views.finding import Action
 from storage_core.views.roots import (
     LIVE,
     find_roots,
-    has_topic_selection,
     require_listed,
     selected_locations,
 )
@@ -163,7 +162,7 @@ class NamedFile(NamedTuple):
 
 
 def name_in_partition(name: str) -> NamedFile:
-    """Find out what a file in a partition's directory is, by its name."""
+    """Classify a file in a partition's directory by its name."""
     plain, leftover = _without_leftover(name)
     base_offset = base_offset_of(plain)
     kind = None if base_offset is None else _SEGMENT_KINDS.get(plain[plain.index(".") :])
@@ -176,7 +175,7 @@ def name_in_partition(name: str) -> NamedFile:
 
 
 def name_in_root(name: str) -> NamedFile:
-    """Find out what a file in a log directory itself is, by its name."""
+    """Classify a file in a log directory itself by its name."""
     plain, leftover = _without_leftover(name)
     kind = _ROOT_KINDS.get(plain)
     if kind is not None:
@@ -199,7 +198,7 @@ def _without_leftover(name: str) -> tuple[str, str | None]:
 
 
 def why_not_in_root(found: NamedFile, name: str) -> str | None:
-    """Find out why a file is not expected in a log directory itself.
+    """Explain why a file is not expected in a log directory itself.
 
     Returns:
         The reason; None if it is expected.
@@ -218,7 +217,7 @@ def why_not_in_root(found: NamedFile, name: str) -> str | None:
 
 
 def why_not_in_partition(found: NamedFile, topic: str, names: FileNames) -> str | None:
-    """Find out why a file is not expected in a partition's directory.
+    """Explain why a file is not expected in a partition's directory.
 
     Returns:
         The reason; None if it is expected.
@@ -303,7 +302,7 @@ def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[FilesTask]:
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
     require_listed(roots)
     locations = selected_locations(filesystem, roots, options)
-    whole = [] if has_topic_selection(options) else [root for root in roots if root.is_whole]
+    whole = [] if options.names_topics else [root for root in roots if root.is_whole]
     return [
         *(FilesTask(root.path, partitions=root.locations) for root in whole),
         *(FilesTask(location.root, location) for location in locations),

@@ -385,7 +385,7 @@ class _Refused:
 def _records(
     filesystem: FileSystem, task: GroupOffsetsTask, types: frozenset[bytes], refused: _Refused
 ) -> Iterator[_Record]:
-    """Yield the records of some types, up to the time that counts, in the order of the log."""
+    """Yield records of the given types, up to ``asOf``, in log order."""
     schema = project(record_schema(include_metadata=True), ("key", "value", "offset", "_metadata"))
     for scan in task.scans:
         for batch in read_task(filesystem, scan, schema):
@@ -637,7 +637,7 @@ def _noted_names(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[tup
 
 
 def _selection(options: ReadOptions) -> Callable[[GroupOffset], bool]:
-    """Make a test for whether the options ask for an offset, by its topic, partition, number and commit time."""
+    """Return a function that tests whether the options ask for an offset."""
     pattern = (
         None
         if options.subscribe_pattern is None
@@ -711,7 +711,7 @@ def _read(filesystem: FileSystem, task: GroupOffsetsTask, wanted: frozenset[str]
 def _note(
     filesystem: FileSystem, offset: int | None, log: PartitionRange | None, options: ReadOptions
 ) -> str | None:
-    """Find out what is odd about a committed offset.
+    """Explain what is odd about a committed offset.
 
     Returns:
         A note; None if nothing is odd.

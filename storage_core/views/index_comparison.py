@@ -305,7 +305,7 @@ class ProducerTransactions(NamedTuple):
     first_offset: int = -1
 
     def then(self, later: ProducerTransactions) -> ProducerTransactions:
-        """Return what the log says up to the end of the next part, of which something is known by itself."""
+        """Extend what is known by what the next part of the log says by itself."""
         if later.marker_offset >= 0:
             return later
         return self._replace(first_offset=self.first_offset if self.first_offset >= 0 else later.first_offset)
@@ -338,7 +338,7 @@ class SegmentTransactions:
 
     Attributes:
         first_ended: Of each producer that has a marker, what its first one ends: that may begin in an earlier segment.
-        wrong: Others that are aborted, and of which the index does not say so.
+        wrong: Other aborted transactions that the index omits or misplaces.
         producers: What is known at the end of the segment, by producer.
         refused_version: The version of the first entry that a broker objects to; None if it reads all of them.
         malformed: Errors of the control batches that cannot be read, under a right CRC.

@@ -98,7 +98,7 @@ def _batches_of(task: IndexTask, file: SegmentFile, index: IndexComparison) -> I
 
 
 def _rows(file: SegmentFile, index: IndexComparison, numbers: npt.NDArray[np.int64] | None) -> pa.RecordBatch:
-    """Make the rows of some entries, or the row about the file as a whole."""
+    """Return the rows of some entries, or the row about the whole file."""
     count = 1 if numbers is None else len(numbers)
     arrays: dict[str, pa.Array] = {
         "topic": pa.repeat(file.topic, count),

@@ -23,7 +23,7 @@ from storage_core.views.partitions import (
     choose_replicas,
     summarize_partition,
 )
-from storage_core.views.roots import LIVE, find_roots, has_topic_selection, selected_locations
+from storage_core.views.roots import LIVE, find_roots, selected_locations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -167,7 +167,7 @@ def inventory(
     """
     options = options or options_of(paths, {})
     roots = find_roots(filesystem, paths, follow_symlinks=options.follow_symlinks)
-    found = _Examination(filesystem, has_selection=has_topic_selection(options))
+    found = _Examination(filesystem, has_selection=options.names_topics)
     locations = selected_locations(filesystem, roots, options)
     for choice in choose_replicas(filesystem, locations, found.files):
         summary = summarize_partition(filesystem, choice, found.files.of(choice.location.root), exact=exact)
@@ -180,7 +180,7 @@ def inventory(
 
 
 class _Examination:
-    """What was found so far."""
+    """Examination of log directories, so far."""
 
     def __init__(self, filesystem: FileSystem, *, has_selection: bool) -> None:
         self.files = RootFiles(filesystem)
@@ -193,7 +193,7 @@ class _Examination:
         self._findings: list[Finding] = []
 
     def add_partition(self, summary: PartitionSummary) -> None:
-        """Take the summary of a directory."""
+        """Add the summary of a partition's directory."""
         self._partitions.append(summary)
         self._tallies[summary.root] += summary.files
         for name in summary.unknown_files:

@@ -51,7 +51,7 @@ class PartitionLocation:
         return self.topic, self.partition
 
     def in_root(self, root: LogDirectoryFiles) -> PartitionDirectory:
-        """As the directory of a partition that is read."""
+        """Return it as the directory of a partition to read."""
         return PartitionDirectory(self.path, self.topic, self.partition, root)
 
 
@@ -191,7 +191,7 @@ def _location(root: str, name: str) -> PartitionLocation | None:
 def selected_locations(
     filesystem: FileSystem, roots: Iterable[LogDir], options: ReadOptions
 ) -> list[PartitionLocation]:
-    """The directories of the partitions that the options and their condition ask for, by topic and partition.
+    """Select the directories of the partitions that the options ask for, by topic and partition.
 
     Unlike in a read of records, internal topics need not be named.
 
@@ -199,7 +199,7 @@ def selected_locations(
         OptionError: A topic that is named does not exist.
     """
     locations = [location for root in roots for location in root.locations]
-    if has_topic_selection(options):
+    if options.names_topics:
         files = {location.root: LogDirectoryFiles(filesystem, location.root) for location in locations}
         directories = [location.in_root(files[location.root]) for location in locations]
         selected = {each.topic_partition for each in select_partitions(directories, options)}
@@ -217,15 +217,10 @@ def selected_locations(
     )
 
 
-def has_topic_selection(options: ReadOptions) -> bool:
-    """Whether the options name topics."""
-    return (options.subscribe, options.subscribe_pattern, options.assign) != (None, None, None)
-
-
 def partitions_of(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
     """Find the partitions below the paths: all, internal ones too, unless the options choose topics."""
     found = find_directories(filesystem, options)
-    return list(select_partitions(found, options)) if has_topic_selection(options) else found
+    return list(select_partitions(found, options)) if options.names_topics else found
 
 
 def log_bytes(filesystem: FileSystem, options: ReadOptions) -> int:
@@ -248,7 +243,7 @@ def require_empty(filesystem: FileSystem, path: str) -> None:
     status = filesystem.status(path, follow_symlinks=True)
     if status is not None and (not status.is_directory or filesystem.list_directory(path)):
         raise LogDirectoryError(
-            "Expected no such directory, or an empty one, found something in it. Choose another one.",
+            "The directory to write to is not empty. Choose another one.",
             path=path,
         )
 
@@ -267,7 +262,7 @@ def require_outside(filesystem: FileSystem, path: str, sources: Iterable[str]) -
     while identity != below:
         if identity in read:
             raise OptionError(
-                f"Expected a directory outside of {read[identity]}, which is read, to write to, found one inside: {path}. "
+                f"The directory to write to, {path}, is inside of {read[identity]}, which is read. "
                 "Name another one."
             )
         # By name, a link would lead back to where it is.
@@ -276,6 +271,6 @@ def require_outside(filesystem: FileSystem, path: str, sources: Iterable[str]) -
 
 
 def _identity(filesystem: FileSystem, path: str) -> tuple[int, int] | None:
-    """What tells a directory from all others; None if there is none at a path."""
+    """Return the device and inode of a directory, or None."""
     status = filesystem.status(path, follow_symlinks=True)
     return None if status is None or not status.is_directory else (status.device, status.inode)

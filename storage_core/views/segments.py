@@ -569,7 +569,7 @@ def _rows(filesystem: FileSystem, task: SegmentsTask, wanted: frozenset[str]) ->
 def _row_of(
     filesystem: FileSystem, file: SegmentFile, task: SegmentsTask, wanted: frozenset[str]
 ) -> tuple[object, ...] | None:
-    """Make the row of a segment.
+    """Return the row of a segment.
 
     Returns:
         None if the segment ends too early, or was removed since it was listed.

@@ -309,7 +309,7 @@ class _OpenTransactions:
 
 
 def _begun_before(entry: ProducerStateEntry, first_offset: int) -> ObservedTransaction:
-    """Make a transaction whose first records are no longer in the log."""
+    """Return a transaction whose first records are no longer in the log."""
     return ObservedTransaction(
         entry.producer_id,
         entry.producer_epoch,

@@ -36,7 +36,6 @@ from storage_core.scan.resolve import (
 from storage_core.scan.rows import LARGEST_TIMESTAMP_MS, evaluate
 from storage_core.scan.spans import project
 from storage_core.scan.table import read_records
-from storage_core.views.roots import has_topic_selection
 from storage_core.views.texts import escaped_surrogates
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def plan_view(filesystem: FileSystem, options: ReadOptions) -> list[ViewTask]:
 
 
 def read_view_task(filesystem: FileSystem, task: ViewTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Make the rows of a task.
+    """Yield the rows of a task.
 
     Args:
         filesystem: Where to read.
@@ -205,7 +204,7 @@ def _view_table(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
 
 
 def batches_of_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
-    """Make batches of rows, each a value for each column.
+    """Yield batches of rows, each with a value for each column.
 
     Timestamps are in milliseconds, null for -1 and where they do not fit. Bytes of a file name that are not UTF-8
     become escapes.
@@ -282,7 +281,7 @@ def resolved_ranges(
 def _names_partitions(options: ReadOptions) -> bool:
     by_partition = (OffsetsBound, TimestampsBound)
     is_bounded = isinstance(options.starting, by_partition) or isinstance(options.ending, by_partition)
-    return is_bounded or has_topic_selection(options)
+    return is_bounded or options.names_topics
 
 
 def present_ranges(

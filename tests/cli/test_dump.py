@@ -75,7 +75,7 @@ def test_java_classes_are_refused_in_a_line(segmentlog, orders, flag):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        ([], 2, "Expected files or directories to dump, found none."),
+        ([], 2, "There is nothing to dump: name files or directories."),
         (["--max-bytes", "-1", LOG], 2, "--max-bytes"),
         (["missing/" + LOG], 3, "missing"),
         ([LOG, "--where", "offset > 1"], 2, "--where chooses among the topics of a directory"),

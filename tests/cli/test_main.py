@@ -63,7 +63,7 @@ DATA = "{data}"
         (["cat", "--nonsense", "x"], "No such option"),
         (["cat", "--where", "ofset > 5", "x"], "Did you mean 'offset'?"),
         (["verify", "--output", "xml", "x"], "'xml' is not one of"),
-        (["dump"], "Expected files or directories"),
+        (["dump"], "There is nothing to dump"),
         (["cat", DATA, "-f", "%x"], "no token"),
         (["cat", DATA, "-f", "%o", "-J"], "not for JSON lines"),
         (["cat", DATA, "-K", ":", "-o", "jsonl"], "not for JSON lines"),

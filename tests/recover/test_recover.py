@@ -344,7 +344,7 @@ def test_a_dry_run_writes_nothing_and_says_the_same(source, target, tmp_path):
 def test_a_target_with_something_in_it_is_refused(source, target):
     target.mkdir()
     (target / "file").write_text("mine")
-    with pytest.raises(LogDirectoryError, match="Expected no such directory, or an empty one"):
+    with pytest.raises(LogDirectoryError, match="is not empty"):
         run(source, target)
     assert os.listdir(target) == ["file"]
 
@@ -357,13 +357,13 @@ def test_an_empty_target_is_filled(source, target):
 
 @pytest.mark.parametrize("where", ["inside", "orders-0/inside", "../source/inside"])
 def test_a_target_inside_the_source_is_refused(source, where):
-    with pytest.raises(OptionError, match="Expected a directory outside of"):
+    with pytest.raises(OptionError, match="is inside of"):
         run(source, source / where)
 
 
 def test_a_target_inside_the_source_is_refused_through_a_link(source, tmp_path):
     (tmp_path / "link").symlink_to(source)
-    with pytest.raises(OptionError, match="Expected a directory outside of"):
+    with pytest.raises(OptionError, match="is inside of"):
         run(source, tmp_path / "link" / "inside")
 
 
@@ -372,7 +372,7 @@ def test_several_log_directories_are_recovered_one_by_one(source, tmp_path, targ
     shutil.move(source, tmp_path / "disks" / "first")
     shutil.rmtree(tmp_path / "disks" / "second" / "orders-0")
     shutil.rmtree(tmp_path / "disks" / "first" / "orders-1")
-    with pytest.raises(OptionError, match="Expected one log directory, found 2"):
+    with pytest.raises(OptionError, match="2 log directories are below"):
         run(tmp_path / "disks", target)
 
 

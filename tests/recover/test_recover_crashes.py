@@ -188,7 +188,7 @@ def test_damaged_notes_of_a_killed_recovery_are_an_error(files):
         b"[" * 100_000,
     ):
         filesystem = filesystem_of({**files, IN_PROGRESS: content})
-        with pytest.raises(LogDirectoryError, match="found a damaged file"):
+        with pytest.raises(LogDirectoryError, match="notes of an interrupted recovery in place are damaged"):
             recover_in_place(filesystem, options(), ASIDE)
 
 
@@ -306,7 +306,7 @@ def test_a_file_that_changes_meanwhile_is_noticed(tmp_path, monkeypatch):
                 with log.open("ab") as file:
                     file.write(b"more")
 
-    with pytest.raises(SegmentLogError, match="found a file that changed"):
+    with pytest.raises(SegmentLogError, match="A file changed while it was copied"):
         recover(Changing(), options_of([str(tmp_path / "source")], {}), str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
 

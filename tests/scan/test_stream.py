@@ -652,7 +652,7 @@ class TestDirectories:
         running = query(fail_on_data_loss=False)
         running.run()
         root.rename(root.with_name("elsewhere"))
-        with pytest.raises(LogDirectoryError, match="Expected the log directory that this stream reads"):
+        with pytest.raises(LogDirectoryError, match="The log directory that this stream reads is gone"):
             running.run()
         # Not even after a restart is everything that was read taken for deleted.
         running.start()

@@ -118,7 +118,7 @@ class TestAVolumeThatIsNotMounted:
         (tmp_path / "disk").rename(tmp_path / "away")
         (tmp_path / "disk").mkdir()
         for _ in range(2):
-            with pytest.raises(LogDirectoryError, match="Expected the log directory that this stream reads"):
+            with pytest.raises(LogDirectoryError, match="The log directory that this stream reads is gone"):
                 running.run()
             running.start()
         (tmp_path / "disk").rmdir()
