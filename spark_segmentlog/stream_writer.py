@@ -50,9 +50,7 @@ class StagedMicroBatch(WriterCommitMessage):
     """What a task has staged of a micro-batch, and all that its commit needs.
 
     Attributes:
-        root: The log directory.
         job: The job, with the topics of this task's rows.
-        rows: What it has staged.
         is_repeated: Whether the batch was committed before the task began, so that it has staged nothing.
     """
 

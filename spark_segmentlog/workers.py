@@ -106,13 +106,9 @@ def _restoring_function() -> Callable[..., object]:
 def require_directories(
     filesystem: FileSystem, paths: set[str], planned_on: str, *, may_be_empty: bool = False
 ) -> None:
-    """Check in a task that directories exist which existed where the job was planned.
+    """Check in a task on another host that directories exist which existed where the job was planned.
 
-    Args:
-        filesystem: Of the task.
-        paths: The directories.
-        planned_on: The host where the job was planned. On that host, nothing is checked.
-        may_be_empty: Whether they need not hold anything. A mount point without its volume is empty.
+    A mount point without its volume is empty.
 
     Raises:
         LogDirectoryError: One of them is missing here, or empty.
@@ -141,11 +137,7 @@ def _what_is_missing(filesystem: FileSystem, path: str, *, may_be_empty: bool) -
 
 
 def require_shared_storage(filesystem: FileSystem, staged: Mapping[str, str]) -> None:
-    """Check on the driver that the files that tasks staged on other hosts are here.
-
-    Args:
-        filesystem: Of the driver.
-        staged: The path of each task's manifest, and the host where the task ran.
+    """Check on the driver that the manifests that tasks staged on other hosts are here, given the host of each path.
 
     Raises:
         LogDirectoryError: One of them is missing here.

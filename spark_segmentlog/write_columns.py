@@ -217,42 +217,26 @@ class _Columns:
         return spellings[0] if spellings else None
 
 
-def _is_bytes(kind: DataType) -> bool:
-    return isinstance(kind, StringType | BinaryType)
-
-
-def _is_text(kind: DataType) -> bool:
-    return isinstance(kind, StringType)
-
-
-def _is_int(kind: DataType) -> bool:
-    return isinstance(kind, IntegerType)
-
-
-def _is_long(kind: DataType) -> bool:
-    return isinstance(kind, LongType)
-
-
-def _is_timestamp(kind: DataType) -> bool:
-    return isinstance(kind, TimestampType)
-
-
 def _is_headers(kind: DataType) -> bool:
-    """Nullable flags are ignored."""
+    """Return True if a column has the type of headers, whatever its nullable flags."""
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return False
     fields = [(field.name, type(field.dataType)) for field in kind.elementType.fields]
     return fields == [("key", StringType), ("value", BinaryType)]
 
 
+def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
+    return lambda kind: isinstance(kind, kinds)
+
+
 _ALLOWED: Final[dict[str, tuple[Callable[[DataType], bool], str]]] = {
-    "topic": (_is_text, "string"),
-    "key": (_is_bytes, "string or binary"),
-    "value": (_is_bytes, "string or binary"),
+    "topic": (_is(StringType), "string"),
+    "key": (_is(StringType, BinaryType), "string or binary"),
+    "value": (_is(StringType, BinaryType), "string or binary"),
     "headers": (_is_headers, "array<struct<key:string,value:binary>>"),
-    "partition": (_is_int, "int"),
-    "timestamp": (_is_timestamp, "timestamp"),
-    "offset": (_is_long, "bigint"),
+    "partition": (_is(IntegerType), "int"),
+    "timestamp": (_is(TimestampType), "timestamp"),
+    "offset": (_is(LongType), "bigint"),
 }
 # In lower case: what a read returns may be written, and what no record can have is left out without a word.
 _COLUMNS_OF_READS: Final = frozenset({*_ALLOWED, "timestamptype", "_metadata"})

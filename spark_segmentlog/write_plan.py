@@ -53,7 +53,6 @@ class WritePlan:
     """One write: all that tasks and the commit need. Travels pickled to both.
 
     Attributes:
-        root: The log directory.
         job: The job, without what its rows decide.
         options: What the user asked for.
         columns: The indexes of the columns in the DataFrame.

@@ -269,7 +269,6 @@ class StagedRows(WriterCommitMessage):
 
     Attributes:
         manifest: The file that lists them; None if there were no rows.
-        topics: Their topics.
         host: Where the task ran.
         rows: What identifies them; of a batch job, only their number.
     """

@@ -138,12 +138,6 @@ def check_repeated(
 ) -> str | None:
     """Compare a job whose version is committed with the job that has committed it.
 
-    Args:
-        job: The job.
-        commits: The commits of its log directory.
-        directories: The partitions there.
-        found: The rows of this job.
-
     Returns:
         What the user has to know; None if the same rows are written, and are all there.
 

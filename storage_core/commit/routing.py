@@ -40,7 +40,6 @@ class RoutedRows:
 
     Args:
         records: The columns: ``value``, and optionally ``key``, ``timestamp``, ``headers`` and ``offset``.
-        topics: The topics that occur.
         topic_indexes: Per row, an index into ``topics``; None: all rows belong to the first topic.
         partitions: Per row, its partition.
 

@@ -61,88 +61,6 @@ _LARGEST_OFFSET: Final = (1 << 63) - 2
 _Int64Array = npt.NDArray[np.int64]
 
 
-class BlockWriter:
-    """Stages rows block by block: sorts a block by partition, encodes it and writes the batches.
-
-    The arguments are those of `StageWriter`.
-
-    Attributes:
-        files: The staged files.
-        numbers: The numbers of the partitions, including those of rows that are not written yet.
-    """
-
-    def __init__(
-        self,
-        filesystem: FileSystem,
-        root: str,
-        stage: StageId,
-        encoding: BatchEncoding,
-        config: LogConfig,
-        *,
-        default_timestamp_ms: int,
-        piece_bytes: int,
-        flush: bool = False,
-    ) -> None:
-        self.files = OpenFiles(filesystem, root, begins_flushes=flush)
-        self._config = config
-        self._encoder = GroupEncoder(encoding, default_timestamp_ms)
-        self.numbers = PartitionNumbers()
-        self._stages: list[PartitionStage] = []
-        self._placement = StagePlacement(self.files, stage, config, piece_bytes)
-
-    def write(self, rows: Sequence[RoutedRows], numbers: Sequence[npt.NDArray[np.integer[Any]]]) -> None:
-        """Encode and write rows, at least one, without a flush; raises what `StageWriter.append` raises.
-
-        Args:
-            rows: The rows.
-            numbers: Per row, the number of its partition.
-        """
-        block = RowBlock([each.records for each in rows], np.concatenate(numbers))
-        for number in range(len(self._stages), int(block.partitions[-1]) + 1):
-            self._stages.append(PartitionStage(*self.numbers.topic_partition(number)))
-        keeps_offsets = block.offsets is not None
-        if block.offsets is not None:
-            self._check_offsets(block.offsets, block)
-        for each in self._encoder.encode(block.rows, block.ends, block.offsets):
-            runs = BatchRuns(each.batches, block.partitions[each.groups], keeps_offsets=keeps_offsets)
-            self._check_sizes(runs)
-            self._placement.write(runs, self._stages)
-
-    def complete(self) -> list[bytes]:
-        """Complete the files without a flush, and return the encoded pieces for the manifest."""
-        return self._placement.complete(self._stages)
-
-    def _check_sizes(self, runs: BatchRuns) -> None:
-        batches = runs.batches
-        number = int(batches.sizes_bytes.argmax())
-        largest_bytes = int(batches.sizes_bytes[number])
-        if largest_bytes > min(self._config.max_message_bytes, self._config.max_segment_bytes):
-            stage = self._stages[int(runs.partitions[runs.starts.searchsorted(number, "right") - 1])]
-            where = f"{stage.topic}-{stage.partition}"
-            validate_leader_append(batches.select(number, number + 1), self._config, path=where)
-
-    def _check_offsets(self, offsets: _Int64Array, block: RowBlock) -> None:
-        """Refuse offsets that do not ascend within a partition, also across blocks."""
-        starts = np.concatenate([np.zeros(1, np.int64), block.ends[:-1]])
-        stages = [self._stages[number] for number in block.partitions.tolist()]
-        before = np.empty(len(offsets), np.int64)
-        before[1:] = offsets[:-1]
-        before[starts] = [stage.last_offset for stage in stages]
-        wrong = np.flatnonzero((offsets <= before) | (offsets > _LARGEST_OFFSET))
-        if len(wrong):
-            row = int(wrong[0])
-            stage = stages[int(block.ends.searchsorted(row, "right"))]
-            raise InvalidRecordError(
-                f"Expected the column {OFFSET_COLUMN} to ascend within a partition and a task, from 0 to "
-                f"{_LARGEST_OFFSET}, found {int(offsets[row])} after {int(before[row])} in {stage.topic}-"
-                f"{stage.partition}. Sort the rows: repartition by topic and partition, then "
-                "sortWithinPartitions by offset.",
-                offset=int(offsets[row]),
-            )
-        for stage, last_offset in zip(stages, offsets[block.ends - 1].tolist(), strict=True):
-            stage.last_offset = last_offset
-
-
 class StageWriter:
     """Stages the rows of one task attempt. Used as a context manager, it removes the staged files after an error.
 
@@ -152,10 +70,7 @@ class StageWriter:
     A forked process can neither stage nor remove files, because it only has a copy of the writer.
 
     Args:
-        filesystem: Through which files are written.
-        root: The log directory.
         stage: The task attempt. No other attempt has the same id.
-        encoding: How to encode batches.
         config: The configuration of all logs: sizes of batches and segments, and where index entries are due.
         default_timestamp_ms: The timestamp of records without one.
         memory_limit_bytes: The memory for rows that are not written yet.
@@ -179,24 +94,21 @@ class StageWriter:
         self._filesystem = filesystem
         self._root = root
         self._stage = stage
-        self._writer = BlockWriter(
-            filesystem,
-            root,
-            stage,
-            encoding,
-            config,
-            default_timestamp_ms=default_timestamp_ms,
-            piece_bytes=piece_bytes,
-            flush=flush,
-        )
+        self._config = config
         self._flush = flush
         self._batch_size_bytes = encoding.batch_size_bytes
+        self._encoder = GroupEncoder(encoding, default_timestamp_ms)
+        self._files = OpenFiles(filesystem, root, begins_flushes=flush)
+        self._placement = StagePlacement(self._files, stage, config, piece_bytes)
+        # Including the partitions of rows that are not written yet.
+        self._numbers = PartitionNumbers()
+        self._stages: list[PartitionStage] = []
         # One block is filled while another is written.
         self._most_block_bytes = memory_limit_bytes // 2
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="segmentlog-stage")
         self._being_written: Future[None] | None = None
         self._rows: list[RoutedRows] = []
-        self._numbers: list[npt.NDArray[np.integer[Any]]] = []
+        self._row_numbers: list[npt.NDArray[np.integer[Any]]] = []
         self._rows_bytes = 0
         self._schema: pa.Schema | None = None
         self._is_finished = False
@@ -223,12 +135,30 @@ class StageWriter:
         if not records.num_rows:
             return
         # Numbered here because the number of partitions decides the size of a block.
-        self._numbers.append(self._writer.numbers.of_rows(rows))
+        self._row_numbers.append(self._numbers.of_rows(rows))
         self._rows.append(rows)
         self._rows_bytes += held_bytes(records)
-        wanted_bytes = len(self._writer.numbers) * _BATCHES_HELD * self._batch_size_bytes
+        wanted_bytes = len(self._numbers) * _BATCHES_HELD * self._batch_size_bytes
         if self._rows_bytes >= min(max(wanted_bytes, _LEAST_BLOCK_BYTES), self._most_block_bytes):
             self._hand_over()
+
+    def _write_block(
+        self, rows: Sequence[RoutedRows], numbers: Sequence[npt.NDArray[np.integer[Any]]]
+    ) -> None:
+        """Sort rows, at least one, by the numbers of their partitions, encode and write them; raises as `append` does.
+
+        The other thread runs it.
+        """
+        block = RowBlock([each.records for each in rows], np.concatenate(numbers))
+        for number in range(len(self._stages), int(block.partitions[-1]) + 1):
+            self._stages.append(PartitionStage(*self._numbers.topic_partition(number)))
+        keeps_offsets = block.offsets is not None
+        if block.offsets is not None:
+            self._check_offsets(block.offsets, block)
+        for each in self._encoder.encode(block.rows, block.ends, block.offsets):
+            runs = BatchRuns(each.batches, block.partitions[each.groups], keeps_offsets=keeps_offsets)
+            self._check_sizes(runs)
+            self._placement.write(runs, self._stages)
 
     def finish(self) -> StagedManifest:
         """Write the remaining rows and the manifest.
@@ -240,8 +170,8 @@ class StageWriter:
         self._hand_over()
         self._wait()
         self._thread.shutdown()
-        data = manifest_bytes(self._stage, self._writer.complete())
-        files = self._writer.files
+        data = manifest_bytes(self._stage, self._placement.complete(self._stages))
+        files = self._files
         files.create(self._stage.manifest_name)
         files.write(self._stage.manifest_name, [data], 0)
         # In any order: the manifest is not read before it is reported.
@@ -261,13 +191,12 @@ class StageWriter:
         self._owner.check(self._root)
         self._rows.clear()
         self._thread.shutdown()
-        files = self._writer.files
         refused: list[StorageError] = []
         try:
-            files.close()
+            self._files.close()
         except StorageError as error:
             refused.append(error)
-        refused.extend(files.delete())
+        refused.extend(self._files.delete())
         for each in refused:
             _log.warning("A staged file could not be removed: %s", each)
 
@@ -308,12 +237,42 @@ class StageWriter:
         """Pass the rows to the other thread once it has written the earlier ones."""
         self._wait()
         if self._rows:
-            self._being_written = self._thread.submit(self._writer.write, self._rows, self._numbers)
-            self._rows, self._numbers, self._rows_bytes = [], [], 0
+            self._being_written = self._thread.submit(self._write_block, self._rows, self._row_numbers)
+            self._rows, self._row_numbers, self._rows_bytes = [], [], 0
 
     def _wait(self) -> None:
         if self._being_written is not None:
             self._being_written.result()
+
+    def _check_sizes(self, runs: BatchRuns) -> None:
+        batches = runs.batches
+        number = int(batches.sizes_bytes.argmax())
+        largest_bytes = int(batches.sizes_bytes[number])
+        if largest_bytes > min(self._config.max_message_bytes, self._config.max_segment_bytes):
+            stage = self._stages[int(runs.partitions[runs.starts.searchsorted(number, "right") - 1])]
+            where = f"{stage.topic}-{stage.partition}"
+            validate_leader_append(batches.select(number, number + 1), self._config, path=where)
+
+    def _check_offsets(self, offsets: _Int64Array, block: RowBlock) -> None:
+        """Refuse offsets that do not ascend within a partition, also across blocks."""
+        starts = np.concatenate([np.zeros(1, np.int64), block.ends[:-1]])
+        stages = [self._stages[number] for number in block.partitions.tolist()]
+        before = np.empty(len(offsets), np.int64)
+        before[1:] = offsets[:-1]
+        before[starts] = [stage.last_offset for stage in stages]
+        wrong = np.flatnonzero((offsets <= before) | (offsets > _LARGEST_OFFSET))
+        if len(wrong):
+            row = int(wrong[0])
+            stage = stages[int(block.ends.searchsorted(row, "right"))]
+            raise InvalidRecordError(
+                f"Expected the column {OFFSET_COLUMN} to ascend within a partition and a task, from 0 to "
+                f"{_LARGEST_OFFSET}, found {int(offsets[row])} after {int(before[row])} in {stage.topic}-"
+                f"{stage.partition}. Sort the rows: repartition by topic and partition, then "
+                "sortWithinPartitions by offset.",
+                offset=int(offsets[row]),
+            )
+        for stage, last_offset in zip(stages, offsets[block.ends - 1].tolist(), strict=True):
+            stage.last_offset = last_offset
 
 
 def _check_timestamps(records: pa.RecordBatch) -> None:

@@ -393,11 +393,7 @@ def shorten_commits_file(
 ) -> None:
     """Keep the last 128 lines, and the last one of each other application unless it is older than a time.
 
-    Args:
-        filesystem: Where to read and write.
-        root: The log directory.
-        oldest_ms: Applications that have not committed since are forgotten.
-        forgotten: The name of an application to forget, as it is in its lines.
+    The application whose name, as it is in its lines, is ``forgotten`` is left out.
 
     Raises:
         CorruptCheckpointError: A line before the last complete one is damaged.

@@ -34,8 +34,6 @@ class StageId:
     """One task attempt of a job.
 
     Args:
-        job_id: 32 hexadecimal digits.
-        task: The task's number in the job.
         attempt: A number that no other attempt at this task has.
 
     Raises:

@@ -355,14 +355,8 @@ def finish_commit(
 ) -> str | None:
     """Complete the journalled commit of a log directory, or undo one without a journal. The caller holds the lock.
 
-    Args:
-        filesystem: Where to read and write.
-        root: The log directory.
-        config_of: Returns a topic's configuration, for its index entries.
-        threads: How many partitions to publish in parallel.
-        keeps_note: Whether to keep the record that the last commit did not flush, because the caller writes to no
-            log except by a commit.
-        journal: The journal that the caller has just written; None: it is read.
+    With ``keeps_note``, the record that the last commit did not flush stays, because the caller writes to no log except
+    by a commit. A caller that has just written the journal passes it.
 
     Returns:
         The id of the job that was completed; None if there was no journal or its commit was given up.

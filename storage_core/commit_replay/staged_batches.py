@@ -51,12 +51,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchHeads:
-    """The headers of adjacent batches in a file.
-
-    Attributes:
-        positions_bytes: Per batch, its position in the file.
-        headers: Per batch, its header: a structured array of `HEADER_DTYPE`.
-    """
+    """The headers of adjacent batches in a file, a structured array of `HEADER_DTYPE`, and their positions there."""
 
     positions_bytes: _Int64Array
     headers: npt.NDArray[Any]
@@ -186,16 +181,9 @@ def copy_batches(
     base_offset: int | None,
     leader_epoch: int,
 ) -> Iterator[BatchHeads]:
-    """Copy a range of a staged file to a log, and assign offsets and leader epoch.
+    """Copy a range of a staged file to a position in a log file, and assign offsets and leader epoch.
 
-    Args:
-        pack: The staged file.
-        staged: The range to copy.
-        log: The log file to write to.
-        position_bytes: The position of the first batch in the log file.
-        base_offset: The offset of the first batch, from which the others are numbered; None: the batches keep the
-            offsets that they have.
-        leader_epoch: The leader epoch to assign.
+    Offsets count from ``base_offset`` on. None keeps those that the batches have.
 
     Yields:
         The headers of the batches that were written, some at a time, with their positions in the log file.

@@ -80,8 +80,6 @@ class TopicShares:
     Each member gets the quotient of partitions and members; as many members as the remainder get one more.
 
     Args:
-        topic: The topic.
-        partition_count: The number of its partitions.
         member_racks: Its members in order, each with its rack.
         replica_racks: Per partition of any topic, the racks of its replicas.
     """

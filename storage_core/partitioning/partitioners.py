@@ -32,7 +32,6 @@ class KeyedRows:
     """The columns of some rows that determine their partitions.
 
     Args:
-        topics: The topics of the rows, as in a dictionary array.
         partition_counts: Per topic, the number of its partitions.
         sizes_bytes: Per row, its size in a batch.
         keys: Binary or string, nullable; None if no row has a key.

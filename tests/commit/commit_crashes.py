@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from storage_core.commit_files.journal import read_commit_journal
 from storage_core.commit_replay import finish_commit
 from tests.commit.jobs import CONFIG, ROOT, contents
-from tests.faults.simulated_filesystem import SimulatedCrash, SimulatedFileSystem
+from tests.faults.simulated_filesystem import Call, SimulatedCrash, SimulatedFileSystem
 
 Records = dict[tuple[str, int], list[tuple[int, bytes]]]
 
@@ -102,10 +102,10 @@ def check(crashed: Crashed, reference: Reference, *, reads: bool = True, again: 
         assert seen in (reference.records_before, reference.records_after), name
     has_begun = read_commit_journal(filesystem, ROOT) is not None
     if again:
-        second = _crash_again(filesystem, again, name)
+        second = crash_at(filesystem, replay, again, f"{name} {again}", only_power_cuts=True)
         if second is not None:
             reference.outcomes["again"] += 1
-            check(second, reference, reads=reads)
+            check(Crashed(f"{name}; again before call {again}", second), reference, reads=reads)
             return
     else:
         replay(filesystem)
@@ -118,21 +118,28 @@ def check(crashed: Crashed, reference: Reference, *, reads: bool = True, again: 
     reference.outcomes["done" if is_done else "undone"] += 1
 
 
-def _crash_again(filesystem: SimulatedFileSystem, at: int, name: str) -> Crashed | None:
-    """Lose power at one call of the replay; None if it was over before."""
-    first = filesystem.calls
-    found: list[Crashed] = []
+def crash_at(
+    filesystem: SimulatedFileSystem,
+    run: Callable[[SimulatedFileSystem], object],
+    number: int,
+    seed: str,
+    *,
+    only_killed: bool = False,
+    only_power_cuts: bool = False,
+) -> SimulatedFileSystem | None:
+    """What is left when the run ends at its n-th call, by SIGKILL or a power cut; None if it has no such call."""
+    first, rng = filesystem.calls, random.Random(seed)
+    found: list[SimulatedFileSystem] = []
 
-    def observe(call) -> None:
-        if call.number - first == at:
-            found.append(
-                Crashed(f"{name}; again before {call}", filesystem.crash(random.Random(f"{name} {at}")))
-            )
+    def observe(call: Call) -> None:
+        if call.number - first == number:
+            is_killed = only_killed or (not only_power_cuts and rng.random() < 0.3)
+            found.append(filesystem.kill() if is_killed else filesystem.crash(rng))
             raise SimulatedCrash
 
     filesystem.observe = observe
     try:
-        replay(filesystem)
+        run(filesystem)
     except SimulatedCrash:
         return found[0]
     finally:

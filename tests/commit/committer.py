@@ -1,23 +1,20 @@
-"""A process whose children commit jobs and are killed by SIGKILL, at a call of the operating system or at some moment.
+"""A process that commits a job, and is killed by SIGKILL at a call of the operating system or at some moment.
 
-Started as ``python -m tests.commit.committer``. All imports are done once, and each child is a fork. It reads lines
-``<root> <version> <how> <number>`` and answers each with a line that says what came of the child:
+A fork of `killed_process` calls `main`. It reads a line ``<root> <version> <how> <number>``:
 
-    call 17      killed right before its 17th call that changes something; ``half`` kills it within a write
-    wait 3500    killed 3500 µs after it has begun
-    never 0      not killed
+    call 17      it kills itself right before its 17th call that changes something; ``half``: within a write
+    wait 3500    its parent kills it 3500 µs after it has begun
+    never 0      it is not killed
 
-The answer is ``done <calls>``, ``again`` (the version was there already), ``killed``, or ``failed <status>``.
+It prints ``done <calls>``, or ``again`` if the version was there already.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import sys
-import time
-import traceback
+import uuid
 from pathlib import Path
 
 from storage_core import FileSystem
@@ -26,7 +23,6 @@ from tests.commit.whole_jobs import Job
 from tests.faults.faulty_filesystem import FaultyCalls
 
 _PARTITIONS = 3
-_job_numbers = itertools.count()
 
 
 def job_of_version(version: int) -> Job:
@@ -68,51 +64,14 @@ class _Killing(FaultyCalls):
         return False
 
 
-def _commit(root: str, version: int, at: int, *, is_within: bool) -> bytes:
+def _commit(root: str, version: int, at: int, *, is_within: bool) -> str:
     with _Killing(at, is_within=is_within) as calls:
-        # No two runs have the same id.
-        job_id = f"{os.getpid():016x}{next(_job_numbers):016x}"
-        was_new = job_of_version(version).run(FileSystem(), job_id, root)
-    return b"done %d" % calls.count if was_new else b"again"
-
-
-def _child(root: str, version: int, at: int, *, is_within: bool, answer: int) -> None:
-    status = 1
-    try:
-        os.write(answer, _commit(root, version, at, is_within=is_within))
-        status = 0
-    except BaseException:  # noqa: BLE001  (the child itself must report what it died of)
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
-def _run(root: str, version: int, how: str, number: int) -> bytes:
-    reading, writing = os.pipe()
-    process_id = os.fork()
-    if process_id == 0:
-        at = number if how in {"call", "half"} else 0
-        _child(root, version, at, is_within=how == "half", answer=writing)
-    os.close(writing)
-    if how == "wait":
-        time.sleep(number / 1e6)
-        os.kill(process_id, signal.SIGKILL)
-    _, status = os.waitpid(process_id, 0)
-    with os.fdopen(reading, "rb") as file:
-        said = file.read()
-    if os.WIFSIGNALED(status):
-        return b"killed"
-    return said if status == 0 else b"failed %d" % status
+        was_new = job_of_version(version).run(FileSystem(), uuid.uuid4().hex, root)
+    return f"done {calls.count}" if was_new else "again"
 
 
 def main() -> None:
-    os.write(1, b"ready\n")
-    for line in sys.stdin:
-        root, version, how, number = line.rsplit(maxsplit=3)
-        Path(root).mkdir(parents=True, exist_ok=True)
-        next(_job_numbers)
-        os.write(1, _run(root, int(version), how, int(number)) + b"\n")
-
-
-if __name__ == "__main__":
-    main()
+    folder, version, how, number = sys.stdin.readline().rsplit(maxsplit=3)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    at = int(number) if how in {"call", "half"} else 0
+    print(_commit(folder, int(version), at, is_within=how == "half"), flush=True)

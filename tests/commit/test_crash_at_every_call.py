@@ -9,9 +9,6 @@ from collections import Counter
 import pytest
 
 from storage_core import LogDirectory
-from storage_core.commit_files.commits_file import append_commit
-from storage_core.commit_replay import replay
-from storage_core.errors import SegmentLogError
 from tests.commit.commit_crashes import check, crashes_of
 from tests.commit.jobs import CONFIG, JOBS, ROOT, TOPIC_ID, commit, contents, fill, rows_of, staged_job
 from tests.faults.counting import cases
@@ -145,39 +142,3 @@ def test_crash_at_every_call_for_a_long_time(make, capsys):
         outcomes += reference.outcomes
     with capsys.disabled():
         print(f"\n{make.__name__}: {dict(outcomes)}")
-
-
-# -- These tests themselves --------
-
-
-def forget(*arguments, **named):
-    """Say that it was done."""
-
-
-FORGOTTEN = {
-    "flushes of what is published": (replay, "flush_published", forget),
-    "flushes of directories": (SimulatedFileSystem, "flush_directory", forget),
-    "that staged files are still needed": (
-        replay,
-        "append_commit",
-        lambda filesystem, root, entry, size, flush: (
-            replay.delete_staged_files(filesystem, root, entry.job_id),
-            append_commit(filesystem, root, entry, size, flush=flush),
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize(("owner", "name", "forgetful"), FORGOTTEN.values(), ids=FORGOTTEN)
-def test_a_commit_that_forgets_something_is_found_out(owner, name, forgetful, monkeypatch):
-    filesystem, commit_it = creates()
-    monkeypatch.setattr(owner, name, forgetful)
-
-    def try_all():
-        for seed in range(3):
-            reference, crashes = crashes_of(filesystem.kill(), commit_it, seed=seed, variants=2)
-            for crashed in crashes:
-                check(crashed, reference, reads=False)
-
-    with pytest.raises((AssertionError, SegmentLogError)):
-        try_all()

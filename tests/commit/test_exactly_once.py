@@ -13,9 +13,9 @@ from collections import Counter
 import pytest
 
 from storage_core import LogDirectory
-from tests.commit.commit_crashes import crashes_of_job
+from tests.commit.commit_crashes import crash_at, crashes_of_job
 from tests.commit.jobs import CONFIG, JOBS, ROOT, TOPIC_ID, fill, rows_of
-from tests.commit.whole_jobs import Job, crash_at, remains, seen
+from tests.commit.whole_jobs import Job, remains, seen
 from tests.faults.counting import cases
 from tests.faults.simulated_filesystem import SimulatedFileSystem, TriedStates
 from tests.faults.soak import soak_seeds
@@ -250,22 +250,3 @@ def test_jobs_that_are_repeated_for_a_long_time(make, capsys):
         outcomes += trial.outcomes
     with capsys.disabled():
         print(f"\n{make.__name__}: {dict(outcomes)}")
-
-
-# -- These tests themselves --------
-
-
-def test_a_txn_version_that_is_forgotten_is_found_out():
-    trial = Trial(small_pieces)
-    trial.job.settings.pop("txn_app_id")
-    trial.job.settings.pop("txn_version")
-    with pytest.raises(AssertionError):
-        trial.check(crashes_after(trial), "all was done")
-
-
-def crashes_after(trial):
-    """The state when the job is through."""
-    *_, last = crashes_of_job(
-        trial.filesystem, lambda files: trial.job.run(files, JOBS[0]), seed=1, variants=0
-    )
-    return last.filesystem

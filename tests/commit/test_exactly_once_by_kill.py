@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import random
-import subprocess
-import sys
+import signal
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,35 +21,24 @@ from tests.commit.committer import job_of_version
 from tests.commit.jobs import CONFIG
 from tests.damage.campaign import fast_folder
 from tests.faults.counting import cases
+from tests.faults.killed_process import KilledProcess, warm_processes
 
 KILLS = 30
 SOAK_KILLS = 3_000
 # So that logs roll, and reading all of them stays quick.
 KILLS_PER_ROOT = 10
-REPOSITORY = Path(__file__).parents[2]
 
 
-class Committer:
-    """The process that forks those that are killed."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.commit.committer"], cwd=REPOSITORY,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-        )  # fmt: skip
-        assert self._process.stdout.readline() == "ready\n"
-
-    def run(self, root: Path, version: int, how: str, number: int = 0) -> str:
-        self._process.stdin.write(f"{root} {version} {how} {number}\n")
-        return self._process.stdout.readline().strip()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *details) -> None:
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+def run(process: KilledProcess, root: Path, version: int, how: str, number: int = 0) -> str:
+    """Have a process commit; say what it has printed, or that it was killed."""
+    process.begin(str(root), f"{version} {how} {number}")
+    if how == "wait":
+        time.sleep(number / 1e6)
+    else:
+        process.listen(300)
+    code = process.end()
+    assert code in (0, -signal.SIGKILL), f"{root}: {code}"
+    return "killed" if code else process.said.decode().strip()
 
 
 def expected_rows(versions: int):
@@ -83,14 +72,17 @@ def kill_many(count: int, seed: int) -> Counter[str]:
     """Kill committing processes, and count what they left."""
     rng = random.Random(seed)
     outcomes: Counter[str] = Counter()
-    with Committer() as committer, tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
+    with (
+        warm_processes("tests.commit.committer") as committers,
+        tempfile.TemporaryDirectory(dir=fast_folder()) as folder,
+    ):
         while outcomes["killed"] < count:
             root = Path(folder) / str(outcomes["killed"])
-            outcomes += live(committer, root, rng, min(KILLS_PER_ROOT, count - outcomes["killed"]))
+            outcomes += live(committers, root, rng, min(KILLS_PER_ROOT, count - outcomes["killed"]))
     return outcomes
 
 
-def live(committer: Committer, root: Path, rng: random.Random, kills: int) -> Counter[str]:
+def live(committers: Iterator[KilledProcess], root: Path, rng: random.Random, kills: int) -> Counter[str]:
     """One log directory: versions that are repeated until they are there, by processes of which many are killed."""
     outcomes: Counter[str] = Counter()
     version, calls = 1, 150
@@ -98,8 +90,7 @@ def live(committer: Committer, root: Path, rng: random.Random, kills: int) -> Co
         name = f"{root.name}: version {version}, {outcomes}"
         how = rng.choice(["call", "call", "half", "wait", "never"])
         number = rng.randint(1, calls) if how in {"call", "half"} else int(rng.random() * 60_000)
-        said = committer.run(root, version, how, number)
-        assert not said.startswith("failed"), name
+        said = run(next(committers), root, version, how, number)
         found = rows_in(root)
         is_there = found == expected_rows(version)
         assert is_there or found == expected_rows(version - 1), name
@@ -115,7 +106,7 @@ def live(committer: Committer, root: Path, rng: random.Random, kills: int) -> Co
             calls = int(said.split()[1]) if said.startswith("done") else calls
         if is_there and (said != "killed" or rng.random() < 0.5):
             version += 1
-    assert committer.run(root, version, "never") == "again" or rows_in(root) == expected_rows(version)
+    assert run(next(committers), root, version, "never") == "again" or rows_in(root) == expected_rows(version)
     return outcomes
 
 

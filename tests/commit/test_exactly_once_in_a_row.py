@@ -13,8 +13,9 @@ from storage_core import LogDirectory
 from storage_core.commit.job import CommitJob
 from storage_core.commit.job_spec import JobSpec
 from storage_core.errors import CommitInDoubtError, SegmentLogError
+from tests.commit.commit_crashes import crash_at
 from tests.commit.jobs import CONFIG, ROOT, fill, rows_of
-from tests.commit.whole_jobs import Job, crash_at, remains, seen
+from tests.commit.whole_jobs import Job, remains, seen
 from tests.faults.counting import cases
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.faults.soak import soak_seeds

@@ -10,9 +10,9 @@ import pytest
 
 from storage_core import LogDirectory
 from storage_core.errors import RecoveryWouldDiscardError
-from tests.commit.commit_crashes import crashes_of_job
+from tests.commit.commit_crashes import crash_at, crashes_of_job
 from tests.commit.jobs import CONFIG, JOBS, ROOT, fill, rows_of
-from tests.commit.whole_jobs import Job, crash_at, remains, seen
+from tests.commit.whole_jobs import Job, remains, seen
 from tests.faults.counting import cases
 from tests.faults.simulated_filesystem import SimulatedFileSystem, TriedStates
 from tests.log.logs import Clock

@@ -575,8 +575,9 @@ def test_two_jobs_at_once_follow_one_another(tmp_path):
 def test_a_brokers_directory_is_refused_unless_it_is_called_one(filesystem):
     fill(filesystem, ROOT, ("orders", 0, 1))
     filesystem.put(f"{ROOT}/meta.properties", b"version=1\nnode.id=1\ncluster.id=AbCdEfGhIjKlMnOpQrStUg\n")
-    with pytest.raises(LogDirectoryError, match=r"that is not a broker's.*broker_directory=True"):
+    with pytest.raises(LogDirectoryError, match=r"that is not a broker's.*broker_directory=True") as raised:
         staged_job(filesystem, ROOT, JOBS[0])
+    assert "brokerDirectory=true" in str(raised.value)
     commit(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)), broker_directory=True)
     assert len(found_values(filesystem, ("orders", 0))) == 3
 
@@ -586,7 +587,7 @@ def test_a_new_topic_in_a_brokers_directory_needs_the_clusters_id(filesystem):
     filesystem.put(f"{ROOT}/meta.properties", b"version=1\nnode.id=1\ncluster.id=AbCdEfGhIjKlMnOpQrStUg\n")
     options = {"broker_directory": True, "new_partitions": {"new": 1}}
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("new", 0, 2)), **options)
-    with pytest.raises(OptionError, match=r"the id that the cluster gave to topic new.*topicIds"):
+    with pytest.raises(OptionError, match=r"the cluster gave to topic new.*Create the topic first.*topicIds"):
         job.commit()
     commit(filesystem, ROOT, JOBS[1], rows_of(("new", 0, 2)), topic_ids={"new": TOPIC_ID}, **options)
     assert read_partition_metadata(filesystem, f"{ROOT}/new-0/partition.metadata") == TOPIC_ID
@@ -649,7 +650,11 @@ def test_a_root_whose_recovery_would_lose_something_is_refused(filesystem):
     with filesystem.open_for_writing(f"{ROOT}/orders-0/00000000000000000000.log") as log:
         log.write_at([b"\xff"], 70)
     filesystem.delete(f"{ROOT}/recovery-point-offset-checkpoint")
-    with pytest.raises(RecoveryWouldDiscardError):
+    with pytest.raises(
+        RecoveryWouldDiscardError,
+        match=r"complete batches that a recovery by Kafka's rules discards.*"
+        r"Copy the directory first; then open it with LogDirectory\.open.*recovery='kafka'",
+    ):
         staged_job(filesystem, ROOT, JOBS[0])
 
 
@@ -770,11 +775,16 @@ def test_damage_in_staged_records_is_left_to_readers(filesystem, suffix):
         ({"restored_offsets": {("t", 0): (0, 1)}}, "preserveOffsets only"),
         ({"restored_offsets": {("t", 0): (5, 4)}, "preserve_offsets": True}, "found 5 and 4"),
         ({"threads": 0}, "at least 1 thread"),
+        ({"mode": "overwrite", "preserve_offsets": True}, "does not go with mode overwrite"),
     ],
 )
 def test_settings_that_do_not_fit(settings, message):
     with pytest.raises(OptionError, match=message):
         JobSpec(**{"job_id": JOBS[0], **settings})
+
+
+def test_a_job_without_an_id_draws_its_own():
+    assert JobSpec().job_id != JobSpec().job_id
 
 
 def test_rows_never_get_the_offsets_of_records_that_are_lost(filesystem):

@@ -204,6 +204,20 @@ def test_ten_thousand_partitions_in_one_file(tmp_path):
     assert filesystem.statistics.writes < 10
 
 
+def test_small_and_large_pieces_by_turns(tmp_path):
+    # In the order of partitions: packed, a segment, packed, a segment, packed.
+    counts = {0: 2, 1: 50, 2: 3, 3: 60, 4: 1}
+    rows = routed([(0, number, b"%d" % row * 10) for number, count in counts.items() for row in range(count)])
+    pieces = stage(tmp_path, rows, rows, piece_bytes=1000, memory_limit_bytes=1)
+    assert values_of(staged_values(tmp_path, pieces)) == expected_values([rows, rows])
+    kinds = {(piece.partition, piece.suffix) for piece in pieces}
+    assert kinds == {(0, ".pack"), (1, ".log"), (2, ".pack"), (3, ".log"), (4, ".pack")}
+    packed = sorted((piece.position_bytes, piece.size_bytes) for piece in pieces if piece.suffix == ".pack")
+    # Back to back, up to the end of the file.
+    assert [position for position, _ in packed[1:]] == [position + size for position, size in packed[:-1]]
+    assert sum(packed[-1]) == (tmp_path / f"{PACK}.pack").stat().st_size
+
+
 @pytest.mark.usefixtures("small_blocks")
 def test_many_partitions_are_noticed_before_the_first_rows_are_written(tmp_path):
     """Each block makes a piece for each of its partitions, and each piece costs the commit."""
@@ -213,13 +227,13 @@ def test_many_partitions_are_noticed_before_the_first_rows_are_written(tmp_path)
 
 def test_memory_is_bounded(tmp_path, monkeypatch):
     held = []
-    write = staging.BlockWriter.write
+    write = staging.StageWriter._write_block
 
     def watched(self, rows, numbers):
         held.append(sum(len(each.partitions) for each in rows))
         write(self, rows, numbers)
 
-    monkeypatch.setattr(staging.BlockWriter, "write", watched)
+    monkeypatch.setattr(staging.StageWriter, "_write_block", watched)
     batches = [routed([(0, number % 7, b"v" * 1000) for number in range(100)]) for _ in range(30)]
     stage(tmp_path, *batches, memory_limit_bytes=1 << 20)
     # Half a mebibyte is 500 of these rows.
@@ -229,13 +243,13 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
 
 def test_rows_come_in_while_others_are_written(tmp_path, monkeypatch):
     may_write = threading.Event()
-    write = staging.BlockWriter.write
+    write = staging.StageWriter._write_block
 
     def slow(self, rows, numbers):
         assert may_write.wait(300)
         write(self, rows, numbers)
 
-    monkeypatch.setattr(staging.BlockWriter, "write", slow)
+    monkeypatch.setattr(staging.StageWriter, "_write_block", slow)
     rows = routed([(0, 0, b"v" * 1000)] * 100)
     with writer_in(tmp_path, memory_limit_bytes=1, flush=False) as writer:
         # The second one would be handed over, and has to wait.
@@ -302,8 +316,9 @@ def test_rows_with_offsets_keep_the_bytes_of_header_keys(tmp_path):
 
 def test_offsets_ascend_from_append_to_append(tmp_path):
     first, second = (routed([(0, 0, b"a")], offset=offsets_of(8)) for _ in range(2))
-    with pytest.raises(InvalidRecordError, match="sortWithinPartitions"):
+    with pytest.raises(InvalidRecordError, match=r"found 8 after 8 in t-0.*sortWithinPartitions") as caught:
         stage(tmp_path, first, second, memory_limit_bytes=1)
+    assert caught.value.offset == 8
 
 
 @pytest.mark.parametrize(
@@ -352,8 +367,11 @@ def test_columns_are_alike_in_all_rows(tmp_path):
 @pytest.mark.parametrize("count", [1, 500])
 def test_a_record_beyond_max_message_bytes(tmp_path, count):
     rows = routed([(0, number, b"v") for number in range(count)] + [(0, 40, b"v" * 2000)])
-    with pytest.raises(RecordTooLargeError, match=r"at most 2000 bytes, the limit max\.message\.bytes.*t-40"):
+    with pytest.raises(
+        RecordTooLargeError, match=r"at most 2000 bytes, the limit max\.message\.bytes.*t-40"
+    ) as caught:
         stage(tmp_path, rows, config=LogConfig(max_message_bytes=2000))
+    assert caught.value.path == "t-40"
     assert staged_names(tmp_path) == []
     stage(tmp_path, rows, config=LogConfig(max_message_bytes=2100))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from storage_core.commit.job import CommitJob
@@ -12,7 +10,7 @@ from storage_core.commit_files.commits_file import read_commits_file
 from storage_core.commit_files.stage_names import job_of
 from tests.commit.commit_crashes import Records
 from tests.commit.jobs import CONFIG, ROOT, Rows, contents, stage
-from tests.faults.simulated_filesystem import Call, SimulatedCrash, SimulatedFileSystem
+from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.log.logs import NOW_MS, Clock
 
 
@@ -41,35 +39,6 @@ class Job:
 def seen(filesystem: SimulatedFileSystem) -> Records:
     """All that a reader sees; there may be no root yet."""
     return {} if filesystem.status(ROOT) is None else contents(filesystem, ROOT)
-
-
-def crash_at(
-    filesystem: SimulatedFileSystem,
-    run: Callable[[SimulatedFileSystem], object],
-    number: int,
-    seed: str,
-    *,
-    only_killed: bool = False,
-    only_power_cuts: bool = False,
-) -> SimulatedFileSystem | None:
-    """What is left when the run ends at its n-th call, by SIGKILL or a power cut; None if it has no such call."""
-    first, rng = filesystem.calls, random.Random(seed)
-    found: list[SimulatedFileSystem] = []
-
-    def observe(call: Call) -> None:
-        if call.number - first == number:
-            is_killed = only_killed or (not only_power_cuts and rng.random() < 0.3)
-            found.append(filesystem.kill() if is_killed else filesystem.crash(rng))
-            raise SimulatedCrash
-
-    filesystem.observe = observe
-    try:
-        run(filesystem)
-    except SimulatedCrash:
-        return found[0]
-    finally:
-        filesystem.observe = None
-    return None
 
 
 def remains(filesystem: SimulatedFileSystem) -> list[str]:

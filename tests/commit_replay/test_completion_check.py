@@ -87,73 +87,54 @@ def test_a_large_piece_and_an_append_to_it_are_among_it(begun):
     assert names == ["AppendOperation", "AppendOperation", "LinkOperation", "AppendOperation"]
 
 
-@pytest.mark.parametrize("suffix", [".pack", ".log"])
-def test_records_with_a_wrong_crc(begun, suffix):
-    flip_last(begun, staged(begun, suffix))
-    assert not answer(begun)
+def repeat_first_batch(filesystem, path):
+    """Leave the first batch twice: whole ones, but others than were staged."""
+    content = filesystem.files()[path]
+    size_bytes = 12 + int.from_bytes(content[8:12], "big")
+    filesystem.put(path, content[:size_bytes] * 2)
 
 
-@pytest.mark.parametrize("suffix", [".pack", ".log"])
-def test_a_staged_file_that_ends_too_early(begun, suffix):
-    path = staged(begun, suffix)
-    cut(begun, path, len(begun.files()[path]) - 1)
-    assert not answer(begun)
-
-
-@pytest.mark.parametrize("suffix", [".pack", ".log", ".index", ".timeindex"])
-def test_a_staged_file_that_is_gone(begun, suffix):
-    begun.delete(staged(begun, suffix))
-    assert not answer(begun)
-
-
-@pytest.mark.parametrize("suffix", [".pack", ".log"])
-def test_zeros_in_place_of_a_staged_file(begun, suffix):
-    path = staged(begun, suffix)
-    begun.put(path, bytes(len(begun.files()[path])))
-    assert not answer(begun)
-
-
-def test_a_staged_segment_whose_second_batch_lost_its_offset(begun):
+def forget_second_offset(filesystem, path):
     """No CRC covers it."""
-    path = staged(begun, ".log")
-    second = 12 + int.from_bytes(begun.files()[path][8:12], "big")
-    change(begun, path, second, bytes(8))
+    change(filesystem, path, 12 + int.from_bytes(filesystem.files()[path][8:12], "big"), bytes(8))
+
+
+DAMAGES = {
+    "a wrong CRC": flip_last,
+    "an early end": lambda filesystem, path: cut(filesystem, path, len(filesystem.files()[path]) - 1),
+    "zeros": lambda filesystem, path: filesystem.put(path, bytes(len(filesystem.files()[path]))),
+    "no file": lambda filesystem, path: filesystem.delete(path),
+    "no offset in the second batch": forget_second_offset,
+    "another epoch in the first batch": lambda filesystem, path: change(filesystem, path, 12, b"\0\0\0\7"),
+    "other batches": repeat_first_batch,
+}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [
+        *((".pack", name) for name in list(DAMAGES)[:4]),
+        *((".log", name) for name in DAMAGES),
+        (".index", "no file"),
+        (".timeindex", "no file"),
+    ],
+)
+def test_a_damaged_staged_file(begun, suffix, damage):
+    DAMAGES[damage](begun, staged(begun, suffix))
     assert not answer(begun)
 
 
-def test_a_staged_segment_whose_first_batch_lost_its_epoch(begun):
-    change(begun, staged(begun, ".log"), 12, b"\x00\x00\x00\x07")
-    assert not answer(begun)
-
-
-def test_a_staged_segment_with_other_batches(begun):
-    """Whole ones, of another segment."""
-    path = staged(begun, ".log")
-    size_bytes = 12 + int.from_bytes(begun.files()[path][8:12], "big")
-    content = begun.files()[path]
-    begun.put(path, content[:size_bytes] + content[:size_bytes])
-    assert not answer(begun)
-
-
-def test_a_log_that_lost_its_end(begun):
-    path = f"{ROOT}/orders-0/{LOG}"
-    cut(begun, path, len(begun.files()[path]) - 1)
-    assert not answer(begun)
-
-
-def test_a_log_whose_end_is_torn(begun):
-    flip_last(begun, f"{ROOT}/orders-0/{LOG}")
-    assert not answer(begun)
-
-
-def test_an_index_that_lost_its_end(begun):
-    path = f"{ROOT}/orders-0/00000000000000000000.timeindex"
-    cut(begun, path, len(begun.files()[path]) - 12)
-    assert not answer(begun)
-
-
-def test_a_lost_snapshot(begun):
-    begun.delete(f"{ROOT}/orders-0/00000000000000000005.snapshot")
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (LOG, "a wrong CRC"),
+        (LOG, "an early end"),
+        ("00000000000000000000.timeindex", "an early end"),
+        ("00000000000000000005.snapshot", "no file"),
+    ],
+)
+def test_a_damaged_file_of_the_log(begun, name, damage):
+    DAMAGES[damage](begun, f"{ROOT}/orders-0/{name}")
     assert not answer(begun)
 
 
@@ -175,15 +156,11 @@ def test_a_published_segment_that_is_torn(published):
     assert not answer(published)
 
 
-def test_more_than_the_job_has_written(published):
-    """Another process has appended since: completing it again would truncate that."""
-    path = f"{ROOT}/orders-0/{LOG}"
-    published.put(path, published.files()[path] + b"\x00")
-    assert not answer(published)
-
-
-def test_a_segment_that_is_not_the_jobs(published):
-    published.put(f"{ROOT}/orders-0/00000000000000000009.log", b"")
+@pytest.mark.parametrize("name", [LOG, "00000000000000000009.log"])
+def test_more_than_the_job_has_written(published, name):
+    """Another process has appended since, or rolled: completing the job again would truncate that."""
+    path = f"{ROOT}/orders-0/{name}"
+    published.put(path, published.files().get(path, b"") + b"\0" * (name == LOG))
     assert not answer(published)
 
 

@@ -24,7 +24,11 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class KilledProcess:
-    """A worker process."""
+    """A worker process.
+
+    Attributes:
+        said: What it has printed, and `lines` has not returned yet.
+    """
 
     def __init__(self, forks: socket.socket) -> None:
         reading, self._stdin = os.pipe()
@@ -34,7 +38,7 @@ class KilledProcess:
         os.close(reading)
         os.close(writing)
         self._process_id = int(forks.recv(64))
-        self._said = b""
+        self.said = b""
         self._is_silent = False
 
     def begin(self, root: str, what: str) -> None:
@@ -49,11 +53,11 @@ class KilledProcess:
             if not data:
                 self._is_silent = True
                 break
-            self._said += data
+            self.said += data
 
     def wait_for_lines(self, lines: int = 1) -> None:
         """Wait until it has printed this many lines; the first one says that it is ready."""
-        while self._said.count(b"\n") <= lines and self.is_running:
+        while self.said.count(b"\n") <= lines and self.is_running:
             self.listen(0.001)
 
     @property
@@ -64,7 +68,7 @@ class KilledProcess:
     def lines(self) -> list[str]:
         """The lines printed since the last call, without the first one, which says that it is ready."""
         self.listen(0.001)
-        whole, end, self._said = self._said.rpartition(b"\n")
+        whole, end, self.said = self.said.rpartition(b"\n")
         return [line.decode() for line in (whole + end).split(b"\n")[:-1] if line != b"ready"]
 
     def end(self) -> int:
@@ -81,7 +85,7 @@ class KilledProcess:
         """Kill it; return the complete lines that it has printed."""
         assert self.end() == -signal.SIGKILL
         # An incomplete line is an acknowledgement that no client has received.
-        return [line.decode() for line in self._said.split(b"\n")[1:-1]]
+        return [line.decode() for line in self.said.split(b"\n")[1:-1]]
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ def test_an_early_end_closes_the_files_and_ends_the_thread(logs, predicate):
     next(batches)
     batches.close()
     assert open_below(logs) == []
-    assert not any(thread.name == "segmentlog-prefetch" for thread in threading.enumerate())
+    assert not any(thread.name.startswith("segmentlog-prefetch") for thread in threading.enumerate())
 
 
 def test_an_abandoned_read_closes_its_files(logs):

@@ -11,7 +11,6 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceArrowWriter
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from spark_segmentlog import SegmentLogDataSource
-from storage_core.errors import OptionError
 from tests.spark.writers import batch, rows, sent, stage, staged_files, write, writer_of
 
 
@@ -89,28 +88,6 @@ def test_rows_are_in_the_order_of_the_tasks(root):
     assert rows(root)["value"].to_pylist() == [b"0", b"1", b"2"]
 
 
-def test_only_the_attempt_that_spark_names_counts(root):
-    writer = writer_of(root, "value", topic="t")
-    stage(writer, [batch(value=[b"first"])], 0, 1)
-    message = stage(writer, [batch(value=[b"second"])], 0, 2)
-    stage(writer, [batch(value=[b"late"])], 0, 3)
-    writer.commit([message])
-    assert rows(root)["value"].to_pylist() == [b"second"]
-    assert staged_files(root) == []
-
-
-def test_two_jobs_that_make_a_topic_with_other_partitions_do_not_mix(root):
-    first = writer_of(root, "value", topic="t", partitions="3")
-    second = writer_of(root, "value", topic="t", partitions="5")
-    messages = [stage(writer, [batch(value=[b"v"])]) for writer in (first, second)]
-    first.commit(messages[:1])
-    with pytest.raises(OptionError, match=r"another job has created it in the meantime"):
-        second.commit(messages[1:])
-    second.abort(messages[1:])
-    assert rows(root).num_rows == 1
-    assert staged_files(root) == []
-
-
 def test_a_task_without_rows_stages_nothing(root):
     writer = writer_of(root, "value", topic="t")
     messages = [writer.write(iter([])), writer.write(iter([batch(value=pa.array([], pa.binary()))]))]
@@ -136,14 +113,6 @@ def test_an_abort_after_the_commit_has_no_effect(root):
     assert rows(root)["value"].to_pylist() == [b"1"]
 
 
-def test_a_commit_that_is_repeated_adds_nothing(root):
-    writer = writer_of(root, "value", topic="t")
-    message = writer.write(iter([batch(value=[b"1"])]))
-    for _ in range(2):
-        sent(writer).commit([message])
-    assert rows(root)["value"].to_pylist() == [b"1"]
-
-
 def test_a_version_that_is_committed_is_not_written_again(root):
     given = {"topic": "t", "txnAppId": "app", "txnVersion": "7"}
     write(writer_of(root, "value", **given), [batch(value=[b"1"])])
@@ -156,39 +125,6 @@ def test_a_version_that_is_committed_is_not_written_again(root):
     assert rows(root)["value"].to_pylist() == [b"1"]
     write(writer_of(root, "value", **given | {"txnVersion": "8"}), [batch(value=[b"2"])])
     assert rows(root)["value"].to_pylist() == [b"1", b"2"]
-
-
-def test_an_overwrite_begins_at_the_old_end_of_every_partition(root):
-    write(
-        writer_of(root, "value", "partition", topic="t", partitions="2"),
-        [batch(value=[b"1", b"2", b"3"], partition=pa.array([0, 1, 1], pa.int32()))],
-    )
-    write(writer_of(root, "value", topic="u"), [batch(value=[b"u"])])
-    new = batch(value=[b"4"], partition=pa.array([0], pa.int32()))
-    write(writer_of(root, "value", "partition", topic="t", overwrite=True), [new])
-    found = rows(root)
-    assert found["topic"].to_pylist() == ["t", "u"]
-    assert found["value"].to_pylist() == [b"4", b"u"]
-    assert found["offset"].to_pylist() == [1, 0]
-
-
-def test_an_overwrite_without_rows_empties_the_topic_that_the_options_name(root):
-    write(writer_of(root, "value", topic="t"), [batch(value=[b"1"])])
-    write(writer_of(root, "value", topic="t", overwrite=True), [])
-    assert rows(root).num_rows == 0
-
-
-def test_offsets_are_preserved(root):
-    given = batch(
-        value=[b"1", b"2", b"3"],
-        partition=pa.array([1, 1, 0], pa.int32()),
-        offset=pa.array([100, 105, 3], pa.int64()),
-    )
-    options = {"topic": "t", "partitions": "2", "preserveOffsets": "true"}
-    write(writer_of(root, *given.schema.names, **options), [given])
-    found = rows(root)
-    assert found["offset"].to_pylist() == [3, 100, 105]
-    assert found["value"].to_pylist() == [b"3", b"1", b"2"]
 
 
 def test_rows_are_written_while_spark_is_asked_for_more(root):

@@ -41,18 +41,6 @@ MISTAKES = {
         lambda spark, logs, damaged: read(spark, f"{logs}/nowhere"),
         "storage_core.errors.LogDirectoryError: Expected a Kafka log directory",
     ),
-    "an unknown option": (
-        lambda spark, logs, damaged: read(spark, logs, startingOffset="earliest"),
-        "storage_core.errors.OptionError: Unknown option 'startingoffset'. Did you mean 'startingOffsets'?",
-    ),
-    "a condition that cannot be parsed": (
-        lambda spark, logs, damaged: read(spark, logs, where="offset >="),
-        "storage_core.errors.OptionError: The condition in where is not understood",
-    ),
-    "a topic that does not exist": (
-        lambda spark, logs, damaged: read(spark, logs, subscribe="nothing"),
-        "storage_core.errors.OptionError: UnknownTopicOrPartition: subscribe names the topic 'nothing'",
-    ),
     "damage": (
         lambda spark, logs, damaged: read(spark, damaged),
         "storage_core.errors.CorruptRecordError: Expected a record batch with CRC",

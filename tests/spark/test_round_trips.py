@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -20,9 +19,6 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-
-from storage_core.filesystem import FileSystem
-from tests.commit.jobs import commit, fill, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -175,63 +171,3 @@ def test_a_frame_is_written_to_the_directory_that_it_reads(spark, tmp_path):
         read = spark.read.format("segmentlog").load(path)
         read.write.format("segmentlog").mode("append").save(path)
         assert spark.read.format("segmentlog").load(path).count() == count
-
-
-@pytest.mark.thorough
-def test_queries_during_commits_see_whole_jobs(spark, tmp_path):
-    """Each job adds 20 rows to each of three partitions, and every second one also creates a topic."""
-    root = str(tmp_path / "logs")
-    (tmp_path / "logs").mkdir()
-    partitions = [("t", number, 20) for number in range(3)]
-    fill(FileSystem(), root, *partitions)
-    # A job disturbs two attempts to plan at most, by its journal and by its commit: together fewer than a plan has.
-    query_count, jobs_per_query = 6, 4
-    may_commit, has_committed = threading.Semaphore(0), threading.Semaphore(0)
-    failures, is_over = [], threading.Event()
-
-    def write():
-        try:
-            for number in range(1, query_count * jobs_per_query + 1):
-                may_commit.acquire()
-                # Some jobs run while Spark plans.
-                is_over.wait(0.1)
-                added = [*partitions, (f"new{number}", 0, 20)] if number % 2 else partitions
-                new = {f"new{number}": 1} if number % 2 else {}
-                commit(
-                    FileSystem(),
-                    root,
-                    f"{number:032x}",
-                    rows_of(*added, name=f"{number}"),
-                    new_partitions=new,
-                )
-                has_committed.release()
-        except BaseException as error:
-            failures.append(error)
-            has_committed.release(jobs_per_query)
-            raise
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        seen = []
-        for _ in range(query_count):
-            may_commit.release(jobs_per_query)
-            read = spark.read.format("segmentlog").load(root)
-            counts = {
-                (row.topic, row.partition): row["count"]
-                for row in read.groupBy("topic", "partition").count().collect()
-            }
-            jobs = {counts.pop(("t", number)) // 20 - 1 for number in range(3)}
-            assert len(jobs) == 1, counts
-            (job_count,) = jobs
-            assert counts == {(f"new{number}", 0): 20 for number in range(1, job_count + 1, 2)}
-            seen.append(job_count)
-            for _ in range(jobs_per_query):
-                has_committed.acquire()
-            assert failures == []
-    finally:
-        is_over.set()
-        may_commit.release(query_count * jobs_per_query)
-        writer.join()
-    assert seen == sorted(seen)
-    assert seen[-1] > seen[0]

@@ -54,11 +54,6 @@ def test_a_partition_column_wins_where_it_is_not_null(root):
     assert rows(root)["partition"].to_pylist() == [3, 7]
 
 
-def test_the_topic_option_beats_the_column(root):
-    write(writer_of(root, "value", "topic", topic="t"), [batch(value=[b"v"], topic=["u"])])
-    assert rows(root)["topic"].to_pylist() == ["t"]
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

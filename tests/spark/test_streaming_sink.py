@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from spark_segmentlog import stream_writer
 from spark_segmentlog.data_source import SegmentLogDataSource
-from storage_core import LogConfig, LogDirectory, read_table
+from storage_core import LogDirectory, read_table
 from storage_core.commit_files.commits_file import read_commits_file
 from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
@@ -168,21 +168,6 @@ def test_a_new_query_under_an_old_name_is_an_error_and_skips_nothing_silently(so
 
 
 @pytest.mark.thorough
-def test_a_name_that_a_batch_job_has_used_may_be_continued_but_not_repeated(spark, source, sink):
-    rows = spark.createDataFrame([(b"7",)], "value binary")
-    (
-        rows.write.format("segmentlog")
-        .mode("append")
-        .options(topic="copied", txnAppId="copier", txnVersion="0")
-        .save(str(sink.target))
-    )
-    append(source, 1)
-    with pytest.raises(Exception, match="found that a job that is no stream has written batch 0 with it"):
-        sink.run(txnAppId="copier")
-    assert sink.values() == [7]
-
-
-@pytest.mark.thorough
 def test_options_and_columns_are_those_of_the_batch_writer(source, sink):
     append(source, 4)
     frame = sink.frame().select(
@@ -230,7 +215,6 @@ def test_the_topic_exists_after_a_batch_without_rows(source, sink):
         assert logs.get("copied").log_end_offset == 0
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -240,10 +224,10 @@ def test_the_topic_exists_after_a_batch_without_rows(source, sink):
         ({"compresion.type": "zstd"}, "Did you mean 'compression.type'"),
     ],
 )
-def test_what_is_refused(source, sink, options, message):
-    append(source, 1)
-    with pytest.raises(Exception, match=message):
-        sink.run(**options)
+def test_what_is_refused(tmp_path, options, message):
+    source = SegmentLogDataSource({"path": str(tmp_path / "target"), "topic": "copied", **options})
+    with pytest.raises(OptionError, match=message):
+        source.streamWriter(StructType().add("value", BinaryType()), overwrite=False)
 
 
 @pytest.mark.thorough
@@ -294,25 +278,6 @@ def test_order_within_a_partition_is_kept_across_the_tasks_of_a_batch(source, si
     append(source, 60)
     sink.run(sink.frame(maxRecordsPerPartition="7"))
     assert sink.values() == list(range(60))
-
-
-@pytest.mark.thorough
-def test_compacted_topics_need_keys_as_in_a_batch(source, sink):
-    append(source, 1)
-    with pytest.raises(Exception, match="Compacted topic cannot accept message without key"):
-        sink.run(**{"cleanup.policy": "compact"})
-
-
-@pytest.mark.thorough
-def test_files_do_not_grow_in_number_with_the_batches(source, sink):
-    for _ in range(4):
-        append(source, 1)
-        sink.run()
-    partition = sink.target / "copied-0"
-    assert sorted(path.name for path in partition.glob("*.snapshot")) == ["00000000000000000004.snapshot"]
-    assert len(list(partition.glob("*.log"))) == 1
-    with LogDirectory.open(sink.target, config=LogConfig()) as logs:
-        assert logs.get("copied").log_end_offset == 4
 
 
 def test_a_stream_without_a_path_says_how_a_table_gets_one():

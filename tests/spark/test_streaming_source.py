@@ -151,13 +151,6 @@ def test_a_batch_that_is_repeated_has_the_same_rows(growing, run):
     assert running.new_batches() == [orders(0, 1, 2), orders(3, 4)]
 
 
-@pytest.mark.thorough
-def test_no_batch_is_larger_than_it_may_be(growing, run):
-    append(growing.create("orders"), 25)
-    running = run(maxOffsetsPerTrigger="10")
-    assert running.new_batches() == [orders(*range(10)), orders(*range(10, 20)), orders(*range(20, 25))]
-
-
 @needs_admission_control
 def test_available_now_reads_many_batches_and_ends(growing, run):
     append(growing.create("orders"), 25)
@@ -197,21 +190,6 @@ def test_the_lag_is_what_the_query_has_not_read_yet(growing, run):
         query.stop()
     assert spark_segmentlog.lag(progress[0]).records == 15
     assert spark_segmentlog.lag(progress[2]).records == 0
-
-
-@pytest.mark.thorough
-def test_the_lag_in_bytes_is_looked_up_in_the_directory(growing, run, path):
-    append(growing.create("orders"), 25)
-    running = run(maxOffsetsPerTrigger="10")
-    query = running.start()
-    try:
-        query.processAllAvailable()
-        first = next(each for each in query.recentProgress if each["batchId"] == 0)
-    finally:
-        query.stop()
-    lag = spark_segmentlog.lag(first, path)
-    assert (lag.records, lag.bytes) == (15, 1500)
-    assert lag.records_by_partition == {("orders", 0): 15}
 
 
 def test_retention_before_a_batch_is_read_is_data_loss(growing, run):
@@ -289,12 +267,6 @@ def test_mistakes_reach_the_user(growing, run, options, message):
 
 
 @pytest.mark.thorough
-def test_a_batch_may_still_not_start_at_the_latest_offset(spark, path, growing):
-    with pytest.raises(Exception, match="starting offset can't be latest for batch queries on Kafka"):
-        spark.read.format("segmentlog").option("startingOffsets", "latest").load(str(path)).count()
-
-
-@pytest.mark.thorough
 def test_a_stream_of_a_directory_that_jobs_commit_to(spark, path, run):
     running = run()
     rows = spark.range(10).selectExpr("cast(id as string) as value")
@@ -328,6 +300,12 @@ def test_the_lag_of_a_report_as_any_pyspark_writes_it(written):
 
 class TestWithoutSpark:
     """What Spark's engine calls, called directly."""
+
+    def test_the_lag_in_bytes_is_looked_up_in_the_directory(self, growing, path):
+        append(growing.create("orders"), 25)
+        lag = spark_segmentlog.lag({"sources": [{"endOffset": '{"orders":{"0":10}}'}]}, path)
+        assert (lag.records, lag.bytes) == (15, 1500)
+        assert lag.records_by_partition == {("orders", 0): 15}
 
     @staticmethod
     def reader(path, **options):

@@ -329,12 +329,6 @@ def test_an_option_a_filter_and_a_table_give_the_same_rows(spark, logs):
 
 
 @pytest.mark.spark
-def test_an_invalid_condition_fails_before_anything_is_read(spark, logs):
-    with pytest.raises(Exception, match="The condition in where is not understood at character 8, `5`"):
-        spark.read.format("segmentlog").option("where", "offset 5").load(logs)
-
-
-@pytest.mark.spark
 def test_a_condition_and_columns_that_it_does_not_need(spark, logs):
     options = {"where": "key = 'k7' AND timestamp < '2024'", "maxTimestampDisorder": "1 second"}
     reader = spark.read.format("segmentlog").options(**options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from storage_core import LogDirectory, SegmentLogError, read_table
 from tests.faults.counting import cases
 from tests.spark import writers
 from tests.spark.failing_source import FailingSource
-from tests.spark.writers import batch, clear_line, sent, staged_files
+from tests.spark.writers import batch, sent, staged_files
 
 pytestmark = pytest.mark.spark
 
@@ -117,33 +116,6 @@ def stage(writer, *rows, attempt=0):
     return writers.stage(writer, [batch(value=list(rows))], attempt=attempt)
 
 
-def test_files_staged_after_the_jobs_commit_are_swept_by_the_next_job(save, root):
-    writer = writer_of(root)
-    message = stage(writer, b"1", attempt=1)
-    sent(writer).commit([message])
-    stage(writer, b"1", attempt=2)
-    assert len(staged_files(root)) == 2
-    assert values(root) == [b"1"]
-    save("next")
-    assert staged_files(root) == []
-    assert values(root) == sorted([b"1", *expected("next")])
-
-
-def test_files_staged_after_the_jobs_abort_are_swept_a_week_later(save, root):
-    writer = writer_of(root)
-    sent(writer).abort([stage(writer, b"1", attempt=1)])
-    stage(writer, b"1", attempt=2)
-    late = staged_files(root)
-    save("next")
-    # Its job may still be running.
-    assert sorted(staged_files(root)) == sorted(late)
-    for name in late:
-        os.utime(root / name, (time.time() - WEEK_SECONDS,) * 2)
-    save("last")
-    assert staged_files(root) == []
-    assert values(root) == expected("next", "last")
-
-
 def test_a_message_of_an_attempt_whose_files_are_gone_fails_the_commit(root):
     """As if a user removed staged files during a job."""
     writer = writer_of(root)
@@ -214,48 +186,7 @@ def test_a_job_in_doubt_is_completed_by_the_next_writer(save, root, how):
     assert staged_files(root) == []
 
 
-def test_low_disk_space_is_detected_before_anything_is_done(save, root):
-    save("before")
-    listing = sorted(os.listdir(root))
-    with pytest.raises(
-        Exception, match=r"bytes of free space for the commit, found 1000\. Free some"
-    ) as raised:
-        save("large", {"commit": "little space"})
-    assert "StorageError" in clear_line(raised.value)
-    assert sorted(os.listdir(root)) == listing
-    save("large")
-    assert values(root) == expected("before", "large")
-
-
 # -- Several at once --------
-
-
-@pytest.mark.thorough
-def test_two_jobs_at_once(spark, save, root):
-    """The jobs are serialized, or one fails cleanly and succeeds when repeated."""
-    save("before")
-    done, failed = [], []
-
-    def run(name):
-        try:
-            # Makes the session active in this thread; without one, Spark finds no source to write to.
-            spark.createDataFrame([], "value string")
-            save(name, txnAppId=name, txnVersion=1)
-            done.append(name)
-        except Exception as error:  # noqa: BLE001  (Spark's errors are of many kinds)
-            failed.append((name, str(error)))
-
-    threads = [threading.Thread(target=run, args=(name,)) for name in ("one", "two", "three")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert values(root) == expected("before", *done)
-    for name, text in failed:
-        assert "LogDirectoryLockedError" in text
-        save(name, txnAppId=name, txnVersion=1)
-    assert values(root) == expected("before", "one", "two", "three")
-    assert staged_files(root) == []
 
 
 @pytest.mark.thorough

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
-from chispa import assert_df_equality
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import datasource, functions
 from pyspark.sql.datasource import DataSource
@@ -53,18 +51,6 @@ def test_a_frame_is_appended_and_overwritten(frame, save, root):
         {"topic": "even", "value_count": 10},
         {"topic": "odd", "value_count": 1000},
     ]
-
-
-def test_topics_that_begin_with_a_dot(spark, frame, save, root):
-    """Brokers allow such names, so Spark reads and writes these topics, and appends to them."""
-    for topic in (".even", "..odd"):
-        save(frame.drop("topic"), topic=topic)
-        save(frame.drop("topic"), topic=topic)
-    read = spark.read.format("segmentlog").option("subscribe", ".even,..odd").load(str(root))
-    counts = read.groupBy("topic").count()
-    expected = spark.createDataFrame([(".even", 2000), ("..odd", 2000)], counts.schema)
-    assert_df_equality(counts, expected, ignore_row_order=True)
-    assert read.filter("offset = 1999").count() == 2
 
 
 @pytest.mark.parametrize(
@@ -155,12 +141,3 @@ def test_large_types_are_accepted(spark, save, root, conf):
     found = rows(root)
     assert (found["key"].to_pylist(), found["value"].to_pylist()) == ([b"k"], [b"v"])
     assert found["headers"].to_pylist() == [[{"key": "h", "value": b"1"}]]
-
-
-def test_a_directory_is_restored_with_its_offsets(spark, save, root, new_logs, records_of):
-    for partition, base in itertools.product((0, 1), (40, 90)):
-        new_logs.write("t", partition, records_of(20), base_offset=base)
-    read = spark.read.format("segmentlog").option("includeHeaders", "true").load(new_logs.path)
-    save(read, preserveOffsets="true", offsetsFrom=new_logs.path)
-    restored = spark.read.format("segmentlog").option("includeHeaders", "true").load(str(root))
-    assert_df_equality(restored, read, ignore_row_order=True)
