@@ -7,7 +7,6 @@ from storage_core.compaction.rewriting import SectionRewriter, emptied_headers
 from storage_core.record.decode import decode_records
 from storage_core.record.section import WantedFields
 from tests.record.encoding import (
-    CONTROL,
     DELETE_HORIZON,
     LOG_APPEND_TIME,
     LZ4,
@@ -45,14 +44,6 @@ def rewrite(batches, survives, *, is_idle_marker=None, new_horizon_ms=1024):
     for number, header in zip(found.emptied.tolist(), found.emptied_headers, strict=True):
         results[number] = (header.tobytes(), True)
     return [results[number] for number in range(len(batches))]
-
-
-def test_a_batch_of_which_all_survives_stays():
-    batches = [
-        Batch((Record(0, 5, b"a"), Record(1, 6, b"b"))),
-        Batch((Record(0, 7, b"c"),), 2, varint_width=3),
-    ]
-    assert rewrite(batches, [True] * 3) == [(None, False)] * 2
 
 
 def test_a_delete_horizon_is_written_as_kafka_does():
@@ -132,18 +123,6 @@ def test_a_surviving_tombstone_alone_is_reason_to_write_a_batch_anew():
     assert rewrite([Batch(records)], [True, True]) == [(expected.encode(), False)]
 
 
-def test_an_idle_marker_gets_a_horizon():
-    flags = TRANSACTIONAL | CONTROL
-    records = (Record(0, 1_700_000_000_000, b"\0\0\0\1", b"\0\0\0\0\0\x0b"),)
-    marker = Batch(records, 100, attributes=flags, producer_id=4000, producer_epoch=7)
-    expected = Batch(
-        records, 100, attributes=flags | DELETE_HORIZON, producer_id=4000, producer_epoch=7,
-        base_timestamp_ms=1024, max_timestamp_ms=1_700_000_000_000,
-    )  # fmt: skip
-    assert rewrite([marker], [True], is_idle_marker=[True]) == [(expected.encode(), False)]
-    assert rewrite([marker], [True], is_idle_marker=[False]) == [(None, False)]
-
-
 @pytest.mark.parametrize("new_horizon_ms", [2**63, 2**63 + 10**12, -5])
 def test_a_horizon_beyond_64_bits_is_none(new_horizon_ms):
     records = (Record(0, 5, b"a", None), Record(1, 9, b"b"))
@@ -216,18 +195,3 @@ def test_messages_become_batches(magic):
     assert rewrite(messages, [True, True, True, False, True]) == [
         (batch.encode(), number == 3) for number, batch in enumerate(expected)
     ]
-
-
-def test_many_batches_are_written_at_once():
-    batches = [
-        Batch(
-            tuple(Record(delta, 10 * base + delta, b"%d" % delta, b"v" * delta) for delta in range(1, 90)),
-            base,
-        )
-        for base in range(0, 5000, 100)
-    ]
-    survives = [delta % 10 == base // 100 % 10 for base in range(0, 5000, 100) for delta in range(1, 90)]
-    found = rewrite(batches, survives)
-    for number, batch in enumerate(batches):
-        records = tuple(record for record in batch.records if record.offset_delta % 10 == number % 10)
-        assert found[number] == (Batch(records, batch.base_offset, last_offset_delta=89).encode(), False)

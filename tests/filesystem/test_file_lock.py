@@ -7,7 +7,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -106,35 +105,6 @@ def test_another_path_to_the_same_file_is_refused(filesystem, path, tmp_path):
         assert is_locked_for_others(path)
 
 
-def test_two_files_are_locked_apart(filesystem, path, tmp_path):
-    other = str(tmp_path / "other")
-    with filesystem.lock(path), filesystem.lock(other):
-        assert is_locked_for_others(path)
-        assert is_locked_for_others(other)
-
-
-def test_of_many_threads_one_gets_it(filesystem, path):
-    barrier = threading.Barrier(8)
-    outcomes = []
-
-    def try_to_lock():
-        barrier.wait()
-        try:
-            outcomes.append(FileSystem().lock(path))
-        except LogDirectoryLockedError:
-            outcomes.append(None)
-
-    threads = [threading.Thread(target=try_to_lock) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (lock,) = [outcome for outcome in outcomes if outcome is not None]
-    assert len(outcomes) == 8
-    assert is_locked_for_others(path)
-    lock.release()
-
-
 # -- Opening the file in another way --------
 
 
@@ -160,14 +130,6 @@ def test_the_locked_file_is_not_opened_again(filesystem, path, use, count_descri
     assert use(filesystem, path) is not None
 
 
-def test_what_does_not_open_it_keeps_it(filesystem, path, tmp_path):
-    with filesystem.lock(path):
-        assert filesystem.status(path).is_regular_file
-        filesystem.list_directory(str(tmp_path))
-        filesystem.flush_directory(str(tmp_path))
-        assert is_locked_for_others(path)
-
-
 # -- The file --------
 
 
@@ -177,12 +139,6 @@ def test_it_is_made_and_left_in_place(filesystem, path):
     inode = os.stat(path).st_ino
     filesystem.lock(path).release()
     assert os.stat(path).st_ino == inode
-
-
-def test_its_content_stays(filesystem, path):
-    Path(path).write_bytes(b"anything")
-    filesystem.lock(path).release()
-    assert Path(path).read_bytes() == b"anything"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import errno
 import gc
 import os
 import pickle
-import random
 import resource
 import signal
 from array import array
@@ -128,18 +127,6 @@ def test_short_writes_are_continued(tmp_path_factory, pieces, portions):
     assert calls == sorted(set(calls))
 
 
-def test_short_writes_over_groups_of_pieces(filesystem, path, monkeypatch):
-    pieces = [b"ab"] * 3000
-    monkeypatch.setattr(
-        os,
-        "pwritev",
-        lambda descriptor, given, position: os.pwrite(descriptor, b"".join(given)[:1001], position),
-    )
-    with filesystem.open_for_writing(path) as file:
-        file.write_at(pieces, 0)
-    assert content(path) == b"ab" * 3000
-
-
 def test_short_writes_of_views_with_wide_items(filesystem, path, monkeypatch):
     view = memoryview(b"abcdefghijklmnop").cast("q")
     monkeypatch.setattr(
@@ -215,21 +202,6 @@ def test_a_limit_of_this_process_on_the_size_of_files(filesystem, path):
     assert content(path) == b"x" * 10 + b"y" * 6
 
 
-def test_signals_do_not_disturb(filesystem, path):
-    handler = signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-    try:
-        data = random.Random(7).randbytes(1 << 20)
-        with filesystem.open_for_writing(path) as file:
-            for _ in range(20):
-                file.write_at([data[:1000], data[1000:]], 0)
-                file.flush()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-    assert content(path) == data
-
-
 @pytest.mark.parametrize(
     ("function", "use"),
     [
@@ -263,17 +235,6 @@ def test_changing_the_size(filesystem, path):
         assert content(path) == b"0123\0\0"
         file.truncate(0)
         assert file.size_bytes() == 0
-
-
-def test_flushing_reaches_the_disk(filesystem, path, monkeypatch):
-    flushed = []
-    monkeypatch.setattr(os, "fsync", flushed.append)
-    with filesystem.open_for_writing(path) as file:
-        file.write_at([b"abc"], 0)
-        assert flushed == []
-        file.flush()
-        assert flushed == [file._descriptor]
-    assert len(flushed) == 1
 
 
 def test_a_failed_flush_is_not_tried_again(filesystem, path, monkeypatch):

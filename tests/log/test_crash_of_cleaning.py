@@ -14,7 +14,6 @@ import pytest
 
 from storage_core import LogConfig, LogDirectory
 from storage_core.directory import segment_listing
-from storage_core.errors import SegmentLogError
 from tests.faults.counting import cases
 from tests.faults.crash_points import Crash, crashes
 from tests.faults.simulated_files import SimulatedWritableFile
@@ -285,35 +284,3 @@ def test_who_reads_the_files_meanwhile_sees_no_mixture(make, monkeypatch):
     assert len(found) > 30
     for call, step, seen in found:
         assert seen in steps[step : step + 2], call
-
-
-@pytest.mark.parametrize("make", [joined, nothing_left_behind, transactions])
-def test_every_call_may_fail(make, record_property):
-    """An error of the file system: either the log goes on as it was, or it has failed and is whole when it is opened again."""
-    cleaning = looked_at(make, variants=0)
-    final = cleaning.views[-1]
-    count = len(cleaning.crashes) - 1
-    for number in range(1, count + 1):
-        clock = Clock()
-        filesystem = prepared(make, clock)
-        logs = open_directory(filesystem, clock)
-        log = logs.get("orders")
-        first = filesystem.calls
-        filesystem.fail = lambda call, at=first + number: (
-            OSError(5, "I/O error") if call.number == at else None
-        )
-        with pytest.raises(SegmentLogError):
-            log.clean()
-        filesystem.fail = None
-        assert records(log) in cleaning.views, number
-        if log._state.failure is None:
-            put(log, "z2")
-            log.clean()
-            assert [each for each in records(log) if ":z=" not in each] == [
-                each for each in final if ":z=" not in each
-            ], number
-        logs.close()
-        with open_directory(filesystem.kill()) as again:
-            found = [each for each in records(again.get("orders")) if ":z=2" not in each]
-            assert found in cleaning.views, number
-    record_property(cases("A call of a cleaning that fails"), count)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import LogConfig, LogDirectory
-from storage_core.errors import CorruptError, RecoveryWouldDiscardError, SegmentLogError
+from storage_core.errors import CorruptError, RecoveryWouldDiscardError
 from storage_core.log import CleanerConfig
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem
@@ -174,38 +174,3 @@ def test_damage_in_what_decides_nothing_changes_nothing(cleaning, suffixes, reco
             assert latest(records_of(log)) == latest(before), name
     record_property(cases("A damaged file where a cleaning was interrupted"), count)
     assert count > 50
-
-
-def test_a_log_that_is_damaged_is_not_cleaned(cleaning):
-    """The cleaner says where, and the log is as it was."""
-    crashes, _, _ = cleaning
-    count = 0
-    for number in range(30):
-        rng = random.Random(number)
-        filesystem = crashes[0].filesystem.kill()
-        logs, log = open_log(filesystem)
-        path = rng.choice(
-            sorted(
-                each
-                for each in filesystem.files()
-                if each.startswith(PARTITION_PATH) and each.endswith(".log")
-            )[:-1]
-        )
-        content = bytearray(filesystem.files()[path])
-        damage_log(content, rng)
-        filesystem.put(path, bytes(content))
-        files = log_files(filesystem)
-        with pytest.raises(CorruptError) as caught:
-            log.clean(CleanerConfig(dedupe_buffer_size=24_000))
-        assert path in str(caught.value)
-        assert log_files(filesystem) == files
-        append(log, (b"e", b"goes on"))
-        count += 1
-        with pytest.raises(SegmentLogError):
-            records_of(log)
-        logs.close()
-    assert count == 30
-
-
-def log_files(filesystem) -> dict[str, bytes]:
-    return {path: content for path, content in filesystem.files().items() if ".log" in path}

@@ -135,22 +135,6 @@ def test_no_change_of_a_transaction(log, path):
     assert values(log, isolation_level="read_committed") == [value(number) for number in range(15)]
 
 
-def test_changes_are_refused_after_the_parent_has_ended_too(logs, log, path):
-    """What the child has copied is old by then, whichever process has written since."""
-    reading, writing = multiprocessing.Pipe(duplex=False)
-
-    def change_later() -> None:
-        reading.recv()
-        refused(lambda: append(log))
-
-    child = multiprocessing.get_context("fork").Process(target=change_later)
-    child.start()
-    logs.close()
-    writing.send(None)
-    child.join(60)
-    assert child.exitcode == 0
-
-
 # -- Leaving the block --------
 
 

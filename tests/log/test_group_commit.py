@@ -57,26 +57,6 @@ def ended(threads):
 # -- By itself ----------------------------------------------------------------------------------------------
 
 
-def test_no_flush_covers_a_thread_that_came_after_it_began():
-    group, served, others = GroupCommit(), [], []
-    begun = 0
-
-    def flush_all():
-        nonlocal begun
-        begun += 1
-        if begun == 1:
-            others.extend(in_threads(come))
-            wait_until(lambda: group._waiting == 1)
-
-    def come():
-        group.flush(never, flush_all)
-        served.append(begun)
-
-    group.flush(never, flush_all)
-    ended(others)
-    assert served == [2]
-
-
 def test_who_needs_no_flush_any_more_does_not_wait_for_one():
     group, others = GroupCommit(), []
     flushes = 0

@@ -9,7 +9,6 @@ import textwrap
 
 import pytest
 
-from storage_core import LogConfig, LogDirectory
 from storage_core.errors import (
     CorruptCheckpointError,
     LogClosedError,
@@ -31,7 +30,6 @@ from tests.log.logs import (
     names,
     offsets,
     open_directory,
-    table,
     write,
 )
 
@@ -329,14 +327,6 @@ def test_opening_closed_segments_opens_none_of_their_files(tmp_path):
             return filesystem.statistics.files_opened, filesystem.statistics.directories_listed
 
     assert opened_and_listed(105) == opened_and_listed(15)
-
-
-def test_defaults_are_those_of_kafka(tmp_path):
-    with LogDirectory.open(tmp_path) as logs:
-        log = logs.create("orders")
-        log.append(table(b"a"))
-        assert log.config == LogConfig()
-        assert log.offset_for_timestamp(-3).timestamp_ms > 0
 
 
 def test_a_log_whose_making_was_interrupted_is_an_empty_one(tmp_path):

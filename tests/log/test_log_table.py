@@ -8,9 +8,8 @@ import shutil
 import pytest
 
 from storage_core import LogConfig
-from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError, StorageError
+from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
-from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.log.logs import (
     MARKER,
     append,
@@ -112,35 +111,6 @@ def test_what_cannot_be_right_is_refused_before_anything_is_made(tmp_path, argum
         assert names(tmp_path) == before
         append(logs.create("t", 0))
     assert (tmp_path / MARKER).exists()
-
-
-def test_of_a_log_whose_making_fails_nothing_is_left():
-    """At whichever call: the next one is made as if nothing had been, without opening the directory again."""
-    outcomes = set()
-    for number in range(1, 100):
-        filesystem = SimulatedFileSystem()
-        with open_directory("/data", filesystem=filesystem) as logs:
-            append(logs.create("others"))
-            before, first = filesystem.files(), filesystem.calls
-            filesystem.fail = lambda call, at=first + number: OSError("broken") if call.number == at else None
-            try:
-                logs.create("t")
-            except StorageError:
-                outcomes.add("failed")
-                assert {
-                    path: data for path, data in filesystem.files().items() if "checkpoint" not in path
-                } == {path: data for path, data in before.items() if "checkpoint" not in path}
-                assert "t-0" not in [entry.name for entry in filesystem.list_directory("/data")]
-                append(logs.create("t"), 2)
-            else:
-                break
-            finally:
-                filesystem.fail = None
-        assert f"/data/{MARKER}" in filesystem.files()
-        with open_directory("/data", filesystem=filesystem) as logs:
-            assert offsets(logs.get("t")) == [0, 1]
-    assert outcomes == {"failed"}
-    assert 5 < number < 50
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])

@@ -201,21 +201,6 @@ def test_the_first_unstable_offset_is_that_of_the_earliest_open_transaction(mana
     assert manager.first_unstable_offset is None
 
 
-def test_transactions_that_end_in_another_order_than_they_began(manager):
-    update(manager, *(transactional(offset, producer=offset) for offset in range(4)))
-    update(manager, marker(4, producer=2), marker(5, producer=0), marker(6, producer=3))
-    unstable = []
-    for high_watermark in range(4, 8):
-        manager.on_high_watermark_updated(high_watermark)
-        unstable.append(manager.first_unstable_offset)
-    # Producer 0's marker is stable from 6 on; then producer 1, which is open, is the earliest.
-    assert unstable == [0, 0, 1, 1]
-    update(manager, marker(7, producer=1))
-    assert manager.first_unstable_offset == 1
-    manager.on_high_watermark_updated(8)
-    assert manager.first_unstable_offset is None
-
-
 def test_a_high_watermark_that_goes_back_makes_nothing_unstable_again(manager):
     update(manager, transactional(0, producer=1), transactional(1, producer=2), marker(2, producer=2))
     manager.on_high_watermark_updated(3)
@@ -223,11 +208,6 @@ def test_a_high_watermark_that_goes_back_makes_nothing_unstable_again(manager):
     update(manager, marker(3, producer=1))
     manager.on_high_watermark_updated(4)
     assert manager.first_unstable_offset is None
-
-
-def test_data_without_a_transaction_does_not_end_one(manager):
-    update(manager, transactional(3, producer=1), data(4, producer=1, sequence=1), data(5))
-    assert manager.first_unstable_offset == 3
 
 
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
@@ -251,20 +231,6 @@ def test_an_aborted_transaction_has_the_next_open_one_as_its_last_stable_offset(
     assert update(manager, marker(3, producer=1, kind=ABORT)) == [AbortedTransaction(1, 1, 3, 0)]
     assert update(manager, marker(4, producer=0, kind=ABORT)) == [AbortedTransaction(0, 0, 4, 2)]
     assert update(manager, marker(5, producer=2, kind=ABORT)) == [AbortedTransaction(2, 2, 5, 6)]
-
-
-def test_many_transactions_in_one_append(manager):
-    aborted = update(
-        manager,
-        transactional(0, producer=1),
-        transactional(1, producer=2),
-        marker(2, producer=1, kind=ABORT),
-        transactional(3, producer=1, sequence=1),
-        marker(4, producer=2, kind=ABORT),
-        marker(5, producer=1),
-    )
-    assert aborted == [AbortedTransaction(1, 0, 2, 1), AbortedTransaction(2, 1, 4, 3)]
-    assert dict(manager.open_transactions) == {}
 
 
 EVENTS = st.lists(

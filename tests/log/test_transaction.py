@@ -198,16 +198,6 @@ def test_refused_records_do_not_end_it(log):
     assert committed(log) == [b"a", b"b"]
 
 
-def test_a_large_table_belongs_to_it_as_a_whole(logs):
-    log = logs.create("many", 0, small(3000, batch_size=0))
-    with log.transaction() as transaction:
-        transaction.append(table(*[b"%d" % number for number in range(200)]))
-        transaction.append(table(b"200"))
-        assert committed(log) == []
-    assert len(log.segment_base_offsets) > 4
-    assert committed(log) == [b"%d" % number for number in range(201)]
-
-
 @pytest.mark.parametrize("by", ["commit", "transaction", "abort_transaction", "end_transaction"])
 def test_everything_is_on_disk_when_that_is_asked_for(log, by):
     transaction = log.transaction(7, flush=by == "transaction")
