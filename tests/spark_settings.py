@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 # A JVM that lives for minutes spends more on optimising its code than it gains; and one collector's thread does.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# A busy machine may take longer than 15 seconds until the JVM and a worker are connected.
+AUTH_SOCKET_TIMEOUT_S = "300"
 SPARK_SETTINGS = {
     "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
     "spark.driver.memory": "1g",
     "spark.log.level": "OFF",
+    "spark.python.authenticate.socketTimeout": f"{AUTH_SOCKET_TIMEOUT_S}s",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
@@ -38,6 +41,7 @@ def environment_of_a_user() -> dict[str, str]:
         "JDK_JAVA_OPTIONS": _JAVA_OPTIONS,
         "PYTHONPATH": str(_REPOSITORY),
         "PYSPARK_PYTHON": sys.executable,
+        "SPARK_AUTH_SOCKET_TIMEOUT": AUTH_SOCKET_TIMEOUT_S,
         "SPARK_CONF_DIR": str(_REPOSITORY / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
@@ -63,6 +67,7 @@ def session_of_this_process(scratch: Path, attempts: int) -> Iterator[SparkSessi
         # The workers import the packages from the source tree, installed or not.
         path = [str(_REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
         patch.setenv("PYTHONPATH", os.pathsep.join(path))
+        patch.setenv("SPARK_AUTH_SOCKET_TIMEOUT", AUTH_SOCKET_TIMEOUT_S)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         builder = SparkSession.builder.master(f"local[2,{attempts}]").appName("segmentlog tests")
         for name, value in SPARK_SETTINGS.items():

@@ -253,6 +253,8 @@ public final class KafkaLog {
         ByteArrayOutputStream found = new ByteArrayOutputStream();
         try {
             for (RecordBatch batch : MemoryRecords.readableRecords(ByteBuffer.wrap(batches)).batches()) {
+                if (batch.isControlBatch())
+                    continue;
                 for (Record record : batch) {
                     record.ensureValid();
                     DataOutputStream row = new DataOutputStream(found);

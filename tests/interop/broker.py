@@ -66,6 +66,10 @@ _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _LOG_TAIL_LINES = 25
 _PORT_ATTEMPTS = 3
 _BOOTSTRAP = "bootstrap.checkpoint"
+# Each is given once, to one of the processes that share the tests. Systems take the ports of clients from 32768 on.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+_FIRST_PORT = 15_000 + 4_000 * _WORKER
+_PORTS = iter(random.sample(range(_FIRST_PORT, _FIRST_PORT + 4_000), 4_000))
 _PORT_TAKEN = "Address already in use"
 
 
@@ -323,10 +327,9 @@ def _properties(settings: Mapping[str, object]) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing uses, and that no system gives to a client while a broker is down."""
-    # Systems take the ports of clients from 32768 on.
+    """Return ports that nothing uses, and that no system gives to a client while a broker is down."""
     ports: list[int] = []
-    for port in random.sample(range(15_000, 32_000), 1_000):
+    for port in _PORTS:
         with socket.socket() as tried, contextlib.suppress(OSError):
             tried.bind(("127.0.0.1", port))
             ports.append(port)

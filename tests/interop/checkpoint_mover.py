@@ -1,7 +1,7 @@
 """Runs one query from either source, until all that is there has come, and prints what has come.
 
-Started under the PySpark of the Kafka connector: ``<source> <checkpoint> <log directory> <bootstrap servers> <jars>``. It
-imports nothing of the tests.
+Started under the PySpark of the Kafka connector: ``<checkpoint> <log directory> <bootstrap servers> <jars>``. Each line of
+standard input names the source of a run. It imports nothing of the tests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pyspark.sql import SparkSession
 
 
-def main(source: str, checkpoint: str, logs: str, servers: str, jars: str) -> None:
+def main(checkpoint: str, logs: str, servers: str, jars: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", jars)
@@ -20,6 +20,14 @@ def main(source: str, checkpoint: str, logs: str, servers: str, jars: str) -> No
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )
+    for line in sys.stdin:
+        rows = _rows_of(spark, line.strip(), checkpoint, logs, servers)
+        print("ROWS " + json.dumps(sorted(rows)), flush=True)
+
+
+def _rows_of(
+    spark: SparkSession, source: str, checkpoint: str, logs: str, servers: str
+) -> list[tuple[int, int, str]]:
     reader = (
         spark.readStream.format(source).option("subscribe", "moved").option("startingOffsets", "earliest")
     )
@@ -36,7 +44,7 @@ def main(source: str, checkpoint: str, logs: str, servers: str, jars: str) -> No
     query = selected.writeStream.option("checkpointLocation", checkpoint).foreachBatch(keep).start()
     query.processAllAvailable()
     query.stop()
-    print("ROWS " + json.dumps(sorted(rows)), flush=True)
+    return rows
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from conformance.matrix import CELL_PROPERTY
@@ -13,22 +13,25 @@ from conformance.matrix import CELL_PROPERTY
 from tests.interop.aged import Aged, age
 from tests.interop.broker import KafkaBroker
 from tests.interop.cleaning_workload import CleaningWorkload
+from tests.interop.clients import ISOLATION_LEVELS, Row, consume
 from tests.interop.handed_over import HandedOver, hand_over
 from tests.interop.loaded_from_spark import LoadedFromSpark, load_from_spark
-from tests.interop.produced import BROKER_SETTINGS
+from tests.interop.produced import BROKER_SETTINGS, READ, Produced, create_topics
 from tests.interop.restored_by_spark import Restored, restore
 from tests.interop.transactions_of_ours import Transacted, transact
-from tests.interop.written import Written, write_everything
 from tests.interop.written_into_broker import WrittenIntoBroker, write_into_broker
+from tests.spark_settings import session_of_this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
+    from _pytest.mark import ParameterSet
+    from pyspark.sql import SparkSession
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
 
-    from tests.interop.clients import Row
 
+_Value = TypeVar("_Value")
 _HERE = Path(__file__).parent
 
 # Background tasks run early: segments are deleted and compacted while tests read.
@@ -46,19 +49,40 @@ _EAGER_CLEANER = {"log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 50
 
 # Modules that share a costly fixture: with `--dist=loadfile`, one process runs all of them.
 _TOGETHER = (
-    ("test_list_offsets", "test_spark", "test_written_directories"),
+    ("test_list_offsets", "test_spark", "test_live_directory", "test_followed_beside_broker"),
     ("test_byte_differences", "test_recovery_beside_broker", "test_written_by_log"),
     ("test_restored_by_spark", "test_written_into_broker"),
     ("test_cleaned_beside_broker", "test_retention_beside_broker"),
-    # Modules of many tests begin first: with one, a test of minutes is not the last.
-    ("test_old_wrappers_beside_kafka", "test_streaming_faults"),
+)
+# Those that take longest begin, so that none of them is the last. The others follow by name.
+_FIRST = (
+    "test_streaming_faults",
+    "test_load_into_kafka",
+    "test_written_into_broker",
+    "test_restored_by_spark",
+    "test_restored_cases",
+    "test_loaded_from_spark",
+    "test_live_directory",
+    "test_cleaned_beside_broker",
+    "test_verify_beside_broker_starts",
+    "test_recovered_beside_kafka",
+    "test_streaming_checkpoint_move",
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def sample(values: Iterable[_Value], count: int) -> list[_Value | ParameterSet]:
+    """Return values to parametrise with: some for each run, and the others for `make soak` alone."""
+    some, others = list(values)[:count], list(values)[count:]
+    return [*some, *(pytest.param(value, marks=pytest.mark.soak) for value in others)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.interop)
+    yield
+    items.sort(key=lambda item: _FIRST.index(item.path.stem) if item.path.stem in _FIRST else len(_FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -70,6 +94,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
             module = Path(nodeid.partition("::")[0]).stem
             return next((modules[0] for modules in _TOGETHER if module in modules), module)
 
+    # Modules of many tests would begin.
+    config.option.loadscopereorder = False
     return Together(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
@@ -92,6 +118,13 @@ def broker_in(scratch: Path, settings: Mapping[str, object]) -> Iterator[KafkaBr
 
 
 @pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one session of this process: two cores, and four attempts for every task."""
+    with session_of_this_process(tmp_path_factory.mktemp("spark"), attempts=4) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A running broker. Each test that writes creates its own topics."""
     with KafkaBroker(tmp_path_factory.mktemp("broker"), EAGER_SETTINGS) as running:
@@ -99,9 +132,20 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
 
 @pytest.fixture(scope="session")
-def written(broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """The same broker after it was written to, stopped, killed and started again."""
-    return write_everything(broker, tmp_path_factory.mktemp("written"))
+def consumed(broker: KafkaBroker) -> Iterator[dict[str, dict[str, list[Row]]]]:
+    """What consumers get of the topics `READ` of the same broker, by isolation level and topic."""
+    create_topics(broker, READ)
+    produced = Produced(broker, READ)
+    produced.write("first")
+    broker.restart()
+    produced.write("second")
+    found: dict[str, dict[str, list[Row]]] = {}
+    for level in ISOLATION_LEVELS:
+        rows = consume(broker, READ, level)
+        found[level] = {topic: [row for row in rows if row.topic == topic] for topic in READ}
+    yield found
+    # Earlier, this would end the transaction that it has left open.
+    del produced
 
 
 @pytest.fixture(scope="session")
@@ -113,29 +157,35 @@ def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandedOver
 
 
 @pytest.fixture(scope="session")
-def loaded_from_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedFromSpark]:
+def loaded_from_spark(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LoadedFromSpark]:
     """Logs of Spark jobs after three starts of a broker."""
     scratch = tmp_path_factory.mktemp("loaded-from-spark")
     with broker_in(scratch, BROKER_SETTINGS) as broker:
-        yield load_from_spark(broker, scratch)
+        yield load_from_spark(spark, broker, scratch)
 
 
 @pytest.fixture(scope="session")
-def written_into_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WrittenIntoBroker]:
+def written_into_broker(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WrittenIntoBroker]:
     """A broker's directory into which Spark jobs wrote while the broker was stopped."""
     scratch = tmp_path_factory.mktemp("written-into-broker")
     with broker_in(scratch, {**BROKER_SETTINGS, **_EAGER_CLEANER}) as broker:
-        yield write_into_broker(broker, scratch)
+        yield write_into_broker(spark, broker, scratch)
 
 
 @pytest.fixture(scope="session")
 def restored_by_spark(
-    written_into_broker: WrittenIntoBroker, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession,
+    written_into_broker: WrittenIntoBroker,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Restored]:
     """A broker's partitions, restored for another broker."""
     scratch = tmp_path_factory.mktemp("restored-by-spark")
     with broker_in(scratch, BROKER_SETTINGS) as broker:
-        yield restore(written_into_broker.source, broker, scratch)
+        yield restore(spark, written_into_broker.source, broker, scratch)
 
 
 @pytest.fixture(scope="session")

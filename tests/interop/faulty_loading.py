@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ADDED_COUNT = 5
 _TOPICS = ("good", "wrong-id", "no-id", "old", "high-epoch", "log-start", "absent")
 _GROUP = "reports"
-_NOTHING_COMES_MS = 20_000
+_NOTHING_COMES_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,14 @@ from tests.interop.consumed_columns import consume_columns
 from tests.interop.event_rows import SCHEMA, Events, Seen, distinct_keys, row_maker
 from tests.interop.java_clients import produce_with_java
 from tests.interop.placing import place
-from tests.interop.spark_jobs import save, spark_session
+from tests.interop.spark_jobs import save
 from tests.interop.workload import BASE_TIMESTAMP_MS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
     from tests.interop.broker import KafkaBroker
 
@@ -57,11 +58,12 @@ class Job:
         return Events(tuple(self.topics), self.null_timestamps)
 
 
-# Kafka's minimum, to get many segments: linked ones, and ones that rows are appended to.
-_TOPIC_SETTINGS: Final = {"segment_bytes": 1 << 20, "retention_ms": -1}
+# Small, to get many segments: linked ones, and ones that rows are appended to.
+SEGMENT_BYTES: Final = 1 << 18
+_TOPIC_SETTINGS: Final = {"internal_segment_bytes": SEGMENT_BYTES, "retention_ms": -1}
 LARGE: Final = "zstd"
 JOBS: Final = {
-    LARGE: Job({"spark-seven": 7, "spark-five": 5}, "zstd", row_count=2_000_000, tasks=4),
+    LARGE: Job({"spark-seven": 7, "spark-five": 5}, "zstd", row_count=600_000, tasks=2),
     **{
         codec: Job({f"spark-{codec}": 3}, codec, null_timestamps=codec in {"gzip", "lz4"})
         for codec in ("none", "gzip", "snappy", "lz4")
@@ -101,10 +103,10 @@ class LoadedFromSpark:
     looked_up: dict[str, list[tuple[int, tuple[int, int] | None]]] = field(default_factory=dict)
 
 
-def load_from_spark(broker: KafkaBroker, scratch: Path) -> LoadedFromSpark:
+def load_from_spark(spark: SparkSession, broker: KafkaBroker, scratch: Path) -> LoadedFromSpark:
     """Write with Spark, give the partitions to the broker, and observe it."""
     loaded = LoadedFromSpark(scratch / "own", broker.log_directory, Seen(scratch, LARGE))
-    _write(loaded, scratch)
+    _write(spark, loaded, scratch)
 
     topics = {topic: count for job in JOBS.values() for topic, count in job.topics.items()}
     broker.start()
@@ -131,26 +133,25 @@ def load_from_spark(broker: KafkaBroker, scratch: Path) -> LoadedFromSpark:
     return loaded
 
 
-def _write(loaded: LoadedFromSpark, scratch: Path) -> None:
+def _write(spark: SparkSession, loaded: LoadedFromSpark, scratch: Path) -> None:
     with LogDirectory.open(loaded.own) as logs:
         # One write cannot create topics with different partition counts.
         for place in JOBS[LARGE].places:
             logs.create(*place)
-    with spark_session(scratch) as spark:
-        for name, job in JOBS.items():
-            seen = Seen(scratch, name)
-            rows = spark.range(0, job.row_count, 1, job.tasks)
-            rows = rows.mapInArrow(row_maker(job.events, loaded.own, seen, fails_once=name == LARGE), SCHEMA)
-            started_ms = time.time_ns() // 1_000_000
-            save(
-                rows,
-                loaded.own,
-                compression__type=job.codec,
-                partitions=3,
-                segment__bytes=_TOPIC_SETTINGS["segment_bytes"],
-                batch__size=16_384,
-            )
-            loaded.job_times_ms[name] = (started_ms, time.time_ns() // 1_000_000)
+    for name, job in JOBS.items():
+        seen = Seen(scratch, name)
+        rows = spark.range(0, job.row_count, 1, job.tasks)
+        rows = rows.mapInArrow(row_maker(job.events, loaded.own, seen, fails_once=name == LARGE), SCHEMA)
+        started_ms = time.time_ns() // 1_000_000
+        save(
+            rows,
+            loaded.own,
+            compression__type=job.codec,
+            partitions=3,
+            internal__segment__bytes=SEGMENT_BYTES,
+            batch__size=16_384,
+        )
+        loaded.job_times_ms[name] = (started_ms, time.time_ns() // 1_000_000)
 
 
 def _look_up(loaded: LoadedFromSpark, broker: KafkaBroker) -> None:

@@ -24,7 +24,7 @@ from tests.interop.clients import new_producer
 from tests.interop.workload import BASE_TIMESTAMP_MS, Sendable, records_of_every_shape, send
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from confluent_kafka import Producer
 
@@ -63,6 +63,8 @@ PRODUCED: dict[str, dict[str, object]] = {
     CONTINUED: {"internal_segment_bytes": 6_000},
     EMPTY: {},
 }
+# Those that are read while their broker runs.
+READ: dict[str, dict[str, object]] = {**PRODUCED, "rolled-by-time": {"segment_ms": 30 * HOUR_MS}}
 
 
 def small_records(count: int, *, first: int = 0, step_ms: int = 10) -> list[Sendable]:
@@ -104,14 +106,14 @@ def alter_topic(broker: KafkaBroker, topic: str, name: str, value: object) -> No
 
 
 class Produced:
-    """Writes the topics of `PRODUCED`, once or several times.
+    """Writes topics, those of `PRODUCED` by default, once or several times.
 
     Attributes:
         sent: The records sent by topic, without those of transactions.
     """
 
-    def __init__(self, broker: KafkaBroker) -> None:
-        self.sent: dict[str, list[Sendable]] = {topic: [] for topic in PRODUCED if topic != TRANSACTIONS}
+    def __init__(self, broker: KafkaBroker, topics: Iterable[str] = PRODUCED) -> None:
+        self.sent: dict[str, list[Sendable]] = {topic: [] for topic in topics if topic != TRANSACTIONS}
         self._broker = broker
         # Closing a producer would abort its transaction.
         self._open_producers: list[Producer] = []

@@ -34,10 +34,12 @@ from tests.interop.source_broker import (
     commit_group_offsets,
     log_offsets,
 )
-from tests.interop.spark_jobs import save, spark_session
+from tests.interop.spark_jobs import save
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from tests.interop.broker import KafkaBroker
 
@@ -87,23 +89,22 @@ def source_of(restored: Place) -> Place:
     return (TRANSACTIONS if topic == COMMITTED else topic), partition
 
 
-def restore(source: Source, broker: KafkaBroker, scratch: Path) -> Restored:
+def restore(spark: SparkSession, source: Source, broker: KafkaBroker, scratch: Path) -> Restored:
     """Restore with Spark, give the partitions to the broker, and observe it."""
     restored = Restored(source, broker.log_directory, {level: scratch / level for level in ISOLATION_LEVELS})
     topics = {READ_UNCOMMITTED: list(SOURCE_TOPICS), READ_COMMITTED: [TRANSACTIONS]}
-    with spark_session(scratch) as spark:
-        for level, subscribed in topics.items():
-            read = spark.read.format("segmentlog").option("includeHeaders", "true")
-            read = read.option("subscribe", ",".join(subscribed)).option("isolationLevel", level)
-            save(
-                read.load(str(source.directory)),
-                restored.own[level],
-                preserveOffsets="true",
-                offsetsFrom=str(source.directory),
-                compression__type="lz4",
-                internal__segment__bytes=20_000,
-                batch__size=4_000,
-            )
+    for level, subscribed in topics.items():
+        read = spark.read.format("segmentlog").option("includeHeaders", "true")
+        read = read.option("subscribe", ",".join(subscribed)).option("isolationLevel", level)
+        save(
+            read.load(str(source.directory)),
+            restored.own[level],
+            preserveOffsets="true",
+            offsetsFrom=str(source.directory),
+            compression__type="lz4",
+            internal__segment__bytes=20_000,
+            batch__size=4_000,
+        )
 
     with broker:
         for topic, (count, settings) in {**SOURCE_TOPICS, COMMITTED: SOURCE_TOPICS[TRANSACTIONS]}.items():

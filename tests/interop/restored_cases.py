@@ -26,9 +26,10 @@ from tests.interop.broker_start import BrokerStart, start_and_watch
 from tests.interop.clients import ISOLATION_LEVELS, Consumed, consume_partitions
 from tests.interop.placing import CHECKPOINTS
 from tests.interop.source_broker import log_offsets
-from tests.interop.spark_jobs import spark_session
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.interop.broker import KafkaBroker
 
 BROKER_SETTINGS: dict[str, object] = {"log.index.size.max.bytes": 65_536}
@@ -81,7 +82,7 @@ def named(case_name: str, topic: str) -> str:
     return f"{case_name}.{topic}"
 
 
-def restore_cases(broker: KafkaBroker, scratch: Path) -> RestoredCases:
+def restore_cases(spark: SparkSession, broker: KafkaBroker, scratch: Path) -> RestoredCases:
     """Create the topics, stop the broker, write the cases, restart it, and observe it."""
     restored = RestoredCases(broker.log_directory)
     for name in case_names():
@@ -95,14 +96,12 @@ def restore_cases(broker: KafkaBroker, scratch: Path) -> RestoredCases:
     broker.start()
     restored.topic_ids = _create_topics(broker, places)
     broker.stop()
-    (scratch / "spark").mkdir()
-    with spark_session(scratch / "spark") as spark:
-        session = ClassicSpark(spark)
-        for number, case in enumerate(restored.cases.values()):
-            try:
-                _restore(restored, case, session, _CODECS[number % len(_CODECS)])
-            except SparkWriteError as error:
-                restored.failures[case.name] = error
+    session = ClassicSpark(spark)
+    for number, case in enumerate(restored.cases.values()):
+        try:
+            _restore(restored, case, session, _CODECS[number % len(_CODECS)])
+        except SparkWriteError as error:
+            restored.failures[case.name] = error
     restored.start = start_and_watch(broker)
     for level in ISOLATION_LEVELS:
         restored.consumed[level] = consume_partitions(broker, places, level)

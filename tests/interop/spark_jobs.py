@@ -1,4 +1,4 @@
-"""Spark jobs that write: a session with several attempts per task, and `save`."""
+"""Spark jobs that write into a log directory."""
 
 from __future__ import annotations
 
@@ -6,18 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark_settings import session_of_this_process
-
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
-
-
-def spark_session(scratch: Path) -> AbstractContextManager[SparkSession]:
-    """A session with two cores and four attempts per task; it ends with the block."""
-    return session_of_this_process(scratch, attempts=4)
+    from pyspark.sql import DataFrame
 
 
 def save(frame: DataFrame, root: Path, mode: str = "append", **options: object) -> None:
@@ -29,7 +21,7 @@ def save(frame: DataFrame, root: Path, mode: str = "append", **options: object) 
 
 
 def error_of_save(frame: DataFrame, root: Path, **options: object) -> str:
-    """The error message of a `save` that is refused."""
+    """Return the error message of a `save` that is refused."""
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException) as raised:

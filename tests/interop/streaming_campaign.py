@@ -32,6 +32,7 @@ from tests.interop.clients import (
     wait_for_markers,
 )
 from tests.interop.streaming_driver import STEPS, kill_session
+from tests.spark_settings import AUTH_SOCKET_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +66,7 @@ class Driver:
                 env={
                     **os.environ,
                     "PYSPARK_PYTHON": sys.executable,
+                    "SPARK_AUTH_SOCKET_TIMEOUT": AUTH_SOCKET_TIMEOUT_S,
                     "SPARK_LOCAL_IP": "127.0.0.1",
                     "PYTHONPATH": str(REPOSITORY),
                 },
@@ -369,9 +371,13 @@ class Campaign:
 
 
 def _lives(kills: int) -> Iterator[list[str]]:
-    """The steps of one driver after the other: four kills each. Each step in turn is the one that ends a driver."""
+    """Yield the steps of one driver after the other: four kills each. Each step in turn is the one that ends a driver.
+
+    Those from the journal on come first. Four drivers have a worker killed at every step.
+    """
     kinds = [*STEPS, "at random"]
-    for number in range(-(-kills // 4)):
+    first = STEPS.index("journal written")
+    for number in range(first, first + -(-kills // 4)):
         yield [kinds[(number + 2 * each) % len(kinds)] for each in (1, 2, 3, 4)]
 
 

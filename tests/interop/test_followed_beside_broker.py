@@ -12,16 +12,14 @@ from storage_core.dump.follow import LogFollower
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
 from storage_core.scan.spans import project, record_schema
-from tests.interop.broker import KafkaBroker
 from tests.interop.clients import Deliveries, consume, create_topic, new_producer
-from tests.interop.conftest import EAGER_SETTINGS
 from tests.interop.workload import BASE_TIMESTAMP_MS, BackgroundProducer, Sendable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.interop
+    from tests.interop.broker import KafkaBroker
 # Of several seconds' work; longer only on a machine that does other things.
 LIMIT_S = 120
 
@@ -34,9 +32,9 @@ def numbered(number: int) -> Sendable:
 class Following:
     """What a follower has read, by topic: offsets and values in the order in which they came."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, pattern: str) -> None:
         schema = project(record_schema(), ("topic", "offset", "value"))
-        options = options_of([directory], {"failOnDataLoss": False})
+        options = options_of([directory], {"failOnDataLoss": False, "subscribePattern": pattern})
         self.read: dict[str, list[tuple[int, bytes]]] = {}
         self._follower = LogFollower(FileSystem(), options, schema)
 
@@ -54,13 +52,6 @@ class Following:
         return len(self.read.get(topic, ()))
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
-    """A broker that deletes and compacts early."""
-    with KafkaBroker(tmp_path / "broker", EAGER_SETTINGS) as running:
-        yield running
-
-
 def send(broker: KafkaBroker, topic: str, numbers: range) -> None:
     producer = new_producer(broker, batch_size=4_000)
     for number in numbers:
@@ -71,7 +62,7 @@ def send(broker: KafkaBroker, topic: str, numbers: range) -> None:
 
 def test_each_record_once_through_rolls_new_topics_and_a_restart(broker: KafkaBroker) -> None:
     create_topic(broker, "first", internal_segment_bytes=20_000)
-    following = Following(broker.log_directory)
+    following = Following(broker.log_directory, "first|second")
     send(broker, "first", range(500))
     following.until(lambda: following.count("first") == 500)
     create_topic(broker, "second", internal_segment_bytes=20_000)
@@ -97,18 +88,17 @@ def test_each_record_once_through_rolls_new_topics_and_a_restart(broker: KafkaBr
 def test_what_is_deleted_meanwhile_is_left_out_and_nothing_comes_twice(
     broker: KafkaBroker, settings: dict[str, object]
 ) -> None:
-    create_topic(broker, "shrinking", internal_segment_bytes=20_000, **settings)
-    following = Following(broker.log_directory)
+    topic = f"shrinking-by-{settings.get('cleanup_policy', 'delete')}"
+    create_topic(broker, topic, internal_segment_bytes=20_000, **settings)
+    following = Following(broker.log_directory, topic)
     producer, deliveries = new_producer(broker, batch_size=4_000), Deliveries()
-    deadline = time.monotonic() + 6
-    with BackgroundProducer(producer, "shrinking", numbered, deliveries):
-        following.until(lambda: time.monotonic() > deadline and following.count("shrinking") > 1_000)
+    deadline = time.monotonic() + 2
+    with BackgroundProducer(producer, topic, numbered, deliveries):
+        following.until(lambda: time.monotonic() > deadline and following.count(topic) > 1_000)
     producer.flush()
     delivered = deliveries.snapshot()
     last = max(offset for _, _, offset in delivered)
-    following.until(lambda: bool(following.read["shrinking"]) and following.read["shrinking"][-1][0] == last)
-    rows = following.read["shrinking"]
+    following.until(lambda: bool(following.read[topic]) and following.read[topic][-1][0] == last)
+    rows = following.read[topic]
     assert all(before < after for (before, _), (after, _) in itertools.pairwise(rows))
-    assert all(
-        delivered["shrinking", 0, offset] == (numbered(int(value)).key, value) for offset, value in rows
-    )
+    assert all(delivered[topic, 0, offset] == (numbered(int(value)).key, value) for offset, value in rows)

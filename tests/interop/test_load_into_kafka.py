@@ -29,7 +29,6 @@ from tests.interop.clients import READ_COMMITTED, Row, assert_same_rows, consume
 from tests.interop.faulty_loading import FaultyLoads, Loading
 from tests.interop.kafka_home import KafkaHome
 from tests.interop.replicated import Replicated, TwoBrokers, load_replicas
-from tests.interop.spark_jobs import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,12 +50,6 @@ APPENDED = [b"append %d" % number for number in range(1000)]
 OVERWRITTEN = [b"overwrite %d" % number for number in range(1000)]
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with spark_session(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,14 @@ import pytest
 
 from tests.interop.dump_log_segments import complaints_about_indexes
 from tests.interop.event_rows import numbers_of
-from tests.interop.loaded_from_spark import APPENDED, JOBS, KEYED_BY_JAVA, LARGE, LoadedFromSpark
+from tests.interop.loaded_from_spark import (
+    APPENDED,
+    JOBS,
+    KEYED_BY_JAVA,
+    LARGE,
+    SEGMENT_BYTES,
+    LoadedFromSpark,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +35,7 @@ def test_segments_were_linked_and_appended_to(
     sizes = [path.stat().st_size for path in (loaded_from_spark.own / f"{topic}-{partition}").glob("*.log")]
     assert loaded_from_spark.seen.large_pieces.exists()
     assert len(sizes) >= 4
-    assert max(sizes) <= 1 << 20
+    assert max(sizes) <= SEGMENT_BYTES
 
 
 @pytest.mark.parametrize(("topic", "partition"), PLACES)

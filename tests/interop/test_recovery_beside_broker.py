@@ -16,6 +16,7 @@ import storage_core
 from storage_core import LogConfig, LogDirectory
 from tests.interop.clients import ISOLATION_LEVELS, READ_UNCOMMITTED, assert_same_rows, rows_of
 from tests.interop.damaged_logs import DAMAGED_LOGS
+from tests.interop.dump_log_segments import complaints_about_indexes
 from tests.interop.handed_over import CRASH_SETTINGS, CRASHED, CRASHED_AND_RECOVERED, SECOND, HandedOver
 from tests.interop.partition_state import (
     PartitionState,
@@ -29,6 +30,7 @@ from tests.interop.writing import config_of
 from tests.interop.written_by_log import WRITTEN
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -113,53 +115,32 @@ def states(
 
 
 @pytest.mark.parametrize("topic", SAME)
-def test_same_log_bytes(states: tuple[PartitionState, PartitionState]) -> None:
-    ours, theirs = states
-    assert sorted(ours.logs) == sorted(theirs.logs)
-    for name, content in theirs.logs.items():
-        assert len(ours.logs[name]) == len(content), name
-        assert ours.logs[name] == content, name
-    assert ours.others == theirs.others
-
-
-@pytest.mark.parametrize("topic", SAME)
-def test_same_log_end(
+def test_same_files(
     handed_over: HandedOver, recovered_by_us: Path, states: tuple[PartitionState, PartitionState], topic: str
 ) -> None:
-    end = log_end_offset_of(states[1])
+    ours, theirs = states
+    assert_same_contents(ours.logs, theirs.logs)
+    assert_same_contents(ours.indexes, theirs.indexes)
+    assert ours.others == theirs.others
+    assert ours.snapshots == theirs.snapshots
+    end = log_end_offset_of(theirs)
+    assert leader_epochs_below(ours, end) == leader_epochs_below(theirs, end)
     assert handed_over.recovery.loaded()[topic, 0].log_end_offset == end
     assert handed_over.consumed[SECOND, READ_UNCOMMITTED][topic].end_offset == end
     assert read_checkpoint(recovered_by_us / "recovery-point-offset-checkpoint")[topic, 0] == end
-
-
-@pytest.mark.parametrize("topic", SAME)
-def test_same_indexes(states: tuple[PartitionState, PartitionState]) -> None:
-    ours, theirs = states
-    assert sorted(ours.indexes) == sorted(theirs.indexes)
-    for name, content in theirs.indexes.items():
-        assert ours.indexes[name].hex() == content.hex(), name
-
-
-@pytest.mark.parametrize("topic", SAME)
-def test_same_producer_snapshots(states: tuple[PartitionState, PartitionState]) -> None:
-    ours, theirs = states
-    assert ours.snapshots == theirs.snapshots
-
-
-@pytest.mark.parametrize("topic", SAME)
-def test_same_leader_epochs(states: tuple[PartitionState, PartitionState]) -> None:
-    ours, theirs = states
-    end = log_end_offset_of(theirs)
-    assert leader_epochs_below(ours, end) == leader_epochs_below(theirs, end)
-
-
-@pytest.mark.parametrize("topic", SAME)
-def test_same_log_start(handed_over: HandedOver, recovered_by_us: Path, topic: str) -> None:
-    name = "log-start-offset-checkpoint"
-    ours, theirs = (
-        read_checkpoint(root / name).get((topic, 0)) for root in (recovered_by_us, handed_over.recovered)
+    starts = (
+        read_checkpoint(root / "log-start-offset-checkpoint").get((topic, 0))
+        for root in (recovered_by_us, handed_over.recovered)
     )
-    assert ours == theirs
+    assert next(starts) == next(starts)
+
+
+def assert_same_contents(ours: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> None:
+    """Compare files by name; a difference does not print all of their bytes."""
+    assert sorted(ours) == sorted(theirs)
+    for name, content in theirs.items():
+        assert len(ours[name]) == len(content), name
+        assert ours[name] == content, name
 
 
 @pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
@@ -211,6 +192,14 @@ def test_the_broker_reported_the_damage(handed_over: HandedOver, topic: str) -> 
         assert after == before
     else:
         assert after != before
+
+
+def test_the_checks_of_good_logs_find_damage(handed_over: HandedOver) -> None:
+    """The other tests take silence for success, of a start of the broker and of `DumpLogSegments`."""
+    for way in ("torn", "flipped-in-the-middle", "lost-segment", "broken-indexes", "broken-snapshots"):
+        assert handed_over.recovery.complaints(f"damaged-{way}"), way
+    assert not handed_over.recovery.complaints("damaged-nothing")
+    assert complaints_about_indexes([handed_over.killed / "damaged-broken-indexes-0"])
 
 
 def test_the_damaged_log_holds_enough(handed_over: HandedOver) -> None:

@@ -21,15 +21,17 @@ from tests.interop.restored_cases import BROKER_SETTINGS, RestoredCases, named, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pyspark.sql import SparkSession
+
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def restored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestoredCases]:
+def restored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestoredCases]:
     """All cases in the directory of one broker."""
     scratch = tmp_path_factory.mktemp("restored-cases")
     with broker_in(scratch, BROKER_SETTINGS) as broker:
-        yield restore_cases(broker, scratch)
+        yield restore_cases(spark, broker, scratch)
 
 
 @pytest.fixture

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from storage_core import read_table
 from tests.interop.clients import (
     ISOLATION_LEVELS,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
     Deliveries,
+    Row,
     assert_same_rows,
     create_topic,
     file_states,
     new_producer,
     rows_of,
 )
-from tests.interop.spark_jobs import spark_session
+from tests.interop.produced import EMPTY, READ, TRANSACTIONS
 from tests.interop.workload import BASE_TIMESTAMP_MS, BackgroundProducer, Sendable
-from tests.interop.written import RUNNING, STOPPED, TOPICS, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
@@ -30,32 +33,49 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with spark_session(tmp_path_factory.mktemp("spark")) as session:
-        yield session
+def states_of_files(broker: KafkaBroker) -> list[Mapping[str, tuple[int, str]]]:
+    return [file_states(broker.log_directory / f"{topic}-0") for topic in READ]
 
 
 @pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
-def test_same_rows_as_consumer(spark: SparkSession, written: Written, isolation_level: str) -> None:
+def test_same_rows_as_consumer(
+    spark: SparkSession,
+    broker: KafkaBroker,
+    consumed: dict[str, dict[str, list[Row]]],
+    isolation_level: str,
+) -> None:
+    before = states_of_files(broker)
     frame = (
         spark.read.format("segmentlog")
-        .option("subscribe", ",".join(TOPICS))
+        .option("subscribe", ",".join(READ))
         .option("includeHeaders", "true")
         .option("isolationLevel", isolation_level)
         .option("maxBytesPerPartition", 65_536)
-        .load(str(written.broker.log_directory))
+        .load(str(broker.log_directory))
     )
-    expected = [row for topic in sorted(TOPICS) for row in written.consumed[RUNNING, topic, isolation_level]]
+    expected = [row for topic in sorted(READ) for row in consumed[isolation_level][topic]]
     assert_same_rows(rows_of(frame.toArrow()), expected)
+    for topic in READ:
+        for use_indexes in (True, False):
+            table = read_table(
+                broker.log_directory,
+                subscribe=topic,
+                isolation_level=isolation_level,
+                include_headers=True,
+                use_indexes=use_indexes,
+            )
+            assert_same_rows(rows_of(table), consumed[isolation_level][topic])
+    assert states_of_files(broker) == before
 
 
-def test_source_stays_unchanged(spark: SparkSession, written: Written) -> None:
-    directory = written.directories[STOPPED]
-    before = file_states(directory)
-    frame = spark.read.format("segmentlog").option("minPartitions", 8).load(str(directory))
-    assert frame.where("offset % 7 = 0").count() > 0
-    assert file_states(directory) == before
+def test_the_topics_cover_the_intended_cases(
+    broker: KafkaBroker, consumed: dict[str, dict[str, list[Row]]]
+) -> None:
+    for topic in READ:
+        segments = list((broker.log_directory / f"{topic}-0").glob("*.log"))
+        assert (len(segments) > 1) == (topic != EMPTY), topic
+    assert 0 < len(consumed[READ_COMMITTED][TRANSACTIONS]) < len(consumed[READ_UNCOMMITTED][TRANSACTIONS])
+    assert {row.timestamp_type for row in consumed[READ_COMMITTED]["kafka-append-time"]} == {1}
 
 
 def test_while_it_rolls_and_retention_deletes(spark: SparkSession, broker: KafkaBroker) -> None:

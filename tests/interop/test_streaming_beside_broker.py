@@ -10,7 +10,6 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.interop.broker import KafkaBroker
 from tests.interop.clients import create_topic, delete_records, new_producer
-from tests.interop.spark_jobs import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 _TIMEOUT_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with spark_session(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from benchmarks.settings import Settings, default_cache_directory
 from benchmarks.spark.programs import kafka_source_jars, kafka_source_python
 from tests.interop.broker import KafkaBroker
 from tests.interop.clients import create_topic, new_producer, wait_for_high_watermarks
+from tests.interop.jars import QUICK_JVM
 
 pytestmark = pytest.mark.spark
 REPOSITORY = Path(__file__).parents[2]
@@ -43,28 +47,41 @@ def test_from_the_kafka_source_to_ours_and_back(programs, tmp_path):
         if not path.name.startswith(("pyspark", "py4j", "__editable__", "segmentlog", "spark_segmentlog")):
             (packages / path.name).symlink_to(path)
 
-    def run(source):
-        done = subprocess.run(
-            [
-                str(python), str(REPOSITORY / "tests" / "interop" / "checkpoint_mover.py"), source,
-                str(tmp_path / "checkpoint"), str(broker.log_directory), broker.bootstrap_servers,
-                ",".join(map(str, jars)),
-            ],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYSPARK_PYTHON": str(python),
-                "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(packages)]),
-                "SPARK_LOCAL_IP": "127.0.0.1",
-            },
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )  # fmt: skip
-        lines = [line for line in done.stdout.splitlines() if line.startswith("ROWS ")]
-        assert lines, done.stderr[-3000:]
-        return [value for _, _, value in json.loads(lines[0].removeprefix("ROWS "))]
+    @contextlib.contextmanager
+    def running():
+        command = [str(python), str(REPOSITORY / "tests" / "interop" / "checkpoint_mover.py")]
+        command += [str(tmp_path / "checkpoint"), str(broker.log_directory), broker.bootstrap_servers]
+        with (
+            open(tmp_path / "errors", "w") as errors,
+            subprocess.Popen(
+                [*command, ",".join(map(str, jars))],
+                cwd=tmp_path,
+                env={
+                    **os.environ,
+                    "JDK_JAVA_OPTIONS": " ".join(QUICK_JVM),
+                    "PYSPARK_PYTHON": str(python),
+                    "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(packages)]),
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            ) as process,
+        ):
+            guard = threading.Timer(_TIMEOUT_S, process.kill)
+            guard.daemon = True
+            guard.start()
+            yield process
+            process.communicate()
+            guard.cancel()
+
+    def run(process, source):
+        print(source, file=process.stdin, flush=True)
+        lines = itertools.dropwhile(lambda line: not line.startswith("ROWS "), process.stdout)
+        line = next(lines, None)
+        assert line is not None, (tmp_path / "errors").read_text()[-3000:]
+        return [value for _, _, value in json.loads(line.removeprefix("ROWS "))]
 
     def values(first, count):
         return [
@@ -76,7 +93,11 @@ def test_from_the_kafka_source_to_ours_and_back(programs, tmp_path):
 
     with KafkaBroker(tmp_path / "broker", {"replica.high.watermark.checkpoint.interval.ms": 200}) as broker:
         create_topic(broker, "moved", 2)
-        for number, source in enumerate(("kafka", "segmentlog", "kafka", "segmentlog")):
-            produce(broker, 10 * number, 10)
-            wait_for_high_watermarks(broker, {("moved", 0): 5 * number + 5, ("moved", 1): 5 * number + 5})
-            assert run(source) == values(10 * number, 10), source
+        # The Kafka source goes on in a process of its own.
+        for first, sources in ((0, ("kafka", "segmentlog")), (2, ("kafka",))):
+            with running() as process:
+                for number, source in enumerate(sources, first):
+                    produce(broker, 10 * number, 10)
+                    end = 5 * number + 5
+                    wait_for_high_watermarks(broker, {("moved", 0): end, ("moved", 1): end})
+                    assert run(process, source) == values(10 * number, 10), source

@@ -6,13 +6,16 @@ to run more: SEGMENTLOG_STARTS_FIRST and SEGMENTLOG_STARTS_ROUNDS.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
 import tempfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,6 +75,7 @@ class Beside:
 
     problems: list[str] = field(default_factory=list)
     table: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    lock: Lock = field(default_factory=Lock)
 
     def text(self) -> str:
         lines = [
@@ -80,23 +84,30 @@ class Beside:
         return "\n".join([*lines, *self.problems])
 
 
-def compare(nodes: Iterable[Node], ways: Iterable[str], numbers: range) -> Beside:
+def compare(cases: Iterable[tuple[Node, str, int]]) -> Beside:
+    """Break a copy of each node in a way, with a number that makes it random, and start it.
+
+    Two at once: a starting broker often waits.
+    """
     beside = Beside()
-    nodes = list(nodes)
     with tempfile.TemporaryDirectory(prefix="segmentlog-starts-", dir=fast_folder()) as folder:
-        for way in ways:
-            for node in nodes:
-                for number in numbers:
-                    copy = node.copy(Path(folder, "node"))
-                    WAYS[way](copy, random.Random(f"{way} {node.layout} {number}"))
-                    _compare(copy, f"{way} [{node.layout}, {number}]", way, beside)
-                    shutil.rmtree(copy.folder)
+
+        def start(case: tuple[Node, str, int]) -> None:
+            node, way, number = case
+            copy = node.copy(Path(tempfile.mkdtemp(dir=folder), "node"))
+            WAYS[way](copy, random.Random(f"{way} {node.layout} {number}"))
+            report = _verified([str(disk) for disk in copy.disks])
+            started = start_node(copy)
+            with beside.lock:
+                _compare(report, started, f"{way} [{node.layout}, {number}]", way, beside)
+            shutil.rmtree(copy.folder)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(start, cases))
     return beside
 
 
-def _compare(node: Node, name: str, way: str, beside: Beside) -> None:
-    report = _verified([str(disk) for disk in node.disks])
-    started = start_node(node)
+def _compare(report: VerifyReport | None, started: Started, name: str, way: str, beside: Beside) -> None:
     if report is None:
         beside.table[way, "nothing: a disk is empty, or not there", _did(report, started)] += 1
         return
@@ -201,12 +212,7 @@ def scratch() -> Iterator[Path]:
 def test_nodes_broken_in_many_ways(scratch: Path) -> None:
     combined = make_nodes(scratch, is_combined=True, disk_count=1)[0]
     killed = make_nodes(scratch, is_combined=False, disk_count=2)[1]
-    beside = Beside()
-    for number, way in enumerate(_SAMPLE):
-        node = (killed, combined)[number % 2]
-        found = compare([node], [way], range(FIRST, FIRST + 1))
-        beside.problems += found.problems
-        beside.table += found.table
+    beside = compare(((killed, combined)[number % 2], way, FIRST) for number, way in enumerate(_SAMPLE))
     assert beside.problems == [], beside.text()
     assert beside.table.total() == len(_SAMPLE)
 
@@ -216,7 +222,7 @@ def test_nodes_broken_in_many_ways(scratch: Path) -> None:
 @pytest.mark.parametrize("is_combined", [True, False])
 def test_more_than_300_nodes(scratch: Path, is_combined: bool, disk_count: int) -> None:
     nodes = make_nodes(scratch, is_combined=is_combined, disk_count=disk_count)
-    beside = compare(nodes, WAYS, range(FIRST, FIRST + ROUNDS))
+    beside = compare(itertools.product(nodes, WAYS, range(FIRST, FIRST + ROUNDS)))
     print(beside.text())
     assert beside.problems == [], beside.text()
     assert beside.table.total() == 2 * ROUNDS * len(WAYS)

@@ -1,7 +1,7 @@
 """Directories that `storage_core` writes work like a broker's own: it loads, serves, continues and recovers them.
 
 A broker is silent about a good log, so the tests also assert that it logged loading each one.
-`test_bad_directories` shows that the broker and `DumpLogSegments` do report bad ones.
+`test_recovery_beside_broker` shows that the broker and `DumpLogSegments` do report bad ones.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from tests.interop.event_rows import SCHEMA, Events, Seen, row_maker
 from tests.interop.killed_commit import commit_until_killed
 from tests.interop.partition_state import ProducerEntry, state_of
 from tests.interop.source_broker import Place, Source, log_offsets, write_source
-from tests.interop.spark_jobs import error_of_save, save, spark_session
+from tests.interop.spark_jobs import error_of_save, save
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,7 +93,7 @@ class WrittenIntoBroker:
         }
 
 
-def write_into_broker(broker: KafkaBroker, scratch: Path) -> WrittenIntoBroker:
+def write_into_broker(spark: SparkSession, broker: KafkaBroker, scratch: Path) -> WrittenIntoBroker:
     """Write with clients, then Spark, then clients; then kill commits."""
     broker.start()
     source = write_source(broker, scratch / "source")
@@ -108,28 +108,27 @@ def write_into_broker(broker: KafkaBroker, scratch: Path) -> WrittenIntoBroker:
 
     for topic, partition in places_of(LOST):
         shutil.rmtree(broker.log_directory / f"{topic}-{partition}")
-    with spark_session(scratch) as spark:
-        _run_jobs(spark, written)
-        written.look_at_producers(AFTER_THE_JOBS)
-        row = spark.sql("SELECT 'is not written' AS value")
-        options: dict[str, object] = {"brokerDirectory": "true"}
-        written.errors[OPEN] = error_of_save(row, written.root, topic=OPEN, **options)
-        written.clean_start = start_and_watch(broker)
-        written.errors[EMPTY] = error_of_save(row, written.root, topic=EMPTY, **options)
-        written.look(broker, AFTER_THE_JOBS)
-        written.continued = clients.go_on()
-        broker.stop()
-        written.look_at_producers(AFTER_THE_REPLAYS)
+    _run_jobs(spark, written)
+    written.look_at_producers(AFTER_THE_JOBS)
+    row = spark.sql("SELECT 'is not written' AS value")
+    options: dict[str, object] = {"brokerDirectory": "true"}
+    written.errors[OPEN] = error_of_save(row, written.root, topic=OPEN, **options)
+    written.clean_start = start_and_watch(broker)
+    written.errors[EMPTY] = error_of_save(row, written.root, topic=EMPTY, **options)
+    written.look(broker, AFTER_THE_JOBS)
+    written.continued = clients.go_on()
+    broker.stop()
+    written.look_at_producers(AFTER_THE_REPLAYS)
 
-        commit_until_killed(broker.log_directory, KILLED, version=1)
-        written.refusals.append(_refusal(broker))
-        with LogDirectory.open(broker.log_directory, broker_directory=True):
-            # Opening replays the commit.
-            pass
-        commit_until_killed(broker.log_directory, KILLED, version=2)
-        written.refusals.append(_refusal(broker))
-        # The commit was replayed, so this job is a no-op.
-        save(row, broker.log_directory, topic=KILLED, txnAppId="killed", txnVersion=2, **options)
+    commit_until_killed(broker.log_directory, KILLED, version=1)
+    written.refusals.append(_refusal(broker))
+    with LogDirectory.open(broker.log_directory, broker_directory=True):
+        # Opening replays the commit.
+        pass
+    commit_until_killed(broker.log_directory, KILLED, version=2)
+    written.refusals.append(_refusal(broker))
+    # The commit was replayed, so this job is a no-op.
+    save(row, broker.log_directory, topic=KILLED, txnAppId="killed", txnVersion=2, **options)
     written.last_start = start_and_watch(broker)
     written.look(broker, AFTER_THE_REPLAYS)
     broker.stop()
