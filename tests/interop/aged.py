@@ -140,7 +140,7 @@ def clean_by_broker(
 
 
 def _configs(written: Path) -> dict[str, LogConfig]:
-    """The configuration of each topic, as the broker has it.
+    """Return the configuration of each topic, as the broker has it.
 
     Args:
         written: The root after the first writes.
@@ -158,7 +158,7 @@ def copy_root(source: Path, target: Path) -> None:
 
 
 def consume_all(broker: KafkaBroker) -> dict[str, dict[str, Consumed]]:
-    """What consumers get from every compacted topic, by isolation level and topic."""
+    """Return what consumers get from every compacted topic, by isolation level and topic."""
     return {
         level: {
             topic: each

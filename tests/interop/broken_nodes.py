@@ -176,7 +176,7 @@ def _all_without_metadata(node: Node, rng: random.Random) -> None:
 
 
 def _partition_of_no_topic(node: Node, rng: random.Random) -> None:
-    """A whole directory of another cluster's topic, or a partition that the topic does not have."""
+    """Add a whole directory of another cluster's topic, or a partition that the topic does not have."""
     path = _partition(node, rng)
     name = rng.choice(("payments-0", path.name.rpartition("-")[0] + "-17"))
     copy = _disk(node, rng) / name
@@ -330,7 +330,7 @@ def _quorum_state(path: Path, rng: random.Random) -> None:
 
 
 def _whole_disk(node: Node, rng: random.Random) -> None:
-    """An empty directory in place of a disk: it is not mounted."""
+    """Leave an empty directory in place of a disk: it is not mounted."""
     disk = _disk(node, rng)
     shutil.rmtree(disk)
     disk.mkdir()

@@ -206,7 +206,7 @@ class KafkaBroker:
         return self.start()
 
     def log_tail(self) -> str:
-        """The first error since the latest start, with what follows it, and the end of the log."""
+        """Return the first error since the latest start, with what follows it, and the end of the log."""
         if not self.log_path.exists():
             return "(no log)"
         with open(self.log_path, "rb") as log:
@@ -339,7 +339,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _start_watcher(process_id: int) -> subprocess.Popen[bytes]:
-    """A shell that kills the broker when this process ends, for whatever reason.
+    """Start a shell that kills the broker when this process ends, for whatever reason.
 
     It reads from a pipe whose other end only this process holds.
     """

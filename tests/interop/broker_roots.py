@@ -71,12 +71,12 @@ class Node:
         return sorted(found, key=lambda path: path.name)
 
     def copy(self, folder: Path) -> Node:
-        """A copy of all its directories."""
+        """Return a copy of all its directories."""
         shutil.copytree(self.folder, folder, symlinks=True)
         return Node(self.layout, folder)
 
     def settings(self, ports: tuple[int, int]) -> list[dict[str, object]]:
-        """The settings of each process, in the order of their starts; the last one is the broker."""
+        """Return the settings of each process, in the order of their starts; the last one is the broker."""
         plain, controller = f"PLAINTEXT://127.0.0.1:{ports[0]}", f"CONTROLLER://127.0.0.1:{ports[1]}"
         voters = f"1@127.0.0.1:{ports[1]}"
         own = {**_SETTINGS, "controller.quorum.voters": voters, "log.dirs": ",".join(map(str, self.disks))}
@@ -94,7 +94,7 @@ class Node:
 
 
 def make_nodes(scratch: Path, *, is_combined: bool, disk_count: int) -> list[Node]:
-    """A node that was killed after clients wrote to it, and the same one after a clean stop."""
+    """Return a node that was killed after clients wrote to it, and the same one after a clean stop."""
     layout = Layout(is_combined, disk_count, is_clean=True)
     node = Node(layout, scratch / f"stopped-{is_combined}-{disk_count}")
     broker_port, controller_port = free_ports(2)

@@ -64,7 +64,7 @@ class BrokerStart:
     text: str
 
     def loaded(self) -> dict[tuple[str, int], LoadedLog]:
-        """Every loaded log, by topic and partition.
+        """Return every loaded log, by topic and partition.
 
         Raises:
             AssertionError: The broker's own count of loaded logs differs.
@@ -92,7 +92,7 @@ class BrokerStart:
         return "since no clean shutdown file was found" in self.text
 
     def unusual(self) -> list[str]:
-        """All warnings and errors but those of the quorum."""
+        """Return all warnings and errors but those of the quorum."""
         return [
             line
             for line in self.text.splitlines()
@@ -100,7 +100,7 @@ class BrokerStart:
         ]
 
     def complaints(self, topic: str, partition: int = 0) -> list[str]:
-        """Everything logged about loading a partition that an intact partition would not cause."""
+        """Return everything logged about loading a partition that an intact partition would not cause."""
         usual = re.compile("|".join(_CLEAN_LOADING if self.skipped_recovery else _UNCLEAN_LOADING))
         named = re.compile(rf"(?<![\w.-]){re.escape(topic)}-{partition}(?![\w-])")
         complaints = []
@@ -125,7 +125,7 @@ class BrokerStart:
         return [int(offset) for offset in found]
 
     def _of_loading(self) -> str:
-        """The start up to its end: what clients do afterwards is logged too."""
+        """Return the start up to its end: what clients do afterwards is logged too."""
         return self.text.partition("Kafka Server started")[0]
 
 

@@ -23,7 +23,7 @@ _KEYS = {
 
 
 def chromium_path() -> str:
-    """The program; `conf/require.sh chromium` says what to install."""
+    """Return the program; `conf/require.sh chromium` says what to install."""
     for name in NAMES:
         path = shutil.which(name)
         if path is not None:
@@ -129,7 +129,7 @@ class Chromium:
             pass
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         found = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
             raise RuntimeError(str(found["exceptionDetails"]))
@@ -146,7 +146,7 @@ class Chromium:
         path.write_bytes(base64.b64decode(data))
 
     def pdf(self) -> bytes:
-        """The page as it is printed."""
+        """Return the page as it is printed."""
         return base64.b64decode(self.send("Page.printToPDF", printBackground=True)["data"])
 
     def send(self, method: str, **parameters: Any) -> Any:

@@ -51,7 +51,7 @@ class CleanedBatch(NamedTuple):
 
 
 def batches_in(content: bytes, segment: int) -> Iterator[CleanedBatch]:
-    """The entries of a log file; checks every CRC."""
+    """Yield the entries of a log file; checks every CRC."""
     for entry in entries_of(content, segment):
         if entry.magic < 2:
             yield CleanedBatch(entry.base_offset, entry.magic, records=entry.content)
@@ -86,7 +86,7 @@ def _without_snappy(content: bytes) -> bytes:
 
 
 def first_difference(ours: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> str | None:
-    """The first difference between the log files of two partitions, given by name; None if they are equal."""
+    """Return the first difference between the log files of two partitions, given by name; None if they are equal."""
     if sorted(ours) != sorted(theirs):
         return f"segments: ours {sorted(ours)}, theirs {sorted(theirs)}"
     for name, content in theirs.items():
@@ -108,7 +108,7 @@ def first_difference(ours: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> 
 
 
 def horizons_in(logs: Mapping[str, bytes]) -> set[int]:
-    """The delete horizons in the log files of a partition."""
+    """Return the delete horizons in the log files of a partition."""
     return {
         batch.base_timestamp_ms
         for name, content in logs.items()

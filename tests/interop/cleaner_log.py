@@ -41,7 +41,7 @@ class Retained(NamedTuple):
 
 
 def events_in(text: str) -> Iterator[CleanerRound | Retained]:
-    """The events in order. The log lines for segments deleted together make one event."""
+    """Yield the events in order. The log lines for segments deleted together make one event."""
     began: dict[str, int] = {}
     latest = None
     for line in text.splitlines():

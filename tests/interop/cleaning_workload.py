@@ -113,7 +113,7 @@ class CleaningWorkload:
             yield Sendable(key, value, source.choice(_HEADERS), self._now_ms - age_ms)
 
     def _rest(self, occasion: str) -> Iterator[Sendable]:
-        """Records that fill more than a segment, compressed or not."""
+        """Write records that fill more than a segment, compressed or not."""
         source = random.Random(f"rest {occasion}")
         for number in range(40):
             key = b"rest %s %d" % (occasion.encode(), number)
@@ -195,7 +195,7 @@ class CleaningWorkload:
         send(plain, topic, self._rest(occasion))
 
     def _write_empty_transaction(self, broker: KafkaBroker, topic: str, occasion: str) -> None:
-        """A transaction whose only record is rejected for its null key; the marker follows no data."""
+        """Write a transaction whose only record is rejected for its null key; the marker follows no data."""
         producer = _transactional(broker, f"{topic}-empty-{occasion}", "none")
         deliveries = Deliveries()
         producer.begin_transaction()

@@ -71,7 +71,7 @@ class Row(NamedTuple):
 
 
 def when_it_leads(ask: Callable[[], _Answer]) -> _Answer:
-    """What a broker answers once it leads the partitions and coordinates the groups.
+    """Ask until the broker leads the partitions and coordinates the groups.
 
     A broker that has just started tells clients of partitions before it leads them. Kafka's own clients ask again, and
     so does librdkafka when it produces and consumes, but not, or not often, when it is asked for offsets.
@@ -103,7 +103,7 @@ def create_topic(broker: KafkaBroker, name: str, partitions: int = 1, **settings
 
 
 def new_producer(broker: KafkaBroker, **settings: object) -> Producer:
-    """A producer that logs nothing when the broker is killed. Settings have ``_`` for ``.``."""
+    """Return a producer that logs nothing when the broker is killed. Settings have ``_`` for ``.``."""
     config: dict[str, object] = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     config.update({key.replace("_", "."): value for key, value in settings.items()})
     return Producer(config)
@@ -129,7 +129,7 @@ class Deliveries:
             self.rows[place] = (message.key(), message.value())
 
     def snapshot(self) -> dict[tuple[str, int, int], tuple[bytes | None, bytes | None]]:
-        """The records acknowledged so far."""
+        """Return the records acknowledged so far."""
         with self._lock:
             return dict(self.rows)
 
@@ -137,7 +137,7 @@ class Deliveries:
 def consume(
     broker: KafkaBroker, topics: str | Iterable[str], isolation_level: str = READ_UNCOMMITTED
 ) -> list[Row]:
-    """All records of partition 0 that a consumer gets from log start to log end, by topic and offset."""
+    """Return all records of partition 0 that a consumer gets from log start to log end, by topic and offset."""
     places = [(topic, 0) for topic in ([topics] if isinstance(topics, str) else topics)]
     rows: list[Row] = []
     # A running broker may delete records that the consumer is about to read.
@@ -236,7 +236,7 @@ def _consume_all(consumer: Consumer, consumed: dict[tuple[str, int], Consumed], 
 
 
 def row_of_message(message: Message) -> Row:
-    """A consumer's message as a row."""
+    """Return a consumer's message as a row."""
     timestamp_type, timestamp_ms = message.timestamp()
     if timestamp_type == TIMESTAMP_NOT_AVAILABLE:
         timestamp_ms = -1
@@ -253,7 +253,7 @@ def row_of_message(message: Message) -> Row:
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """The rows of a table with headers, by partition and offset."""
+    """Return the rows of a table with headers, by partition and offset."""
     timestamps_us = table.column("timestamp").cast(pa.int64()).to_pylist()
     columns: list[list[Any]] = [
         table.column(name).to_pylist()
@@ -283,12 +283,12 @@ def assert_same_rows(actual: Sequence[Row], expected: Sequence[Row]) -> None:
 
 
 def end_offset(broker: KafkaBroker, topic: str) -> int:
-    """The broker's high watermark of partition 0."""
+    """Return the broker's high watermark of partition 0."""
     return _watermarks(broker, topic)[1]
 
 
 def start_offset(broker: KafkaBroker, topic: str) -> int:
-    """The broker's log start offset of partition 0."""
+    """Return the broker's log start offset of partition 0."""
     return _watermarks(broker, topic)[0]
 
 
@@ -353,7 +353,7 @@ def offsets_at(
     spec: OffsetSpec,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[tuple[str, int], ListOffsetsResultInfo]:
-    """The broker's ListOffsets answers for the earliest, latest or largest timestamp, by topic and partition."""
+    """Return the broker's ListOffsets answers for the earliest, latest or largest timestamp, by topic and partition."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
     asked = {TopicPartition(*place): spec for place in places}
     return when_it_leads(
@@ -367,7 +367,7 @@ def offsets_at(
 def list_offsets(
     broker: KafkaBroker, topic: str, timestamps_ms: Sequence[int]
 ) -> list[tuple[int, int] | None]:
-    """The broker's ListOffsets answers for partition 0: (timestamp, offset) or None, one for each timestamp."""
+    """Return the broker's ListOffsets answers for partition 0: (timestamp, offset) or None, one for each timestamp."""
     # Not librdkafka: its lookup by time returns no timestamp, and its admin client, which does, has crashed
     # after some thousand requests.
     with warnings.catch_warnings():

@@ -15,10 +15,7 @@ from tests.interop.broker import KafkaBroker
 from tests.interop.cleaning_workload import CleaningWorkload
 from tests.interop.clients import ISOLATION_LEVELS, Row, consume
 from tests.interop.handed_over import HandedOver, hand_over
-from tests.interop.loaded_from_spark import LoadedFromSpark, load_from_spark
 from tests.interop.produced import BROKER_SETTINGS, READ, Produced, create_topics
-from tests.interop.restored_by_spark import Restored, restore
-from tests.interop.transactions_of_ours import Transacted, transact
 from tests.interop.written_into_broker import WrittenIntoBroker, write_into_broker
 from tests.spark_settings import session_of_this_process
 
@@ -108,7 +105,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @contextlib.contextmanager
 def broker_in(scratch: Path, settings: Mapping[str, object]) -> Iterator[KafkaBroker]:
-    """A broker that is not started yet. Teardown kills it and removes all files."""
+    """Yield a broker that is not started yet. Teardown kills it and removes all files."""
     broker = KafkaBroker(scratch / "broker", settings)
     try:
         yield broker
@@ -119,21 +116,21 @@ def broker_in(scratch: Path, settings: Mapping[str, object]) -> Iterator[KafkaBr
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one session of this process: two cores, and four attempts for every task."""
+    """Yield the one session of this process: two cores, and four attempts for every task."""
     with session_of_this_process(tmp_path_factory.mktemp("spark"), attempts=4) as session:
         yield session
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A running broker. Each test that writes creates its own topics."""
+    """Yield a running broker. Each test that writes creates its own topics."""
     with KafkaBroker(tmp_path_factory.mktemp("broker"), EAGER_SETTINGS) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def consumed(broker: KafkaBroker) -> Iterator[dict[str, dict[str, list[Row]]]]:
-    """What consumers get of the topics `READ` of the same broker, by isolation level and topic."""
+    """Yield what consumers get of the topics `READ` of the same broker, by isolation level and topic."""
     create_topics(broker, READ)
     produced = Produced(broker, READ)
     produced.write("first")
@@ -157,35 +154,13 @@ def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandedOver
 
 
 @pytest.fixture(scope="session")
-def loaded_from_spark(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LoadedFromSpark]:
-    """Logs of Spark jobs after three starts of a broker."""
-    scratch = tmp_path_factory.mktemp("loaded-from-spark")
-    with broker_in(scratch, BROKER_SETTINGS) as broker:
-        yield load_from_spark(spark, broker, scratch)
-
-
-@pytest.fixture(scope="session")
 def written_into_broker(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[WrittenIntoBroker]:
-    """A broker's directory into which Spark jobs wrote while the broker was stopped."""
+    """Yield a broker's directory into which Spark jobs wrote while the broker was stopped."""
     scratch = tmp_path_factory.mktemp("written-into-broker")
     with broker_in(scratch, {**BROKER_SETTINGS, **_EAGER_CLEANER}) as broker:
         yield write_into_broker(spark, broker, scratch)
-
-
-@pytest.fixture(scope="session")
-def restored_by_spark(
-    spark: SparkSession,
-    written_into_broker: WrittenIntoBroker,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Restored]:
-    """A broker's partitions, restored for another broker."""
-    scratch = tmp_path_factory.mktemp("restored-by-spark")
-    with broker_in(scratch, BROKER_SETTINGS) as broker:
-        yield restore(spark, written_into_broker.source, broker, scratch)
 
 
 @pytest.fixture(scope="session")
@@ -197,7 +172,7 @@ def cleaning_workload() -> CleaningWorkload:
 def aged(
     cleaning_workload: CleaningWorkload, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Aged, dict[str, list[Row]]]]:
-    """A directory that a broker wrote, a copy that a broker cleaned, and what consumers read before."""
+    """Yield a directory that a broker wrote, a copy that a broker cleaned, and what consumers read before."""
     scratch = tmp_path_factory.mktemp("aged")
     yield age(scratch, cleaning_workload)
     shutil.rmtree(scratch)
@@ -206,11 +181,3 @@ def aged(
 @pytest.fixture(scope="session")
 def first_aged(aged: tuple[Aged, dict[str, list[Row]]]) -> Aged:
     return aged[0]
-
-
-@pytest.fixture(scope="session")
-def transacted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transacted]:
-    """Transactions of `storage_core`, after a broker used them."""
-    scratch = tmp_path_factory.mktemp("transacted")
-    with broker_in(scratch, BROKER_SETTINGS) as broker:
-        yield transact(broker, scratch)

@@ -64,7 +64,7 @@ def _fields(message: Message) -> tuple[object, ...]:
 def consume_columns(
     broker: KafkaBroker, places: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], pa.Table]:
-    """All records of these partitions from log start to log end, in the order in which a consumer gets them.
+    """Return all records of these partitions from log start to log end, in the order in which a consumer gets them.
 
     Returns:
         By topic and partition; missing headers are an empty list.

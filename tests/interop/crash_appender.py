@@ -61,7 +61,7 @@ def append_until_killed(
 
 
 def rows_of_appender(topic: str, end_offset: int) -> list[Row]:
-    """The rows of a log up to an end offset."""
+    """Return the rows of a log up to an end offset."""
     return [
         Row(topic, 0, offset, record.key, record.value, (), record.timestamp_ms, 0)
         for offset, record in enumerate(small_records(end_offset))

@@ -20,7 +20,7 @@ def _bases(partition: Path) -> list[int]:
 
 
 def _file(partition: Path, number: int, suffix: str) -> Path:
-    """A file of the n-th segment."""
+    """Return a file of the n-th segment."""
     return partition / f"{_bases(partition)[number]:020}{suffix}"
 
 
@@ -90,7 +90,7 @@ def _flipped_magic(partition: Path) -> None:
 
 
 def _flipped_below_the_recovery_point(partition: Path) -> Checkpointed:
-    """A recovery does not read there."""
+    """Flip a bit that a recovery does not read."""
     path = _file(partition, 1, ".log")
     _flip(path, _batch_positions(path)[1] + 70)
     return Checkpointed(_bases(partition)[3] + 1)
@@ -107,7 +107,7 @@ def _cut_at_a_batch(partition: Path) -> None:
 
 
 def _repeated_batch(partition: Path) -> None:
-    """The same batch twice, so the log, and perhaps the index, holds its offsets twice."""
+    """Repeat a batch, so the log, and perhaps the index, holds its offsets twice."""
     path = _file(partition, -1, ".log")
     content = path.read_bytes()
     position = _batch_positions(path)[-1]
@@ -184,7 +184,7 @@ def _epochs_beyond_the_end(partition: Path) -> None:
 
 
 def _left_over_files(partition: Path) -> None:
-    """Files left by deletions and by an interrupted compaction."""
+    """Leave files of deletions and by an interrupted compaction."""
     for suffix in (".log", ".index"):
         path = _file(partition, 1, suffix)
         for ending in (".deleted", ".cleaned"):
@@ -194,7 +194,7 @@ def _left_over_files(partition: Path) -> None:
 
 
 def _complete_swap(partition: Path) -> None:
-    """A compacted segment next to the ones that it replaces."""
+    """Leave a compacted segment next to the ones that it replaces."""
     path = _file(partition, 1, ".log")
     content = path.read_bytes()
     positions = _batch_positions(path)
@@ -204,7 +204,7 @@ def _complete_swap(partition: Path) -> None:
 
 
 def _unfinished_split(partition: Path) -> None:
-    """A split interrupted after one half was renamed."""
+    """Leave a split interrupted after one half was renamed."""
     path = _file(partition, 1, ".log")
     path.with_name(path.name + ".swap").write_bytes(path.read_bytes())
     path.with_name(path.name + ".cleaned").write_bytes(path.read_bytes())
@@ -259,7 +259,7 @@ def _unknown_files(partition: Path) -> None:
 
 
 def _offset_out_of_reach(partition: Path) -> None:
-    """An offset too far above the base offset, as old cleaners left it: recovery splits the segment."""
+    """Write an offset too far above the base offset, as old cleaners left it: recovery splits the segment."""
     path = _file(partition, -1, ".log")
     content = bytearray(path.read_bytes())
     position = _batch_positions(path)[-1]

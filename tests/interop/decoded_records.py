@@ -37,7 +37,7 @@ def printed_by_the_tool(decoder: str, log_file: Path) -> dict[int, str]:
 def printed_by_ours(
     decoder: str, records: Iterable[tuple[int, bytes | None, bytes | None]]
 ) -> dict[int, str]:
-    """The same of our decoder, for records of offset, key and value."""
+    """Return the same of our decoder, for records of offset, key and value."""
     texts = {}
     for offset, key, value in records:
         key_text, value_text = MESSAGE_DECODERS[decoder](key, value, offset)

@@ -29,7 +29,7 @@ _GOOD_LINE = re.compile(r"Dumping \S+|\S+ is empty\.|\S+ passed sanity check\.")
 
 
 def complaints_about_indexes(partitions: Iterable[Path]) -> list[str]:
-    """What the tool reports about offset and time indexes in both of its checks, apart from success.
+    """Return what the tool reports about offset and time indexes in both of its checks, apart from success.
 
     Args:
         partitions: Partition directories with different names. The tool runs on copies, because it creates missing
@@ -82,7 +82,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def dumped_batches(files: Sequence[Path]) -> dict[str, list[tuple[object, ...]]]:
-    """The batches of each log file as the tool prints them: numbers, texts and booleans in its order."""
+    """Return the batches of each log file as the tool prints them: numbers, texts and booleans in its order."""
     found: dict[str, list[tuple[object, ...]]] = {str(file): [] for file in files}
     for file in files_at_a_time(files):
         current = ""
@@ -96,7 +96,7 @@ def dumped_batches(files: Sequence[Path]) -> dict[str, list[tuple[object, ...]]]
 
 
 def files_at_a_time(files: Sequence[Path]) -> Iterator[Sequence[Path]]:
-    """As many files as fit the arguments of a process."""
+    """Yield as many files as fit the arguments of a process."""
     for first in range(0, len(files), _FILES_PER_RUN):
         yield files[first : first + _FILES_PER_RUN]
 

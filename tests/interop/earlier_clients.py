@@ -47,7 +47,7 @@ _TIMEOUT_S = 300.0
 
 
 def places_of(*topics: str) -> list[Place]:
-    """All partitions of these topics."""
+    """Return all partitions of these topics."""
     return [(topic, number) for topic in topics for number in range(TOPICS[topic][0])]
 
 

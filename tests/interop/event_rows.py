@@ -54,7 +54,7 @@ class Events:
     null_timestamps: bool = True
 
     def rows(self, numbers: np.ndarray, *, null_headers: bool = True) -> pa.RecordBatch:
-        """The rows with these numbers; where a row has no headers, the list is null or empty."""
+        """Return the rows with these numbers; where a row has no headers, the list is null or empty."""
         text = pc.utf8_lpad(pa.array(numbers).cast(pa.string()), _DIGITS, "0")
         timestamps_us = (BASE_TIMESTAMP_MS + (numbers ^ _DISORDER)) * 1000 + numbers % 1000
         no_timestamp = (numbers % 13 == 5) & (numbers % 11 != 3) & self.null_timestamps
@@ -114,14 +114,14 @@ def _headers(numbers: np.ndarray, text: pa.Array, *, null_headers: bool) -> pa.A
 
 
 def numbers_of(value: pa.ChunkedArray, timestamp_ms: pa.ChunkedArray) -> np.ndarray:
-    """The numbers of these rows."""
+    """Return the numbers of these rows."""
     told = pc.binary_slice(value, 0, _DIGITS).cast(pa.string()).cast(pa.int64())
     by_time = np.bitwise_xor(timestamp_ms.to_numpy() - BASE_TIMESTAMP_MS, _DISORDER)
     return pc.coalesce(told, pa.array(by_time)).to_numpy()
 
 
 def distinct_keys() -> list[str]:
-    """All distinct non-null keys."""
+    """Return all distinct non-null keys."""
     keys = _keys(np.arange(5 * _KEYS)).drop_null().unique()
     return keys.cast(pa.string()).to_pylist()
 
@@ -152,7 +152,7 @@ class Seen:
 def row_maker(
     events: Events, root: Path, seen: Seen, *, fails_once: bool = False
 ) -> Callable[..., Iterator[pa.RecordBatch]]:
-    """The function with which a Spark job turns row numbers into rows.
+    """Return the function with which a Spark job turns row numbers into rows.
 
     Args:
         events: The rows.

@@ -167,7 +167,7 @@ class Loading:
         }
 
     def _read_on(self) -> Mapping[str, int]:
-        """What a group gets that first reads to the end, then restarts after more records were produced."""
+        """Return what a group gets that first reads to the end, then restarts after more records were produced."""
         topics = ("good", "high-epoch")
         self._consume_in_group("|".join(topics), "--from-beginning", f"--max-messages={2 * ROW_COUNT}")
         producer = new_producer(self.broker)
@@ -178,7 +178,7 @@ class Loading:
         return self._consume_in_group("|".join(topics), f"--timeout-ms={_NOTHING_COMES_MS}")
 
     def _consume_in_group(self, topics: str, *arguments: str) -> Mapping[str, int]:
-        """The number of records that Kafka's own consumer gets, by value."""
+        """Return the number of records that Kafka's own consumer gets, by value."""
         command = ["bin/kafka-console-consumer.sh", "--bootstrap-server", self.broker.bootstrap_servers]
         command += ["--group", _GROUP, "--include", topics, *arguments]
         done = subprocess.run(

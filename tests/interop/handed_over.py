@@ -105,7 +105,7 @@ class HandedOver:
     appended: dict[str, dict[int, tuple[bytes | None, bytes | None]]] = field(default_factory=dict)
 
     def root_of(self, topic: str) -> Path:
-        """The root in which we wrote a topic."""
+        """Return the root in which we wrote a topic."""
         return self.crashed.get(topic, self.own)
 
 

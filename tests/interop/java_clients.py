@@ -24,18 +24,18 @@ def produce_with_java(broker: KafkaBroker, topic: str, keys: Iterable[str]) -> N
 
 
 def run_transactions_tool(broker: KafkaBroker, *arguments: str) -> str:
-    """What ``kafka-transactions.sh`` prints."""
+    """Return what ``kafka-transactions.sh`` prints."""
     return _run("TransactionsCommand", ["--bootstrap-server", broker.bootstrap_servers, *arguments], b"")
 
 
 def run_group_tool(broker: KafkaBroker, *arguments: str) -> str:
-    """What ``kafka-consumer-groups.sh`` prints."""
+    """Return what ``kafka-consumer-groups.sh`` prints."""
     servers = ["--bootstrap-server", broker.bootstrap_servers, "--timeout", "60000"]
     return _run("consumer.group.ConsumerGroupCommand", [*servers, *arguments], b"")
 
 
 def run_share_group_tool(broker: KafkaBroker, *arguments: str) -> str:
-    """What ``kafka-share-groups.sh`` prints."""
+    """Return what ``kafka-share-groups.sh`` prints."""
     servers = ["--bootstrap-server", broker.bootstrap_servers, "--timeout", "60000"]
     return _run("consumer.group.ShareGroupCommand", [*servers, *arguments], b"")
 

@@ -197,7 +197,7 @@ class KafkaLog:
         return (offset, found_ms, epoch) if is_there else None
 
     def records(self, batches: bytes) -> list[KafkaRecord] | str:
-        """The records that Kafka's own reader finds in these batches (``MemoryRecords``), or its exception's name."""
+        """Return the records that Kafka's own reader finds in these batches (``MemoryRecords``), or its exception's name."""
         self._ask(b"B" + struct.pack(">i", len(batches)) + batches)
         refusal = self._refusal()
         if refusal is not None:
@@ -214,7 +214,7 @@ class KafkaLog:
         return self._answers.read(size_bytes)
 
     def state(self) -> KafkaLogState:
-        """The log's own view of its state."""
+        """Return the log's own view of its state."""
         self._ask(b"S")
         offsets = self._read(">qqq")
         epochs, producers = (

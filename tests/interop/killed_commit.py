@@ -30,7 +30,7 @@ def commit_until_killed(root: Path, topic: str, version: int) -> None:
 
 
 def values_of_killed_job(topic: str, partition: int, version: int) -> Iterable[bytes]:
-    """The values of the rows, in order."""
+    """Return the values of the rows, in order."""
     return (f"killed {version}:{topic}:{partition}:{number}".encode() for number in range(ROWS_OF_KILLED_JOB))
 
 

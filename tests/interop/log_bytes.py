@@ -38,7 +38,7 @@ class Entry:
 
 
 def entries_of_log(log: Mapping[int, bytes]) -> list[Entry]:
-    """All entries of an undamaged partition, in order."""
+    """Return all entries of an undamaged partition, in order."""
     entries: list[Entry] = []
     for segment in sorted(log):
         entries.extend(entries_of(log[segment], segment))
@@ -46,7 +46,7 @@ def entries_of_log(log: Mapping[int, bytes]) -> list[Entry]:
 
 
 def entries_of(content: bytes, segment: int) -> Iterator[Entry]:
-    """The entries of an undamaged file; checks every CRC."""
+    """Yield the entries of an undamaged file; checks every CRC."""
     position = 0
     next_offset = segment
     while position < len(content):

@@ -64,7 +64,7 @@ def state_of(partition: Path) -> PartitionState:
 
 
 def log_end_offset_of(state: PartitionState) -> int:
-    """The offset after the last batch, or the base offset of the last segment; for logs of format v2."""
+    """Return the offset after the last batch, or the base offset of the last segment; for logs of format v2."""
     name, content = max(state.logs.items())
     end, position = int(name.removesuffix(".log")), 0
     while position < len(content):
@@ -76,7 +76,7 @@ def log_end_offset_of(state: PartitionState) -> int:
 
 
 def leader_epochs_below(state: PartitionState, offset: int) -> list[tuple[int, int]]:
-    """The epochs that began below an offset: an election adds one at the log end without a record."""
+    """Return the epochs that began below an offset: an election adds one at the log end without a record."""
     return [entry for entry in state.leader_epochs or [] if entry[1] < offset]
 
 
@@ -90,7 +90,7 @@ def _leader_epochs(partition: Path) -> list[tuple[int, int]] | None:
 
 
 def snapshot_entries_in_order(content: bytes) -> list[ProducerEntry]:
-    """The entries of a snapshot in file order."""
+    """Return the entries of a snapshot in file order."""
     version, crc, count = struct.unpack_from(">hIi", content)
     assert version == 1
     assert crc == crc32c(content[6:])

@@ -70,7 +70,7 @@ def write_offsets(root: Path, checkpoint: str, offsets: Mapping[str, int]) -> No
 
 
 def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
-    """The offsets in a checkpoint file, by topic and partition; empty if the file is missing."""
+    """Return the offsets in a checkpoint file, by topic and partition; empty if the file is missing."""
     if not path.exists():
         return {}
     version, count, *lines = path.read_text().splitlines() or ["0", "0"]

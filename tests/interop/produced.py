@@ -68,7 +68,7 @@ READ: dict[str, dict[str, object]] = {**PRODUCED, "rolled-by-time": {"segment_ms
 
 
 def small_records(count: int, *, first: int = 0, step_ms: int = 10) -> list[Sendable]:
-    """Records with ascending timestamps: value ``record <number>``, a key for every third."""
+    """Return records with ascending timestamps: value ``record <number>``, a key for every third."""
     return [
         Sendable(
             b"key %d" % (number % 7) if number % 3 == 0 else None,
@@ -180,7 +180,7 @@ class Produced:
         self._open_producers.append(staying_open)
 
     def _made_recent(self, record: Sendable) -> Sendable:
-        """The same record with a timestamp of some hours ago: brokers forget producers after a day."""
+        """Return the same record with a timestamp of some hours ago: brokers forget producers after a day."""
         distance_ms = (record.timestamp_ms - BASE_TIMESTAMP_MS) // 50
         return record._replace(timestamp_ms=self._now_ms - 6 * HOUR_MS + distance_ms)
 

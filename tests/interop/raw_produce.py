@@ -58,7 +58,7 @@ def produced_batch(
     base_sequence: int,
     is_transactional: bool = False,
 ) -> bytes:
-    """A batch as an idempotent producer sends it."""
+    """Return a batch as an idempotent producer sends it."""
     return Batch(
         tuple(Record(number, timestamp_ms, key, value) for number, (key, value) in enumerate(records)),
         leader_epoch=-1,

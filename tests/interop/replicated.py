@@ -76,7 +76,7 @@ class TwoBrokers:
         wait_until(lambda: all(path.exists() for path in made))
 
     def in_sync(self, topic: str) -> set[int]:
-        """The brokers in sync for partition 0 of a topic."""
+        """Return the brokers in sync for partition 0 of a topic."""
         admin = AdminClient({"bootstrap.servers": self.first.bootstrap_servers, "log_level": 0})
         return set(admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions[0].isrs)
 

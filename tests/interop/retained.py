@@ -73,7 +73,7 @@ _COUNT = 480
 
 
 def settings_of_retained(root: Path | None = None) -> dict[str, dict[str, object]]:
-    """The settings by topic; with those that depend on file sizes if a root was written."""
+    """Return the settings by topic; with those that depend on file sizes if a root was written."""
     settings = {topic: dict(settings) for topic, (settings, _) in RETAINED.items()}
     if root is not None:
         for topic, more_bytes in _MORE_BYTES.items():

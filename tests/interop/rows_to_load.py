@@ -26,7 +26,7 @@ def write_rows(spark: SparkSession, root: Path, topic: str, mode: str = "append"
 
 
 def topic_id_of(broker: KafkaBroker, topic: str) -> str:
-    """The cluster's id for a topic."""
+    """Return the cluster's id for a topic."""
     text = (broker.log_directory / f"{topic}-0" / "partition.metadata").read_text()
     found = re.search(r"topic_id: (\S+)", text)
     assert found is not None

@@ -103,7 +103,7 @@ def commit_group_offsets(broker: KafkaBroker, offsets: dict[Place, int]) -> None
 
 
 def log_offsets(broker: KafkaBroker, places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
-    """The earliest and latest offsets from ListOffsets."""
+    """Return the earliest and latest offsets from ListOffsets."""
     places = list(places)
     earliest = offsets_at(broker, places, OffsetSpec.earliest())
     latest = offsets_at(broker, places, OffsetSpec.latest())
@@ -111,7 +111,7 @@ def log_offsets(broker: KafkaBroker, places: Iterable[Place]) -> dict[Place, tup
 
 
 def _records(seed: str) -> Iterator[Sendable]:
-    """Records without the one huge value, which exceeds a segment."""
+    """Return records without the one huge value, which exceeds a segment."""
     return (each for each in records_of_every_shape(10_000, seed) if len(each.value or b"") < 1000)
 
 

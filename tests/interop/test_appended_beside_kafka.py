@@ -101,13 +101,13 @@ def assert_refused_for_the_same(ours: AppendError, theirs: Appended) -> None:
 
 
 def as_java_keeps(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A record whose header keys went through Java strings, which replace invalid UTF-8."""
+    """Return a record whose header keys went through Java strings, which replace invalid UTF-8."""
     *fields, headers = row
     return (*fields, tuple((key.decode(errors="replace").encode(), value) for key, value in headers))
 
 
 def assert_stored_the_same(ours: bytes, theirs: bytes, codec: int) -> None:
-    """The same bytes if the codec did not change; otherwise the same records with the same metadata."""
+    """Assert the same bytes if the codec did not change; otherwise the same records with the same metadata."""
     if RecordBatches.parse(theirs).headers["attributes"][0] & 7 == codec:
         assert ours == theirs
         return
@@ -194,7 +194,7 @@ class Both:
         self.log = self.logs.get_or_create("steps")
 
     def steps(self) -> list[Callable[[], str]]:
-        """The possible steps, repeated by weight."""
+        """Return the possible steps, repeated by weight."""
         # Kafka cannot recover some logs whose transaction lost its beginning to deletion and its end to truncation.
         other = self.delete if self.deletes else self.crash
         return [*[self.begin_epoch, self.truncate, self.roll, other] * 4, *[self.close] * 2, self.restart]
@@ -302,7 +302,7 @@ class Both:
         assert (found and (found.offset, found.timestamp_ms, epoch)) == theirs
 
     def time_ms(self) -> int:
-        """A timestamp; successive records are not in timestamp order."""
+        """Return a timestamp; successive records are not in timestamp order."""
         return NOW_MS - self.generator.randrange(50)
 
 

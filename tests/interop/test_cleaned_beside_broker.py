@@ -7,27 +7,162 @@ after a clean stop, the second time without its state files, so that it reads ev
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
 import storage_core
-from tests.interop.aged import COMPACTED, LEGACY, UNCLEANABLE, Aged, clean_by_broker
-from tests.interop.cleaned import Continued, clean_at_once, clean_by_us, continue_with_broker, producers_of
-from tests.interop.cleaned_state import DELETE_HORIZON, CleanedBatch, batches_in, first_difference
+from storage_core import LogDirectory
+from storage_core.log import CleanerConfig
+from tests.interop.aged import (
+    CLEANER_SETTINGS,
+    COMPACTED,
+    LEGACY,
+    UNCLEANABLE,
+    WRITING,
+    Aged,
+    clean_by_broker,
+    consume_all,
+    copy_root,
+)
+from tests.interop.broker import KafkaBroker
+from tests.interop.broker_start import BrokerStart
+from tests.interop.cleaned_state import (
+    DELETE_HORIZON,
+    CleanedBatch,
+    batches_in,
+    first_difference,
+    horizons_in,
+)
 from tests.interop.cleaner_log import CleanerRound
 from tests.interop.cleaning_topics import CLEANED, IDEMPOTENT, MANY_KEYS, OPEN, OURS, TRANSACTIONS, YOUNG
 from tests.interop.clients import ISOLATION_LEVELS, READ_COMMITTED, Row, assert_same_rows, rows_of
-from tests.interop.partition_state import PartitionState, leader_epochs_below, state_of
-from tests.interop.placing import read_checkpoint
-from tests.interop.raw_produce import OUT_OF_ORDER, Answer
+from tests.interop.partition_state import (
+    PartitionState,
+    ProducerEntry,
+    leader_epochs_below,
+    snapshot_entries_in_order,
+    state_of,
+)
+from tests.interop.placing import read_checkpoint, write_offsets
+from tests.interop.raw_produce import OUT_OF_ORDER, Answer, ProducerAnswers, go_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from tests.interop.broker_start import BrokerStart
     from tests.interop.cleaning_workload import CleaningWorkload
+    from tests.interop.clients import Consumed
+
+
+# The longest time between the start of a pass and the broker's log line for it.
+_TOLERANCE_MS = 2_000
+
+
+def clean_by_us(aged: Aged, target: Path) -> Path:
+    """Apply the broker's passes to a copy, in its order and at its times; then clean what the broker could not."""
+    copy_root(aged.before, target)
+    cleaner = CleanerConfig.from_dict(CLEANER_SETTINGS)
+    with LogDirectory.open(target, broker_directory=True, config=aged.configs) as logs:
+        for event in aged.events:
+            if event.log[0] not in aged.configs:
+                continue
+            log = logs.get(*event.log)
+            if isinstance(event, CleanerRound):
+                assert log.clean(cleaner, now_ms=_began_ms(aged, event)) is not None, event
+            else:
+                log.apply_retention(event.began_ms)
+        logs.get(UNCLEANABLE, 0).clean(cleaner)
+    return target
+
+
+def clean_at_once(aged: Aged, target: Path) -> Path:
+    """Clean a copy in a different order than the broker did."""
+    copy_root(aged.before, target)
+    cleaner = CleanerConfig.from_dict(CLEANER_SETTINGS)
+    with LogDirectory.open(target, broker_directory=True, config=aged.configs) as logs:
+        now_ms = aged.events[-1].began_ms
+        assert logs.clean(cleaner, now_ms=now_ms)
+        assert not logs.clean(cleaner, now_ms=now_ms)
+    return target
+
+
+def _began_ms(aged: Aged, event: CleanerRound) -> int:
+    """Return the time from which the broker computed delete horizons; the new horizons show it exactly."""
+    topic, partition = event.log
+    before, after = (
+        horizons_in({path.name: path.read_bytes() for path in (root / f"{topic}-{partition}").glob("*.log")})
+        for root in (aged.before, aged.by_broker)
+    )
+    new = {horizon - aged.configs[topic].delete_retention_ms for horizon in after - before}
+    # A log that was cleaned twice has two new horizons.
+    began_ms = min(new, key=lambda each: abs(each - event.began_ms), default=event.began_ms)
+    assert abs(began_ms - event.began_ms) < _TOLERANCE_MS
+    return began_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A broker on a root that we cleaned.
+
+    Attributes:
+        root: The closed root, after more was written to it.
+        start: What the broker logged during its start.
+        consumed: What consumers read before further writes, by isolation level and topic.
+        answers: The broker's answers to producers that continued.
+    """
+
+    root: Path
+    start: BrokerStart
+    consumed: dict[str, dict[str, Consumed]]
+    answers: list[ProducerAnswers]
+
+
+def continue_with_broker(
+    cleaned: Path,
+    producers: list[ProducerEntry],
+    workload: CleaningWorkload,
+    scratch: Path,
+    occasion: str,
+    *,
+    is_forgotten: bool = False,
+) -> Continued:
+    """Start a broker on a copy of a cleaned root, read everything, and write to every topic.
+
+    Args:
+        cleaned: The root.
+        producers: Idempotent producers that continue.
+        workload: Writes the topics.
+        scratch: Holds the copy.
+        occasion: Which part of the workload is written.
+        is_forgotten: Whether the broker gets only the log files, so that it reads every batch.
+    """
+    root = scratch / f"{occasion}-written"
+    copy_root(cleaned, root)
+    if is_forgotten:
+        _forget_producers(root)
+    with KafkaBroker(scratch / f"{occasion}-writing", WRITING, log_directory=root) as broker:
+        start = BrokerStart(broker.log_path.read_text(errors="replace"))
+        consumed = consume_all(broker)
+        answers = [go_on(broker, IDEMPOTENT, entry) for entry in producers]
+        workload.write(broker, occasion)
+    workload.write_ours(root, occasion)
+    return Continued(root, start, consumed, answers)
+
+
+def _forget_producers(root: Path) -> None:
+    (root / ".kafka_cleanshutdown").unlink()
+    write_offsets(root, "recovery-point-offset-checkpoint", {})
+    for snapshot in (root / f"{IDEMPOTENT}-0").glob("*.snapshot"):
+        snapshot.unlink()
+
+
+def producers_of(root: Path) -> list[ProducerEntry]:
+    """Return the idempotent producers in a broker's last snapshots."""
+    newest = max((root / f"{IDEMPOTENT}-0").glob("*.snapshot"))
+    return sorted(snapshot_entries_in_order(newest.read_bytes()))
+
 
 PASSES = ("first", "second", "third")
 CONTROL = 0x20
@@ -89,7 +224,7 @@ def third_cleaned(third_aged: Aged, scratch: Path) -> Path:
 
 @pytest.fixture(params=PASSES, scope="module")
 def passed(request: pytest.FixtureRequest) -> tuple[Aged, Path]:
-    """One pass: a root as a broker left it, and a copy as we left it."""
+    """Return one pass: a root as a broker left it, and a copy as we left it."""
     return request.getfixturevalue(f"{request.param}_aged"), request.getfixturevalue(
         f"{request.param}_cleaned"
     )
@@ -97,14 +232,14 @@ def passed(request: pytest.FixtureRequest) -> tuple[Aged, Path]:
 
 @pytest.fixture
 def states(passed: tuple[Aged, Path], topic: str) -> tuple[PartitionState, PartitionState]:
-    """One topic: our state and the broker's."""
+    """Return one topic: our state and the broker's."""
     aged, cleaned = passed
     return state_of(cleaned / f"{topic}-0"), state_of(aged.by_broker / f"{topic}-0")
 
 
 @pytest.fixture(params=PASSES[:2], scope="module")
 def continued(request: pytest.FixtureRequest) -> Continued:
-    """A broker on a root that we cleaned."""
+    """Return a broker on a root that we cleaned."""
     found: Continued = request.getfixturevalue(f"{request.param}_continued")
     return found
 
@@ -262,7 +397,7 @@ def warnings_of_loading(start: BrokerStart) -> list[str]:
 
 
 def last_values(rows: list[Row]) -> dict[bytes, bytes]:
-    """The value of each key that has one in the end."""
+    """Return the value of each key that has one in the end."""
     last = {row.key: row.value for row in rows}
     return {key: value for key, value in last.items() if key is not None and value is not None}
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import struct
+import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple, Self
 
 import pytest
 
@@ -29,11 +31,57 @@ from tests.dump.dumped import (
     options_of,
 )
 from tests.interop.conftest import sample
-from tests.interop.kafka_dumps import KafkaDumps
+from tests.interop.jars import QUICK_JVM, kafka_command
 from tests.record.encoding import Batch, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import TracebackType
+
+
+_LENGTH = struct.Struct(">i")
+
+
+class KafkaDump(NamedTuple):
+    """What a run of the tool printed, and the exception that ended it, if one did."""
+
+    stdout: bytes
+    stderr: bytes
+    failure: str
+
+
+class KafkaDumps:
+    """Runs the tool. Use as a context manager."""
+
+    def __enter__(self) -> Self:
+        options = ["-Xmx256m", *QUICK_JVM, "-Dlog4j2.level=OFF"]
+        command = kafka_command("DumpLogSegmentsRuns", options=options)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def run(self, *arguments: object) -> KafkaDump:
+        """Run the tool with these arguments, of which none may contain a tab or the end of a line."""
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None
+        assert answers is not None
+        requests.write("\t".join(map(str, arguments)).encode() + b"\n")
+        requests.flush()
+        stdout, stderr, failure = (_answer(answers) for _ in range(3))
+        return KafkaDump(stdout, stderr, failure.decode())
+
+
+def _answer(answers: IO[bytes]) -> bytes:
+    (length,) = _LENGTH.unpack(answers.read(_LENGTH.size))
+    return answers.read(length)
+
 
 _CASES = case_names()
 _COPIES_PER_CASE, _SOAK_COPIES_PER_CASE = 10, 60

@@ -25,7 +25,7 @@ LIMIT_S = 120
 
 
 def numbered(number: int) -> Sendable:
-    """A record told by its value, of about 200 bytes."""
+    """Return a record told by its value, of about 200 bytes."""
     return Sendable(b"key-%d" % (number % 10), b"%0200d" % number, [], BASE_TIMESTAMP_MS + number)
 
 
@@ -48,7 +48,7 @@ class Following:
                     self.read.setdefault(row["topic"], []).append((row["offset"], row["value"]))
 
     def count(self, topic: str) -> int:
-        """How many records of a topic were read."""
+        """Return how many records of a topic were read."""
         return len(self.read.get(topic, ()))
 
 

@@ -132,7 +132,7 @@ def _as_pair(found: TimestampOffset | None) -> tuple[int, int] | None:
 
 
 def timestamps_around(rows: Sequence[Row], count: int) -> list[int]:
-    """The edges first, then records' own timestamps and their neighbours, then random times between."""
+    """Return the edges first, then records' own timestamps and their neighbours, then random times between."""
     source = random.Random(len(rows))
     known = sorted({row.timestamp_ms for row in rows}) or [BASE_TIMESTAMP_MS]
     edges = [0, 1, known[0] - 1, known[0], known[-1], known[-1] + 1, (1 << 62)]

@@ -125,7 +125,7 @@ def rounds(duration_s: float, is_seen: Callable[[], bool]) -> Iterator[dict[str,
 
 
 def numbered(number: int) -> Sendable:
-    """A unique record of about 200 bytes."""
+    """Return a unique record of about 200 bytes."""
     value = b"%d " % number + random.Random(number).randbytes(150)
     return Sendable(
         b"key-%d" % (number % 40), value, [("number", b"%d" % number)], BASE_TIMESTAMP_MS + number
@@ -133,7 +133,7 @@ def numbered(number: int) -> Sendable:
 
 
 def assert_delivered(reads: list[Read], deliveries: Deliveries) -> None:
-    """Every returned record is the one that the broker acknowledged at that offset."""
+    """Assert that every returned record is the one that the broker acknowledged at that offset."""
     assert not deliveries.errors
     delivered = deliveries.snapshot()
     for read in reads:
@@ -147,7 +147,7 @@ def assert_complete(read: Read) -> None:
 
 
 def small_batches(broker: KafkaBroker, **settings: object) -> Producer:
-    """A producer whose batches fit into the small segments of these topics."""
+    """Return a producer whose batches fit into the small segments of these topics."""
     return new_producer(broker, batch_size=8_000, **settings)
 
 

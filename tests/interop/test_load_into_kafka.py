@@ -85,7 +85,7 @@ def executed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> E
 
 
 def consume_all(broker: KafkaBroker, topic: str, partition_count: int) -> list[Row]:
-    """What a consumer gets from a topic, by partition and offset."""
+    """Return what a consumer gets from a topic, by partition and offset."""
     places = [(topic, number) for number in range(partition_count)]
     consumed = consume_partitions(broker, places, READ_COMMITTED)
     assert [each.error for each in consumed.values()] == [None] * partition_count
@@ -131,13 +131,13 @@ def test_exported_row_counts_match_the_consumer(executed: Executed) -> None:
 
 
 def log_lines(section: str, clicks: str) -> list[str]:
-    """A section's excerpt of the broker's log, for another topic and any log directory."""
+    """Return a section's excerpt of the broker's log, for another topic and any log directory."""
     lines = logged_lines_of(TEXT, section)
     return [line.replace("/var/lib/kafka/data", "…").replace("clicks", clicks) for line in lines]
 
 
 def assert_shows_trouble(log: str, topic: str, *, is_expected: bool = True) -> None:
-    """Whether the check that the document recommends reports the topic."""
+    """Assert whether the check that the document recommends reports the topic."""
     trouble = re.search(r"TROUBLE='(.*)'", TEXT)
     assert trouble is not None
     found = [

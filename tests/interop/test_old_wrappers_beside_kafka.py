@@ -54,7 +54,7 @@ def read_log(root: Path, base_offset: int) -> list[KafkaRecord]:
 
 
 def any_wrapper(generator: random.Random, offset: int) -> Wrapper:
-    """A wrapper that starts at an offset, with unique keys."""
+    """Return a wrapper that starts at an offset, with unique keys."""
     magic = generator.randrange(2)
     inner_magics = generator.choice([(0,), (1,), (0, 1)])
     messages = []

@@ -167,7 +167,7 @@ def _damage_beside_logs(root: Path) -> None:
 
 
 def _expect(found: Recovered, scratch: Path) -> None:
-    """What a broker's recovery keeps, by opening a copy; and what can be read of the damaged logs."""
+    """Note what a broker's recovery keeps, by opening a copy, and what can be read of the damaged logs."""
     copied = scratch / "copied"
     shutil.copytree(found.source, copied)
     with LogDirectory.open(copied, recovery="kafka", broker_directory=True):

@@ -110,7 +110,7 @@ def recovered_by_default(handed_over: HandedOver, tmp_path_factory: pytest.TempP
 def states(
     handed_over: HandedOver, recovered_by_us: Path, topic: str
 ) -> tuple[PartitionState, PartitionState]:
-    """One topic: our state and the broker's."""
+    """Return one topic: our state and the broker's."""
     return state_of(recovered_by_us / f"{topic}-0"), state_of(handed_over.recovered / f"{topic}-0")
 
 

@@ -25,7 +25,7 @@ FOCUSED = "document.activeElement.textContent.trim().slice(0, 40)"
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page about a directory with hostile names and damage."""
+    """Return a page about a directory with hostile names and damage."""
     root = make_hostile_directory(tmp_path_factory.mktemp("hostile"))
     report = make_report(FileSystem(), options_of([root], {}), now_ms=1_700_000_600_000)
     path = tmp_path_factory.mktemp("page") / "report.html"
@@ -35,14 +35,14 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    """A browser."""
+    """Yield a browser."""
     with Chromium(tmp_path_factory.mktemp("profile")) as started:
         yield started
 
 
 @pytest.fixture
 def browser(chromium: Chromium, page_file: Path) -> Iterator[Chromium]:
-    """A browser that shows the page anew."""
+    """Yield a browser that shows the page anew."""
     chromium.set_size(1280, 900)
     chromium.set_media()
     chromium.open("about:blank")

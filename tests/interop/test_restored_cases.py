@@ -1,34 +1,206 @@
 """Every conformance case: read with Spark, written with its offsets into a stopped broker's directory, consumed.
 
 These tests are the column `broker` of the conformance matrix; see `tests/conformance/README.md`.
+
+Cases share topic names, but one broker loads all of them. So Spark reads copies whose partition directories have the
+case as a prefix. Log files contain no topic names.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conformance.archives import case_names
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient, NewTopic
+from conformance.archives import case_names, unpack_case
+from conformance.case_under_test import CaseUnderTest
 from conformance.matrix import CHECKS_PROPERTY
-from conformance.restored import restored_partitions, restored_rows
+from conformance.restored import options_to_read, options_to_write, restored_partitions, restored_rows
 from conformance.rules import READ_COMMITTED
+from conformance.spark_process import ClassicSpark, SparkWriteError
 
-from tests.interop.clients import ISOLATION_LEVELS, assert_same_rows, rows_of
+from tests.interop.broker_start import BrokerStart, start_and_watch
+from tests.interop.clients import ISOLATION_LEVELS, Consumed, assert_same_rows, consume_partitions, rows_of
 from tests.interop.conftest import broker_in
 from tests.interop.dump_log_segments import complaints_about_indexes
-from tests.interop.restored_cases import BROKER_SETTINGS, RestoredCases, named, restore_cases
+from tests.interop.placing import CHECKPOINTS
+from tests.interop.source_broker import log_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
+    from tests.interop.broker import KafkaBroker
+
+
+BROKER_SETTINGS: dict[str, object] = {"log.index.size.max.bytes": 65_536}
+
+# Successive cases use successive codecs.
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+# Small segments, so that large logs have several; the largest records need this size.
+_SETTINGS = {"internal.segment.bytes": 130_000, "index.interval.bytes": 500}
+_BATCH_SIZE = 2_000
+_TIMEOUT_S = 300.0
+
+Place = tuple[str, int]
+
+
+@dataclass(slots=True, repr=False)
+class RestoredCases:
+    """What the broker made of all cases.
+
+    Attributes:
+        cases: What Spark read and wrote, by name.
+        root: The broker's directory.
+        failures: Exceptions that Spark raised, by case.
+        topic_ids: The cluster's topic ids, before Spark wrote anything.
+        start: The start with the logs that Spark wrote.
+        consumed: By isolation level, topic and partition.
+        bounds: The broker's log start and log end offsets, by topic and partition.
+    """
+
+    root: Path
+    cases: dict[str, CaseUnderTest] = field(default_factory=dict)
+    failures: dict[str, SparkWriteError] = field(default_factory=dict)
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    start: BrokerStart = field(default_factory=lambda: BrokerStart(""))
+    consumed: dict[str, dict[Place, Consumed]] = field(default_factory=dict)
+    bounds: dict[Place, tuple[int, int]] = field(default_factory=dict)
+
+    def case(self, name: str) -> CaseUnderTest:
+        """Return a case that was written.
+
+        Raises:
+            SparkWriteError: Writing it failed.
+        """
+        if name in self.failures:
+            raise self.failures[name]
+        return self.cases[name]
+
+
+def named(case_name: str, topic: str) -> str:
+    """Return the broker's name for the topic of a case."""
+    return f"{case_name}.{topic}"
+
+
+def restore_cases(spark: SparkSession, broker: KafkaBroker, scratch: Path) -> RestoredCases:
+    """Create the topics, stop the broker, write the cases, restart it, and observe it."""
+    restored = RestoredCases(broker.log_directory)
+    for name in case_names():
+        logs, expected = unpack_case(name, scratch / name)
+        restored.cases[name] = CaseUnderTest(name, logs, expected, scratch)
+    places = [
+        (named(name, partition.topic), partition.partition)
+        for name, case in restored.cases.items()
+        for partition in case.partitions
+    ]
+    broker.start()
+    restored.topic_ids = _create_topics(broker, places)
+    broker.stop()
+    session = ClassicSpark(spark)
+    for number, case in enumerate(restored.cases.values()):
+        try:
+            _restore(restored, case, session, _CODECS[number % len(_CODECS)])
+        except SparkWriteError as error:
+            restored.failures[case.name] = error
+    restored.start = start_and_watch(broker)
+    for level in ISOLATION_LEVELS:
+        restored.consumed[level] = consume_partitions(broker, places, level)
+    restored.bounds = log_offsets(broker, places)
+    broker.stop()
+    return restored
+
+
+def _create_topics(broker: KafkaBroker, places: list[Place]) -> dict[str, str]:
+    """Create the topics and return their ids."""
+    counts: dict[str, int] = {}
+    for topic, partition in places:
+        counts[topic] = max(counts.get(topic, 0), partition + 1)
+    config = {"retention.ms": "-1", **{name: str(value) for name, value in _SETTINGS.items()}}
+    admin = _admin(broker)
+    created = admin.create_topics(
+        [NewTopic(topic, count, 1, config=config) for topic, count in counts.items()]
+    )
+    for each in created.values():
+        each.result(_TIMEOUT_S)
+    # The controller answers before the broker creates the directories.
+    deadline = time.monotonic() + _TIMEOUT_S
+    waiting = {
+        broker.log_directory / f"{topic}-{partition}" / "partition.metadata" for topic, partition in places
+    }
+    while waiting := {path for path in waiting if not path.exists()}:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"The broker did not create {waiting}.")
+        time.sleep(0.02)
+    described = admin.describe_topics(TopicCollection(list(counts)))
+    # The client uses another Base64 alphabet than Kafka's own tools.
+    letters = str.maketrans("+/", "-_")
+    return {
+        topic: str(each.result(_TIMEOUT_S).topic_id).translate(letters) for topic, each in described.items()
+    }
+
+
+def _restore(restored: RestoredCases, case: CaseUnderTest, session: ClassicSpark, codec: str) -> None:
+    topics = {partition.topic for partition in restored_partitions(case, READ_COMMITTED)}
+    ids = {named(case.name, topic): restored.topic_ids[named(case.name, topic)] for topic in topics}
+    source = _with_other_names(case)
+    options = options_to_read(case, READ_COMMITTED)
+    # None of the new names is that of an internal topic.
+    options.pop("subscribe", None)
+    session.copy(
+        source,
+        options,
+        restored.root,
+        {
+            **options_to_write(source),
+            **_SETTINGS,
+            "batch.size": _BATCH_SIZE,
+            "compression.type": codec,
+            "broker_directory": True,
+            "topic_ids": json.dumps(ids),
+        },
+    )
+    shutil.rmtree(source)
+
+
+def _with_other_names(case: CaseUnderTest) -> Path:
+    source = case.logs.with_name("renamed")
+    shutil.copytree(case.logs, source)
+    names = {partition.name for partition in case.partitions}
+    for name in names:
+        os.rename(source / name, source / named(case.name, name))
+    for checkpoint in CHECKPOINTS:
+        path = source / checkpoint
+        if path.exists():
+            version, count, *lines = path.read_text().splitlines()
+            lines = [named(case.name, line) if _is_of(line, names) else line for line in lines]
+            path.write_text("\n".join([version, count, *lines, ""]))
+    return source
+
+
+def _is_of(line: str, names: set[str]) -> bool:
+    topic, partition, _ = line.split()
+    return f"{topic}-{partition}" in names
+
+
+def _admin(broker: KafkaBroker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+
+
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
 def restored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestoredCases]:
-    """All cases in the directory of one broker."""
+    """Yield all cases in the directory of one broker."""
     scratch = tmp_path_factory.mktemp("restored-cases")
     with broker_in(scratch, BROKER_SETTINGS) as broker:
         yield restore_cases(spark, broker, scratch)

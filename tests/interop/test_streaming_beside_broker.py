@@ -22,7 +22,7 @@ _TIMEOUT_S = 120.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker that writes the checkpoint of high watermarks every five seconds, as by default."""
+    """Yield a broker that writes the checkpoint of high watermarks every five seconds, as by default."""
     settings = {"log.initial.task.delay.ms": 100, "log.flush.start.offset.checkpoint.interval.ms": 500}
     with KafkaBroker(tmp_path_factory.mktemp("broker"), settings) as running:
         yield running

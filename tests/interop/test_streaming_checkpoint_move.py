@@ -26,7 +26,7 @@ _TIMEOUT_S = 300
 
 @pytest.fixture(scope="module")
 def programs():
-    """The Python and the jars of the connector; pip and Maven fetch them on the first use."""
+    """Return the Python and the jars of the connector; pip and Maven fetch them on the first use."""
     settings = Settings(quick=True, repetitions=1, cache_directory=default_cache_directory())
     return kafka_source_python(settings), kafka_source_jars(settings)
 

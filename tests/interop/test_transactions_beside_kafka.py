@@ -36,7 +36,7 @@ _TIMEOUT_S = 300
 
 @pytest.fixture(scope="module")
 def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker that is down; it has a transaction that no coordinator knows, and one whose producer is gone."""
+    """Yield a broker that is down; it has a transaction that no coordinator knows, and one whose producer is gone."""
     with KafkaBroker(tmp_path_factory.mktemp("hanging"), UNVERIFIED) as broker:
         create_topic(broker, "orders", 2)
         transactional = new_producer(broker, transactional_id="payments")
@@ -68,7 +68,7 @@ def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
 
 def segmentlog(*arguments: object) -> str:
-    """What the command prints, in a process of its own."""
+    """Return what the command prints, in a process of its own."""
     command = [sys.executable, "-m", "storage_core.cli", *map(str, arguments)]
     return subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT, timeout=_TIMEOUT_S
@@ -81,7 +81,7 @@ def rows_of(broker: KafkaBroker, *arguments: str) -> list[dict[str, object]]:
 
 
 def transactions_tool(*arguments: str) -> str:
-    """What Kafka's kafka-transactions.sh prints."""
+    """Return what Kafka's kafka-transactions.sh prints."""
     command = kafka_command("org.apache.kafka.tools.TransactionsCommand", *arguments)
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
     assert ended.returncode == 0, ended.stdout + ended.stderr

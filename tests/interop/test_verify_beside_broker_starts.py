@@ -122,7 +122,7 @@ def _compare(report: VerifyReport | None, started: Started, name: str, way: str,
 
 
 def _verified(paths: list[str]) -> VerifyReport | None:
-    """A verification of all log directories of a node; None if one of them is none."""
+    """Return a verification of all log directories of a node; None if one of them is none."""
     filesystem = FileSystem()
     try:
         return verify(filesystem, plan_verification(filesystem, options_of(paths, {})))
@@ -149,7 +149,7 @@ def _did(report: VerifyReport | None, started: Started) -> str:
 
 
 def _refused(report: VerifyReport) -> set[str]:
-    """The log directories, and the partitions, that a broker does not start with."""
+    """Return the log directories, and the partitions, that a broker does not start with."""
     roots = {root.path for root in report.roots if root.is_refused}
     return roots | {each.path for each in report.partitions if each.start.refusal}
 

@@ -60,7 +60,7 @@ def contents(partition: Path) -> dict[str, bytes]:
 
 
 def added(written: WrittenIntoBroker, topic: str, partition: int) -> pa.Table:
-    """What a consumer gets after the earlier records, which must be unchanged."""
+    """Return what a consumer gets after the earlier records, which must be unchanged."""
     before = written.consumed[BEFORE][topic, partition]
     after = written.consumed[AFTER_THE_JOBS][topic, partition]
     if topic == LOST:

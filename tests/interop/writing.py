@@ -51,7 +51,7 @@ class Clock:
 
 
 def table_of(records: Iterable[Sendable]) -> pa.Table:
-    """Records as columns."""
+    """Return records as columns."""
     rows = [
         {
             "key": record.key,
@@ -65,7 +65,7 @@ def table_of(records: Iterable[Sendable]) -> pa.Table:
 
 
 def config_of(settings: Mapping[str, object]) -> LogConfig:
-    """A log's configuration from topic settings with ``_`` for ``.``."""
+    """Return a log's configuration from topic settings with ``_`` for ``.``."""
     return LogConfig.from_dict({name.replace("_", "."): str(value) for name, value in settings.items()})
 
 

@@ -78,7 +78,7 @@ def _rolled(writing: Writing) -> None:
 
 
 def _empty_in_the_middle(writing: Writing) -> None:
-    """An empty segment before others."""
+    """Leave an empty segment before others."""
     writing.append(small_records(3))
     writing.truncate_to(2, rows_up_to=0)
     writing.log.roll()
@@ -95,7 +95,7 @@ def _some_more(writing: Writing) -> None:
 
 
 def _old_formats(writing: Writing) -> None:
-    """A broker's log whose message format changed twice: v0, v1 and v2, with and without compression."""
+    """Append a broker's log whose message format changed twice: v0, v1 and v2, with and without compression."""
     with tempfile.TemporaryDirectory() as scratch:
         root, expected = unpack_case("mixed-magic", Path(scratch))
         name = "mixed-1"
