@@ -128,7 +128,7 @@ def damaged(section, generator):
 
 @given(PLAIN, seeds)
 @short
-def test_damage_that_no_crc_tells_is_refused_or_read_alike(log, seed):
+def test_damage_that_no_crc_shows_is_refused_or_read_alike(log, seed):
     whole = section_of(encode(log))
     generator = random.Random(seed)
     for _ in range(5):
@@ -144,7 +144,7 @@ def test_damage_that_no_crc_tells_is_refused_or_read_alike(log, seed):
 
 @given(legacy_logs(codecs=(NONE,), max_entries=in_soak(60, usually=8)), seeds)
 @short
-def test_damage_of_a_message_that_no_crc_tells_leads_nowhere_else(log, seed):
+def test_damage_of_a_message_that_no_crc_shows_stays_within_it(log, seed):
     section = section_of(encode(log))
     generator = random.Random(seed)
     for _ in range(20):

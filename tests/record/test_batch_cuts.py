@@ -74,7 +74,7 @@ def test_timestamps_in_any_order(tails, limit_bytes, data):
 
 @pytest.mark.parametrize("count", [1, 7, 8, 63, 64, 65, 128, 9000])
 @pytest.mark.parametrize("limit_bytes", [0, 100, 1000, 50_000])
-def test_equal_rows_are_told_by_one(count, limit_bytes):
+def test_columns_of_equal_values_have_one_row(count, limit_bytes):
     rows = RecordRows(count, np.array([5]), NOT_LOOKED_AT, NOT_LOOKED_AT, np.array([20]))
     by_hand = ends_by_hand([20] * count, [5] * count, limit_bytes)
     assert cut_batches(rows, limit_bytes, is_end=True).tolist() == [*by_hand, count]

@@ -16,12 +16,12 @@ def parse(data):
     return RecordBatches.parse(data)
 
 
-def test_it_is_the_crc_of_each_length_and_of_what_stands_behind_the_leader_epoch():
+def test_the_fingerprint_covers_the_length_and_all_that_follows_the_leader_epoch():
     by_hand = b"".join(batch[8:12] + batch[16:61] for batch in BATCHES)
     assert batch_fingerprint(parse(b"".join(BATCHES)).headers) == crc32c(by_hand)
 
 
-def test_it_goes_on_where_another_one_ended():
+def test_a_fingerprint_continues_another():
     first, second = (parse(batch).headers for batch in BATCHES)
     assert batch_fingerprint(second, batch_fingerprint(first)) == batch_fingerprint(
         parse(b"".join(BATCHES)).headers
@@ -46,5 +46,5 @@ def test_offsets_and_epochs_do_not_change_it_and_anything_else_does():
         assert batch_fingerprint(changed) != fingerprint
 
 
-def test_nothing_has_the_fingerprint_of_nothing():
+def test_the_fingerprint_of_no_batches_is_zero():
     assert batch_fingerprint(parse(b"").headers) == 0

@@ -68,7 +68,7 @@ def test_batches_of_all_formats_are_found_in_order():
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 16, 17, 25, 26, 60, 61, 62, 1 << 20])
-def test_zeros_look_like_nothing(size_bytes):
+def test_zeros_are_no_candidates(size_bytes):
     assert candidates(bytes(size_bytes)) == []
     assert candidates(bytes(size_bytes), remaining_bytes=1 << 30) == []
 
@@ -217,7 +217,7 @@ def test_what_is_no_record(data):
     assert records(data) == set()
 
 
-def test_of_a_length_every_reading_is_told():
+def test_every_reading_of_a_length_is_a_candidate():
     # 6; or 70, with a first byte that says that another one follows.
     assert records(b"\x8c\x01\0") == {(0, 72)}
     assert records(b"\x8c\x0c\0") == {(1, 8), (0, 2 + (12 + 128 * 12) // 2)}

@@ -83,7 +83,7 @@ def test_any_bytes(codec, data):
     assert decompress_elsewhere(codec, compressed) == data
 
 
-def test_without_a_codec_there_is_nothing_to_do():
+def test_without_a_codec_there_is_no_compressor():
     assert compressor(NONE) is None
 
 

@@ -245,7 +245,7 @@ def test_a_null_timestamp_is_the_default(unit):
     assert [row[1] for row in decode_window(data)] == [NOW_MS, 0, NOW_MS]
 
 
-def test_what_lies_under_a_null_timestamp_does_not_matter():
+def test_the_value_under_a_null_timestamp_is_ignored():
     seconds = np.array([5, MAX_LONG], np.int64)
     column = pa.Array.from_buffers(
         pa.timestamp("s"), 2, [pa.py_buffer(b"\1"), pa.py_buffer(seconds)], null_count=1
@@ -321,7 +321,7 @@ def test_by_default_batches_are_those_of_kafkas_producer():
         ({"batch_size_bytes": -1}, "at least 0 bytes, found -1"),
     ],
 )
-def test_what_no_batch_can_be_made_by_is_refused(fields, match):
+def test_an_impossible_encoding_is_refused(fields, match):
     with pytest.raises(OptionError, match=match):
         BatchEncoding(**fields)
 

@@ -27,6 +27,6 @@ def test_nothing_is_found_at_no_places(size_bytes):
 
 
 @pytest.mark.parametrize(("size_bytes", "position"), [(20, 17), (4, 1), (3, 0), (0, 0)])
-def test_what_reaches_behind_the_end_is_refused(size_bytes, position):
+def test_an_item_beyond_the_end_is_refused(size_bytes, position):
     with pytest.raises(IndexError):
         gather(BUFFER[:size_bytes], np.array([position]), np.dtype(">i4"))

@@ -88,12 +88,12 @@ def test_lanes_find_the_records_of_several_batches():
 
 
 @pytest.mark.parametrize("size_bytes", [100, 16_000, 100_000, 390_000])
-def test_lanes_do_not_help_with_little(size_bytes):
+def test_small_batches_are_not_walked_in_lanes(size_bytes):
     data, _ = large_batch("letters", size_bytes=size_bytes)
     assert walk_in_lanes(padded(data), *borders_of([data]), None) is None
 
 
-def test_lanes_do_not_help_where_no_record_seems_to_begin():
+def test_lanes_are_not_used_where_no_record_seems_to_begin():
     data, _ = large_batch("letters", attributes=b"\x01")
     assert walk_in_lanes(padded(data), *borders_of([data]), None) is None
 
@@ -101,26 +101,26 @@ def test_lanes_do_not_help_where_no_record_seems_to_begin():
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.integers(0, 2**32))
 @examples(5)
-def test_a_guess_that_is_wrong_does_no_harm(kind, seed):
+def test_a_wrong_guess_does_no_harm(kind, seed):
     assert_found([large_batch(kind, seed, size_bytes=430_000 + seed % 200_000)])
     assert_found([large_batch(kind, seed + number, size_bytes=150_000) for number in range(3 + seed % 5)])
 
 
 @pytest.mark.parametrize("kind", ["noise", "fake records"])
 @pytest.mark.parametrize("attributes", [b"\x01", b"\xff"])
-def test_attributes_that_are_set_are_no_hindrance(kind, attributes):
+def test_lanes_work_with_attributes_that_are_set(kind, attributes):
     assert_found([large_batch(kind, attributes=attributes)])
 
 
 @pytest.mark.parametrize("width", [2, 3])
-def test_lengths_longer_than_needed_are_no_hindrance(width):
+def test_lanes_work_with_lengths_longer_than_needed(width):
     data, fields = large_batch("letters", width=width)
     cursor, _ = find_boundaries(padded(data), *borders_of([data]), np.array([len(fields)]))
     assert (cursor.positions - width).tolist() == fields
 
 
 @pytest.mark.parametrize("size_bytes", [600, 8_191, 8_192, 20_000, 140_000, 700_000])
-def test_a_record_longer_than_what_is_searched_is_no_hindrance(size_bytes):
+def test_lanes_work_around_a_record_longer_than_what_is_searched(size_bytes):
     before, fields = large_batch("noise", size_bytes=450_000)
     long = Record(value=b"\0" * size_bytes).encode(0)
     after, fields_after = large_batch("noise", 2, size_bytes=450_000)

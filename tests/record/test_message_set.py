@@ -337,7 +337,7 @@ def test_a_key_or_a_value_that_does_not_fit_is_refused(magic, field, length):
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("cut", [1, 10, 20, 25])
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_half_a_message_at_the_end_of_a_set_is_none(magic, cut, codec):
+def test_a_partial_message_at_the_end_of_a_set_is_ignored(magic, cut, codec):
     inner = messages(1, 2, magic=magic)
     half = Message(9, magic=magic, value=b"v" * 9).encode()[:-cut]
     data = with_set(b"".join(message.encode() for message in inner) + half, magic, 2, codec)

@@ -48,7 +48,7 @@ def test_equal_messages(magic, count):
 
 
 @pytest.mark.parametrize("count", [1, 48, 300, 3000])
-def test_half_a_message_at_the_end_is_none(count):
+def test_a_partial_message_at_the_end_is_ignored(count):
     data = messages(*[7] * count)
     size = len(data) // count
     for cut in range(1, size + 1):

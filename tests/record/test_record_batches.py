@@ -61,7 +61,7 @@ def test_formats_may_change_on_the_way():
     assert len(batches.pieces) == 2 * batches.count
 
 
-def test_batches_are_counted_that_have_a_bit_of_their_attributes_set():
+def test_batches_with_an_attribute_are_counted():
     plain, stamped = Batch(counted_records(1)), Batch(counted_records(1), attributes=LOG_APPEND_TIME)
     for batches, expected in (
         ((plain,), 0),

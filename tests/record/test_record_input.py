@@ -42,7 +42,7 @@ def test_a_column_of_another_name_is_refused(columns, match):
 
 
 @pytest.mark.parametrize("records", [None, 7, "text", [b"a"], {"value": [b"v"]}, pa.array([b"v"])])
-def test_what_is_no_table_is_refused(records):
+def test_records_that_are_no_table_are_refused(records):
     assert refuses(records, f"Table or RecordBatch, found {type(records).__name__}")
 
 
@@ -120,7 +120,7 @@ def test_a_column_of_bytes_may_have_any_type(kind, name):
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_a_slice_of_a_column_is_that_and_no_more(kind):
+def test_only_the_slice_of_a_column_is_written(kind):
     column = COLUMNS[kind]
     long = pa.chunked_array([column.slice(2), column.slice(0, 0), column.slice(1, 4), column])
     expected = [*WORDS[2:], *WORDS[1:5], *WORDS]
@@ -220,7 +220,7 @@ def test_a_header_without_a_key_is_refused_by_its_row(monkeypatch, few_rows, bad
     )
 
 
-def test_everything_is_looked_at_before_anything_is_encoded(monkeypatch):
+def test_all_rows_are_checked_before_any_is_encoded(monkeypatch):
     monkeypatch.setattr(encode, "_FEW_ROWS", 0)
     headers = [None] * 200_000 + [[{"key": None, "value": b"1"}]]
     records = pa.table({"value": pa.nulls(200_001, pa.binary()), "headers": pa.array(headers, HEADERS)})

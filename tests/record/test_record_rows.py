@@ -25,14 +25,14 @@ def spread_out(column, count):
 
 
 @given(st.lists(rows, min_size=1, max_size=10))
-def test_what_rows_take_is_told_by_their_lengths(table):
+def test_measured_sizes_are_those_that_are_encoded(table):
     found = measure_rows(table_of(table), 0, 0)
     assert found.count == len(table)
     assert spread_out(found.tails_bytes, found.count) == [tail_of(*row[2:]) for row in rows_read(table)]
     assert spread_out(found.timestamps_ms, found.count) == [row[0] for row in table]
 
 
-def test_equal_rows_are_told_by_one():
+def test_columns_of_equal_values_have_one_row():
     found = measure_rows(pa.table({"value": [b"abc"] * 1000}), NOW_MS, 0)
     assert (found.count, found.timestamps_ms.tolist(), found.tails_bytes.tolist()) == (1000, [NOW_MS], [6])
     some = found.slice(10, 20)
@@ -68,7 +68,7 @@ def test_a_column_that_is_not_there_has_no_chunks():
     assert len(chunks_of(records.to_batches()[0], "value")) == 1
 
 
-def test_rows_are_looked_at_as_far_as_types_and_sizes_ask_for():
+def test_rows_are_checked_only_if_types_or_sizes_require_it():
     headers = pa.array([[{"key": None, "value": b"v"}]], HEADERS)
     records = pa.table({"value": [b"v"], "headers": headers})
     check_rows(records, sizes_only=True)

@@ -44,12 +44,12 @@ def test_rows_are_joined_piece_by_piece(rows, last):
     assert bytes(joined) == expected
 
 
-def test_one_row_stands_for_all():
+def test_a_single_value_applies_to_all_rows():
     joined = ViewJoiner().join(3, [short_column([b"abcdefghij"]), string_column([b"1", None, b"3"])])
     assert bytes(joined) == b"abcdefghij1abcdefghijabcdefghij3"
 
 
-def test_what_was_joined_stays_as_it_is():
+def test_joined_bytes_do_not_change_with_the_next_call():
     joiner = ViewJoiner()
     first = joiner.join(3, [short_column([b"a", b"b", b"c"]), string_column([b"x" * 20] * 3)])
     second = joiner.join(1, [short_column([b"d"])], b"e")

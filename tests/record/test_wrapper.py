@@ -121,7 +121,7 @@ def test_a_right_checksum_stays_right(content):
     assert payload_of(Message(value=frame, magic=0).encode(), 0, LZ4) == frame
 
 
-def test_a_stub_of_a_frame_is_left_alone():
+def test_a_truncated_frame_is_left_unchanged():
     frame = lz4_frame(PAYLOAD)
     for size_bytes in range(7):
         stub = frame[:size_bytes]
