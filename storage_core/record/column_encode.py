@@ -87,7 +87,7 @@ class ViewJoiner:
         for number, column in enumerate(columns):
             column_views = rows[:, number]
             if isinstance(column, ShortBytes):
-                _put_short(column_views, column.low, column.high, column.lengths.view(np.uint64))
+                _put_short(column_views, column)
             elif isinstance(column, Views):
                 _put_views(column_views, column.views, len(buffers))
                 buffers.extend(column.buffers)
@@ -103,9 +103,9 @@ class ViewJoiner:
         return memoryview(joined.buffers()[2]).cast("B")[:end]
 
 
-def _put_short(places: _UInt64Array, low: _UInt64Array, high: _UInt64Array, lengths: _UInt64Array) -> None:
-    places[:, 0] = lengths | (low << _U64[32])
-    places[:, 1] = (low >> _U64[32]) | (high << _U64[32])
+def _put_short(places: _UInt64Array, column: ShortBytes) -> None:
+    places[:, 0] = column.lengths.view(np.uint64) | (column.low << _U64[32])
+    places[:, 1] = (column.low >> _U64[32]) | (column.high << _U64[32])
 
 
 def _put_views(places: _UInt64Array, views: _UInt64Array, first_number: int) -> None:
@@ -157,18 +157,7 @@ def encode_by_column(
         joiner: Its memory is used.
         row_offsets: Per row, its offset; None if the offsets of a batch are consecutive.
     """
-    counts = np.diff(ends, prepend=0)
-    starts = ends - counts
-    if row_offsets is None:
-        offset_deltas = np.arange(rows.count) - np.repeat(starts, counts)
-    else:
-        offset_deltas = row_offsets - np.repeat(row_offsets[starts], counts)
-    timestamps_ms = rows.timestamps_ms
-    if len(timestamps_ms) > 1:
-        time_deltas = timestamps_ms - np.repeat(timestamps_ms[starts], counts)
-    else:
-        time_deltas = np.zeros(1, np.int64)
-    times, offsets = varint_words(time_deltas), varint_words(offset_deltas)
+    times, offsets = map(varint_words, _deltas(rows, ends, row_offsets))
     bodies_bytes = 1 + times.lengths + offsets.lengths + rows.tails_bytes
     record_lengths = varint_words(bodies_bytes)
 
@@ -191,6 +180,19 @@ def encode_by_column(
     first = 0 if headers is not None else 1
     borders = [first, *(row_ends[ends - 1] + first).tolist()]
     return [data[start:end] for start, end in pairwise(borders)]
+
+
+def _deltas(
+    rows: RecordRows, ends: _Int64Array, row_offsets: _Int64Array | None
+) -> tuple[_Int64Array, _Int64Array]:
+    """Return the timestamp and the offset of each row, less those of its batch."""
+    counts = np.diff(ends, prepend=0)
+    starts = ends - counts
+    offsets = np.arange(rows.count) if row_offsets is None else row_offsets
+    times = rows.timestamps_ms
+    has_one_time = len(times) == 1
+    time_deltas = np.zeros(1, np.int64) if has_one_time else times - np.repeat(times[starts], counts)
+    return time_deltas, offsets - np.repeat(offsets[starts], counts)
 
 
 def _header_bytes(headers: HeaderRows, joiner: ViewJoiner) -> ByteStrings:

@@ -49,7 +49,6 @@ _LENGTH: Final = struct.Struct(">i")
 _CRC_START: Final = CRC_LAYOUTS[0].start
 _KEY_LENGTH_POSITIONS: Final = np.array(KEY_LENGTH_POSITIONS)
 _MIN_LENGTH_BY_MAGIC: Final = np.array(MIN_LENGTH_BY_MAGIC)
-_Bytes = npt.NDArray[np.uint8]
 _Int64Array = npt.NDArray[np.int64]
 _BoolArray = npt.NDArray[np.bool_]
 
