@@ -13,8 +13,7 @@ from storage_core.cli.flags import RECORD_FLAGS, TOPIC_FLAGS, flag_of, read_flag
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, USAGE, printable
 from storage_core.dump import DumpOptions, LogDump, RecordFormat
 from storage_core.dump.dump_log import SUFFIXES
-from storage_core.dump.log_text import MAX_INT32, LogText, open_log
-from storage_core.dump.options import DEFAULT_MAX_MESSAGE_BYTES
+from storage_core.dump.log_text import DEFAULT_MAX_MESSAGE_BYTES, MAX_INT32, LogText, open_log
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.dump.log_text import (
     MAX_INT32,
+    DumpOptions,
+    DumpReport,
     LogText,
     absolute_path,
     decrement_sequence,
@@ -20,14 +22,12 @@ from storage_core.dump.log_text import (
     open_log,
     read_whole,
 )
-from storage_core.dump.options import DumpReport
 from storage_core.errors import CorruptSnapshotError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from storage_core.checkpoint.partition_files import ProducerStateEntry
-    from storage_core.dump.options import DumpOptions
     from storage_core.dump.record_lines import RecordLines
     from storage_core.filesystem import FileSystem, OpenFile
 

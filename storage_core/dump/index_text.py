@@ -10,6 +10,8 @@ import numpy as np
 
 from storage_core.dump.log_text import (
     MAX_BATCH_BYTES,
+    DumpOptions,
+    DumpReport,
     FoundBatch,
     absolute_path,
     base_offset_of_name,
@@ -41,7 +43,6 @@ from storage_core.segment.transaction_index import decode_transaction_entries
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage_core.dump.options import DumpOptions, DumpReport
     from storage_core.filesystem import FileSystem, OpenFile
 
 
@@ -236,7 +237,7 @@ def _sibling(path: str, suffix: str) -> str:
 
 def _index_fails(path: str, problem: str) -> CorruptIndexError:
     return CorruptIndexError(
-        f"The index is not sound: {problem}: kafka-dump-log.sh ends here, too. `segmentlog verify --indexes-only` says more.",
+        f"The index is not sound: {problem}. kafka-dump-log.sh ends here, too; `segmentlog verify --indexes-only` says more.",
         path=path,
     )
 

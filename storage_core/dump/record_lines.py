@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.dump.log_text import MAX_BATCH_BYTES, MAX_INT32, Batches, tool_fails
+from storage_core.dump.log_text import MAX_BATCH_BYTES, MAX_INT32, Batches, RecordFormat, tool_fails
 from storage_core.dump.record_iteration import IteratedRecord, header_of, iterate_records
 from storage_core.errors import CorruptError, SegmentLogError
 from storage_core.internal_records.internal_records import MESSAGE_DECODERS, control_record_text
@@ -34,7 +34,6 @@ from storage_core.record.varint import MalformedVarintError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage_core.dump.options import RecordFormat
     from storage_core.record.arrow_columns import RecordHeaders
     from storage_core.record.section import RecordColumns, RecordSection
 

@@ -19,6 +19,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from storage_core.check.cluster_topics import TopicIds
 from storage_core.check.root_check import RootCheck
 from storage_core.checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -66,7 +67,6 @@ from storage_core.recover.recovery_plan import (
     SegmentPlan,
     plan_partition,
 )
-from storage_core.recover.topic_ids import TopicIds
 from storage_core.segment.file_names import (
     index_file_names,
     log_file_name,

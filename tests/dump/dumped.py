@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage_core.dump.dump_log import SUFFIXES, LogDump
-from storage_core.dump.options import DumpOptions, RecordFormat
+from storage_core.dump.log_text import DumpOptions, RecordFormat
 from storage_core.errors import SegmentLogError
 from storage_core.filesystem import FileSystem
 

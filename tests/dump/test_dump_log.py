@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.dump.options import DumpOptions, RecordFormat
+from storage_core.dump.log_text import DumpOptions, RecordFormat
 from storage_core.dump.record_lines import RecordLines
 from tests.conformance.archives import case_names, unpack_case
 from tests.dump.dumped import CONTENT, INDEX_FLAGS, digests, dumped, expected_digests, options_of
@@ -290,7 +290,7 @@ def test_an_index_that_fails_the_sanity_check_ends_the_dump(indexed):
     for path in (index, times):
         found = dumped(path, INDEX_FLAGS["--index-sanity-check"])
         assert found.stdout.decode() == f"Dumping {path}\n"
-        assert "Expected a sound index" in found.failure
+        assert "The index is not sound" in found.failure
 
 
 def test_an_entry_beyond_the_log_ends_the_dump(indexed):
