@@ -29,6 +29,12 @@ class Ended:
     stdout: str
     stderr: str
 
+    def refused(self, status: int, message: str = "segmentlog: ") -> bool:
+        """Return True if nothing but one line with a message was printed, on standard error."""
+        assert self.stderr.startswith("segmentlog: ")
+        assert message in self.stderr
+        return (self.status, self.stdout, self.stderr.count("\n")) == (status, "", 1)
+
 
 @pytest.fixture(autouse=True)
 def _in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,10 +66,7 @@ def test_records_are_printed_with_each_flag_that_implies_them(segmentlog, orders
 @pytest.mark.parametrize("flag", ["--key-decoder-class", "--value-decoder-class=org.example.Decoder"])
 def test_java_classes_are_refused_in_a_line(segmentlog, orders, flag):
     found = segmentlog("dump", orders / LOG, flag)
-    assert found.status == 2
-    assert not found.stdout
-    assert found.stderr.count("\n") == 1
-    assert "names a Java class" in found.stderr
+    assert found.refused(2, "names a Java class")
 
 
 @pytest.mark.parametrize(

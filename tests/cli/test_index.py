@@ -83,9 +83,3 @@ def test_nothing_is_written_without_being_told_where(segmentlog, damaged):
     assert ended.status == 2
     assert ended.stderr.count("\n") == 1
     assert fingerprint(damaged) == before
-
-
-def test_a_path_that_does_not_exist_is_one_line(segmentlog, tmp_path):
-    ended = segmentlog("index", "rebuild", tmp_path / "absent", "--in-place")
-    assert ended.status == 3
-    assert ended.stderr.count("\n") == 1

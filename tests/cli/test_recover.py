@@ -77,9 +77,7 @@ def test_policy_tail_refuses_more(segmentlog, damaged, tmp_path):
     (damaged / "recovery-point-offset-checkpoint").unlink()
     before = fingerprint(damaged)
     ended = segmentlog("recover", damaged, "--to", tmp_path / "new", "--policy", "tail")
-    assert ended.status == 2
-    assert ended.stderr.count("\n") == 1
-    assert "00000000000000001787.log: bytes" in ended.stderr
+    assert ended.refused(2, "00000000000000001787.log: bytes")
     assert not (tmp_path / "new").exists()
     assert fingerprint(damaged) == before
 
@@ -124,16 +122,6 @@ def test_wrong_usage_is_one_line_and_writes_nothing(segmentlog, sound, tmp_path,
     assert fingerprint(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", ["absent", "file", "empty"])
-def test_what_is_no_log_directory_is_one_line(segmentlog, tmp_path, name):
-    (tmp_path / "file").write_bytes(b"\0\1garbage")
-    (tmp_path / "empty").mkdir()
-    ended = segmentlog("recover", tmp_path / name, "--to", tmp_path / "new")
-    assert ended.status == 3
-    assert (ended.stderr.count("\n"), "Traceback" in ended.stderr) == (1, False)
-    assert not (tmp_path / "new").exists()
-
-
 def test_a_directory_in_use_is_refused_in_place(segmentlog, sound, tmp_path):
     with LogDirectory.open(sound, broker_directory=True):
         ended = segmentlog("recover", sound, "--in-place", "--aside", tmp_path / "cut")
@@ -145,9 +133,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(segmentlog, damaged, tmp_pat
     before = fingerprint(damaged)
     with FaultyCalls(Fault(errno.ENOSPC, at=40, is_lasting=True)):
         ended = segmentlog("recover", damaged, "--to", tmp_path / "new", "--no-link")
-    assert ended.status == 3
-    assert ended.stderr.count("\n") == 1
-    assert "No space left on device" in ended.stderr
+    assert ended.refused(3, "No space left on device")
     assert sorted(os.listdir(tmp_path)) == ["data"]
     assert fingerprint(damaged) == before
 

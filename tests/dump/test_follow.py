@@ -79,15 +79,6 @@ class TestAppends:
         assert read_new() == {"orders-0": [3, 4]}
         assert read_new() == {}
 
-    def test_new_segments(self, logs, follow):
-        log = logs.create("orders")
-        append(log, 9)
-        read_new = follow()
-        read_new()
-        append(log, 25)
-        assert log.segment_base_offsets == (0, 10, 20, 30)
-        assert read_new() == {"orders-0": list(range(9, 34))}
-
     def test_new_partitions_and_topics(self, logs, follow):
         append(logs.create("orders"), 1)
         read_new = follow()
@@ -197,15 +188,6 @@ class TestPolling:
 
 
 class TestOtherChanges:
-    def test_retention_of_what_was_read(self, logs, follow):
-        log = logs.create("orders")
-        append(log, 25)
-        read_new = follow()
-        read_new()
-        log.delete_records(20)
-        append(log, 1)
-        assert read_new() == {"orders-0": [25]}
-
     def test_retention_overtakes(self, logs, follow, caplog):
         log = logs.create("orders")
         append(log, 5)
@@ -238,17 +220,6 @@ class TestOtherChanges:
         assert read_new() == {"orders-0": [12, 13, 14, 15, 16]}
         assert "truncated to offset 12" in caplog.text
 
-    def test_truncated_and_written_again_between_two_rounds(self, logs, follow):
-        log = logs.create("orders")
-        append(log, 15)
-        read_new = follow()
-        read_new()
-        log.truncate_to(12)
-        append(log, 5)
-        assert read_new() == {"orders-0": [12, 13, 14, 15, 16]}
-        append(log, 1)
-        assert read_new() == {"orders-0": [17]}
-
     def test_truncated_by_a_broker_which_leaves_a_new_leader_epoch(self, logs, root, follow):
         log = logs.create("orders")
         append(log, 15, leader_epoch=3)
@@ -272,14 +243,6 @@ class TestOtherChanges:
             rounds(read_new, 3)
         assert (caught.value.offset, caught.value.last_offset) == (12, 14)
 
-    def test_a_topic_that_is_deleted_and_created_anew(self, logs, follow):
-        append(logs.create("orders"), 5)
-        read_new = follow()
-        read_new()
-        logs.delete("orders")
-        append(logs.create("orders"), 8)
-        assert read_new() == {"orders-0": list(range(8))}
-
     def test_a_topic_that_is_deleted(self, logs, follow, caplog):
         append(logs.create("orders"), 5)
         append(logs.create("clicks"), 1)
@@ -300,16 +263,6 @@ class TestOtherChanges:
             assert log.clean().records_after == 2
             log.append(table(b"new", keys=[b"k0"]))
             assert read_new() == {"orders-0": [25]}
-
-    def test_closed_and_opened_again(self, root, follow):
-        with open_directory(root) as logs:
-            append(logs.create("orders"), 5)
-        read_new = follow()
-        assert read_new() == {"orders-0": [0, 1, 2, 3, 4]}
-        with open_directory(root) as logs:
-            append(logs.get("orders"), 2)
-            assert read_new() == {"orders-0": [5, 6]}
-        assert read_new() == {}
 
     def test_moved_to_another_disk(self, logs, root, follow, tmp_path):
         append(logs.create("orders"), 5)

@@ -40,16 +40,6 @@ def test_sums(explanation):
     assert span(2).size_bytes == 100
 
 
-def test_plain_data(explanation):
-    plain = explanation.to_dict()
-    assert list(plain) == ["partitions", "tasks", "totals", "planning"]
-    assert plain["partitions"][0]["spans"][1]["position_bytes"] == 300
-    assert plain["partitions"][1]["skipped"] == "not wanted"
-    assert plain["partitions"][1]["spans"] == []
-    assert plain["tasks"] == [{"spans": 3, "size_bytes": 300, "batches": 3}]
-    assert plain["planning"]["bytes_read"] == 61
-
-
 def test_the_table(explanation):
     assert str(explanation).splitlines() == [
         "partition       offsets read  of offsets  segments  bytes        batches",

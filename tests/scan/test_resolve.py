@@ -13,19 +13,6 @@ from storage_core.options import parse_read_options
 from storage_core.scan.resolve import resolve, split_paths
 
 
-def test_everything_by_default(three_partitions, ranges_of):
-    assert ranges_of(three_partitions) == {"orders-0": (0, 10), "orders-1": (0, 0), "payments-0": (100, 105)}
-
-
-def test_selections(three_partitions, ranges_of):
-    assert ranges_of(three_partitions, subscribe="payments") == {"payments-0": (100, 105)}
-    assert ranges_of(three_partitions, subscribe="__consumer_offsets") == {"__consumer_offsets-0": (0, 1)}
-    assert ranges_of(three_partitions, subscribePattern="^o") == {"orders-0": (0, 10), "orders-1": (0, 0)}
-    assert ranges_of(three_partitions, assign='{"orders":[0,9]}') == {"orders-0": (0, 10)}
-    with pytest.raises(OptionError, match="Did you mean 'payments'"):
-        ranges_of(three_partitions, subscribe="payment")
-
-
 @pytest.mark.parametrize(
     "offsets",
     ['{"payments":{"0":101,"1":5}}', '{"orders":{"0":5}}', "{}"],
