@@ -39,10 +39,6 @@ class BrokerStart:
         refused_segment: Base offset of the segment that is to blame for that; None if none is.
         unknown: Why it is not known what it does, but for the refusal of other files; None if it is known.
         recovered: Base offsets of the segments whose indexes it rebuilds.
-        cuts: Where it cuts log files, by base offset.
-        removed: Base offsets of the segments that it removes.
-        log_start_offset: Where the log starts then.
-        log_end_offset: Where it ends.
         stray: Why it sets the directory aside, and serves an empty partition instead; None if it does not.
     """
 
@@ -78,7 +74,6 @@ class KnownOfLog:
 
     Attributes:
         snapshots: The offsets of the producer snapshots that can be read, ascending.
-        has_snapshots: Whether there are any, readable or not.
         refusal: Why it does not come so far.
         without_index: Base offsets of the segments that have no offset index.
     """

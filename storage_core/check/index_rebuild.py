@@ -55,7 +55,6 @@ class SegmentCheck:
 
     Attributes:
         suffix: The suffix of its file names, if it is the output of an interrupted compaction.
-        compared: Its indexes, compared with its log.
         aborted: The transactions that are aborted in it, as a broker's recovery would index them.
     """
 
@@ -71,10 +70,8 @@ class PartitionIndexes:
     """The index files of one partition.
 
     Attributes:
-        segments: The number of segments.
         findings: What is wrong, in the order of the segments.
         rebuilt: The segments whose indexes were, or would be, rebuilt: names of their log files.
-        not_rebuilt: Those that cannot be, and why.
     """
 
     topic: str

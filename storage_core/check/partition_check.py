@@ -77,12 +77,10 @@ class PartitionReport:
     """What was found out about one partition.
 
     Attributes:
-        verdict: The worst severity of its findings.
         topic_id: Of its ``partition.metadata``; None without one that can be read.
         is_clean: Whether the broker closed the log before it stopped.
         record_count: Records by the headers, markers included; of compressed messages v0 and v1, one for each set.
         log_start_offset: By checkpoint and segments.
-        log_end_offset: The offset after the last valid batch.
         start: What a broker makes of it when it starts.
     """
 

@@ -65,7 +65,6 @@ class SegmentTask:
 
     Attributes:
         size_bytes: Size of the log file when it was listed.
-        is_deep: Whether each record is decoded.
     """
 
     file: SegmentFile
@@ -136,7 +135,6 @@ class Tail:
 
     Attributes:
         is_torn: Whether they are the beginning of a batch whose end is missing, or only zeros.
-        is_blank: Whether they are only zeros.
     """
 
     start_bytes: int
@@ -172,14 +170,11 @@ class SegmentFacts:
     """What was found out about one segment.
 
     Attributes:
-        end_bytes: Where its last valid batch ends.
-        next_offset: The offset after that batch; the base offset if there is none.
         gap_count: How many gaps there are; at most `MOST_REPORTED` are described.
         epochs: The leader epochs of its batches, in their order.
         index_faults: What is wrong with its index files; see `index_faults`.
         overflow_bytes: The first batch whose offsets the segment's indexes cannot hold; None if there is none.
         last_indexed_bytes: The position in the last entry of the offset index; 0 without entries.
-        scan: How a broker reads the log file.
         malformed: Batches whose records contradict a right checksum, and markers that cannot be read.
         has_holes: Whether a batch has fewer records than offsets, which only a compaction makes.
         wrong_max_timestamps: None if each header agrees with its records, or if these were not decoded.

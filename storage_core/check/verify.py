@@ -52,8 +52,6 @@ class VerifyReport:
 
     Attributes:
         verdict: The worst severity of all findings; ``sound`` if there are at most warnings and notes.
-        counts: How many findings there are of each severity.
-        is_deep: Whether each record was decoded.
     """
 
     verdict: Verdict
@@ -77,7 +75,6 @@ class Plan:
 
     Attributes:
         unreadable: By directory, why a partition cannot be listed; it has no tasks.
-        size_bytes: Of all log files.
     """
 
     roots: tuple[LogDir, ...]

@@ -99,7 +99,6 @@ class _CommittedOffsets:
 
     Attributes:
         groups: The groups that are asked for; all if none is named.
-        schema: All columns of the view.
     """
 
     def __init__(

@@ -60,7 +60,6 @@ class Output:
     """Where and how a command prints its result.
 
     Attributes:
-        format: As the user chose it.
         has_formulas: Leave cells of CSV as they are that a spreadsheet would run as formulas.
     """
 

@@ -66,11 +66,9 @@ class ConvertSettings:
     """How files are written.
 
     Attributes:
-        is_overwriting: Whether what an earlier conversion wrote is replaced.
         row_group_bytes: How many bytes of rows make a row group.
         buffered_bytes: How many bytes of rows wait in memory at most.
         file_bytes: A file of this size is followed by another one.
-        max_open_files: How many files are open at a time.
         max_files: More files are an error: wrong timestamps may be of a million days.
     """
 

@@ -39,9 +39,6 @@ SUFFIXES: Final = (".log", ".checkpoint", ".index", ".timeindex", ".snapshot", "
 class LogDump:
     """Dumps files, one after the other.
 
-    Attributes:
-        report: What is reported at the end.
-
     Args:
         filesystem: Reads the files; nothing is written.
         options: What to print.

@@ -46,9 +46,7 @@ class _Position:
 
     Attributes:
         first_offset: The offset that the read of the partition begins with.
-        next_offset: The offset after what was read.
         epoch: The leader epoch of the last record that was read; None if it is not known.
-        failures: How many reads failed, one after the other.
     """
 
     first_offset: int

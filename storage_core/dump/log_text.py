@@ -314,12 +314,8 @@ class Batches:
 
     Attributes:
         buffer: The bytes, padded.
-        position_bytes: The position of ``buffer[0]`` in the file.
-        starts: Where each batch begins in ``buffer``.
-        ends: Where it ends.
         lines: Its line, as Kafka prints it.
         unusual: The numbers of the batches that are damaged, not of format v2, or too short for it.
-        has_damage: Whether any CRC is wrong.
         tail: What Kafka's tool prints of the batch after them before it fails.
     """
 
@@ -348,7 +344,6 @@ class LogText:
     """The text of one open log file.
 
     Attributes:
-        valid_bytes: Where the batches printed so far end.
         has_damage: Whether a CRC was wrong, or bytes were left that are no batch.
 
     Args:

@@ -72,11 +72,7 @@ class OffsetGaps:
 
 
 class RecordLines:
-    """Prints records after the line of their batch; see `log_text.RecordsText`.
-
-    Attributes:
-        gaps: Where offsets are not consecutive.
-    """
+    """Prints records after the line of their batch; see `log_text.RecordsText`."""
 
     def __init__(self, path: str, record_format: RecordFormat) -> None:
         self.gaps = OffsetGaps()

@@ -46,11 +46,7 @@ _TIMESTAMP_TYPE_NAMES: Final = pa.array(["unknown", "create", "logappend"], pa.l
 
 
 class RecordText(Protocol):
-    """A way to write records as text.
-
-    Attributes:
-        columns: The columns of a read that it needs.
-    """
+    """A way to write records as text."""
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -80,7 +80,6 @@ class CoordinatorRecord:
     """A record of a group, transaction or share coordinator.
 
     Attributes:
-        name: The name of its type, such as ``OffsetCommit``.
         version: The version of the value; None for a tombstone.
         value: The value; None for a tombstone.
     """

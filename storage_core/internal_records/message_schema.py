@@ -49,9 +49,7 @@ class Field:
         kind: A primitive type of Kafka's, or the name of a structure; of the elements, if the field is an array.
         first_version: The first version of the message that has it.
         last_version: The last one; None if the newest has it.
-        tag: Its tag, if it is a tagged field.
         default: What a tagged field means when it is absent.
-        fields: The fields of a structure.
     """
 
     name: str

@@ -65,7 +65,6 @@ class TimestampBound:
     """In each partition the first offset whose record's timestamp is at or after this one.
 
     Attributes:
-        timestamp_ms: Milliseconds since 1970.
         is_relative: Whether the user gave it relative to the present.
     """
 

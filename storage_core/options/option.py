@@ -38,11 +38,9 @@ class Option:
     """Option of a read or a write.
 
     Attributes:
-        name: The documented name.
         field: The field that it fills; empty if it fills none of its own.
         kind: What its value looks like.
         default: The default as text; empty if there is none.
-        aliases: Other names for the same option.
         only: ``batch`` or ``stream`` if it is for one of them only.
         views: The views that it is for; empty for all.
         doc: What it means, in one or two sentences.

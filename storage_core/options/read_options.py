@@ -272,14 +272,10 @@ class ReadOptions:
 
     Attributes:
         paths: As given; `storage_core.scan.resolve.split_paths` splits them at commas.
-        assign: Partitions by topic.
-        starting: Where each partition starts.
         ending: Where each partition stops, exclusive.
         where: Only rows for which it is true are read.
         max_timestamp_disorder_ms: A record is at most this much earlier than any record before it.
-        mode: How damage is handled.
         corrupt_record_column: With mode PERMISSIVE, the column that describes damage.
-        view: What the rows are; a key of `VIEWS`.
         as_of_ms: The time as of which group offsets are wanted; None for the latest.
         exact: Whether a view walks every batch header for what file names and sizes do not tell.
         assumes_zone: Whether ``where`` has a time that neither it nor ``timeZone`` puts into a zone.
@@ -326,9 +322,7 @@ class TriggerLimits:
     """Limits of a micro-batch; None is no limit.
 
     Attributes:
-        max_offsets: The most offsets of all partitions together.
         min_offsets: Fewer new offsets than this wait for more.
-        max_delay_ms: The longest wait for them.
         max_bytes: About the most bytes of log.
     """
 
@@ -353,7 +347,6 @@ class StreamOptions:
     Attributes:
         read: What to read. ``starting`` is where a new query starts, ``ending`` is the latest offset, and ``ending_at``
             is what the user asked for if ``is_end_given``.
-        limits: How much a micro-batch takes.
         is_end_given: Whether the user says what the latest offset is.
     """
 

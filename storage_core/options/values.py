@@ -234,7 +234,6 @@ class ParsedTime(NamedTuple):
 
     Attributes:
         value: Since 1970, in milliseconds or microseconds, as the parser says.
-        is_relative: Whether it is relative to the present.
         has_zone: Whether it is the same time in every zone.
     """
 

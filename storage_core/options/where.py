@@ -115,7 +115,6 @@ class Condition(NamedTuple):
     """Condition that was parsed, and what its text says of times.
 
     Attributes:
-        predicate: What rows must meet.
         is_relative: Whether it names a time relative to the present.
         has_zones: Whether each of its times is the same in every zone.
     """

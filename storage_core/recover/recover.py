@@ -115,12 +115,9 @@ class RecoveredPartition:
 
     Attributes:
         record_count: The records that are kept, without markers.
-        batch_count: The batches that are kept, markers included.
-        size_bytes: The size of the log files.
         left_out: What is not in the recovered log, and was or may have been in the log.
         compacted: Offsets between its segments that a compaction removed.
         damaged: Damage that is in it, because a broker would keep it.
-        rebuilt: The log files whose indexes were made again.
     """
 
     topic: str
@@ -141,13 +138,10 @@ class RecoveryReport:
     """What a recovery kept and left out; in JSON it is the manifest.
 
     Attributes:
-        source: The log directory that was read.
         target: The log directory that was made; None for a dry run. In place, the source.
         aside: Where copies of what was cut were put; None unless the recovery was in place.
-        policy: What was kept.
         is_complete: Whether each offset from the log start to the log end is accounted for, no damage is in a log, and a
             broker would serve them.
-        partitions: Each partition.
         left_out_files: Files and directories that were left out as a whole.
         unserved: What a broker would not serve, or not start with, and why.
     """
@@ -238,14 +232,10 @@ class RecoveryScan:
     """What is in the log directory to recover.
 
     Attributes:
-        directories: The partitions to recover.
         metadata: The logs of KRaft controllers, which are copied as they are.
-        left_out_files: What is left out of the root.
         unserved: What a broker would not serve whatever is in the logs.
         earlier: What a recovery in place has left out that was interrupted.
-        has_commits: Whether jobs have committed rows to it.
         marker: The content of the clean-shutdown marker; None without one.
-        is_selection: Whether not all partitions were asked for.
     """
 
     root: LogDirectoryFiles

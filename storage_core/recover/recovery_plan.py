@@ -72,14 +72,9 @@ class LeftOut:
     """A part of a log file that is left out, or that is kept although it is damaged.
 
     Attributes:
-        file: Name of the log file.
-        start_byte: Its first byte.
         end_byte: The byte after it.
         start_offset: The first offset that may be in it.
         end_offset: The offset after the last one; equal if no record is known to be in it.
-        batch_count: How many valid batches are in it.
-        record_count: How many records these have.
-        reason: What is wrong with it.
     """
 
     file: str
@@ -113,7 +108,6 @@ class SegmentPlan:
 
     Attributes:
         suffix: The suffix of its file names: of the output of an interrupted compaction.
-        status: The log file when it was examined.
         kept: The parts of the log file that are kept, ascending; none if there is no valid batch.
         next_offset: The offset after the last batch that is kept.
         has_indexes: Whether its index files are kept; otherwise they are made again.
@@ -150,21 +144,14 @@ class PartitionPlan:
         is_clean: Whether its log counts as closed cleanly when it is loaded.
         recovery_point: The offset below which it counts as flushed when it is loaded.
         log_start_offset: The checkpointed log start; 0 for none.
-        log_end_offset: The offset after the last batch that is kept.
-        segments: The segments that are kept, ascending.
-        left_out: What is left out of log files.
-        missing: Offsets that are not there.
         compacted: Offsets that are not there because of a compaction.
-        damaged: Damage that the policy keeps.
         suspect: Segments that are kept, and may be those of another log.
-        left_out_files: Other files that are left out.
         file_names: The regular files in the directory that are kept beside segments and their indexes.
         epochs: What replaces a leader epoch checkpoint that is missing or damaged; None to keep it.
         producers: What replaces the producer snapshots of a log that was closed cleanly; None to keep them.
         topic_id: The topic id that is kept, or is written because the partition's own is lost; None if it is not known.
         unserved: Why a broker would not serve the partition; None if it would.
         record_count: The records that are kept. Of a compressed set in format v0 or v1, its offsets are counted.
-        batch_count: The batches that are kept.
     """
 
     directory: PartitionDirectory

@@ -80,12 +80,9 @@ class TopicHistory:
     """Sizes and record counts of a topic over time, as the headers of its batches tell.
 
     Attributes:
-        width_ms: How much time a bucket covers.
         first_bucket: The number of the first bucket: it begins at this times the width.
         bytes_by_bucket: How many bytes of batches have their largest timestamp in each bucket.
         records_by_bucket: How many records, markers not counted; None if compressed messages of v0 or v1 do not tell.
-        untimed_bytes: Bytes of batches without a timestamp.
-        record_count: All records; None likewise.
     """
 
     topic: str
@@ -183,9 +180,7 @@ class TransactionsSummary:
     """The transactions of all logs.
 
     Attributes:
-        counts: How many there are, by state.
         open: Those without a marker, the oldest first; not all if there are many.
-        longest: The committed and aborted ones that took longest.
     """
 
     counts: dict[str, int]
@@ -233,9 +228,7 @@ class Report:
     """The state of log directories at some time.
 
     Attributes:
-        made_at_ms: When the look began.
         is_quick: Whether only names and sizes, and the first and last batches were looked at.
-        findings: The most severe first.
         maps: Of each live directory of a partition; empty if it is quick.
         groups: None if there is no topic of group offsets.
     """

@@ -38,7 +38,6 @@ class SpanExplanation:
         skipped_before_bytes: How many bytes between the previous piece and this one are not read.
         skipped_after_bytes: How many bytes after the last piece of the file are not read; 0 for other pieces.
         batches: How many batches it has, in mode FAILFAST up to the first damage.
-        task: Number of the task that reads it.
     """
 
     file: str
@@ -64,18 +63,13 @@ class PartitionExplanation:
 
     Attributes:
         skipped: Why the partition is not read; None if it is.
-        log_start_offset: The log start offset.
         log_end_offset: The log end offset; None also if damage hides it.
         start_offset: The first offset that the options ask for.
         end_offset: The first offset after those that they ask for.
         read_start_offset: The first offset that is read, after pruning by a condition.
         read_end_offset: The first offset after those that are read.
-        segments: How many segments the log has.
-        segments_opened: How many of them are read.
         segments_before: How many segments before the first one that is read are skipped.
         segments_after: How many segments after the last one that is read are skipped.
-        total_bytes: The size of its log files.
-        spans: The pieces that are read.
     """
 
     topic: str
@@ -140,8 +134,6 @@ class ScanExplanation:
 
     Attributes:
         partitions: Every partition that was found, by topic and number.
-        tasks: The tasks, in order.
-        totals: Their totals.
         planning: The file system operations of the planning, without those that count batches.
     """
 

@@ -119,7 +119,6 @@ class TransactionReplay:
         next_offset: Every batch that begins below it is accounted for.
         is_complete: Whether the last call of `aborted_transactions` saw the end of every
             transaction that began below its upper bound.
-        transactions: The transactions that are open there.
     """
 
     def __init__(self, log: PartitionLog) -> None:

@@ -50,7 +50,6 @@ class PartitionRange:
     """Offsets to read of one partition.
 
     Attributes:
-        end_offset: The first offset after the range.
         aborted: The aborted transactions of the range, and perhaps others; None if they were not looked up.
         is_first: Whether the read of the partition begins here. If not, damage that begins before
             ``start_offset`` is left to the range before.

@@ -41,8 +41,6 @@ class BatchSelection:
         decoded: Indexes of the batches with records that consumers may see.
         out_of_place: Indexes of the batches that cannot be valid at their position: the offsets do not ascend, or
             are outside of the segment, or the batch is too large.
-        base_offsets: Per batch, its base offset.
-        last_offsets: Per batch, its last offset.
     """
 
     decoded: npt.NDArray[np.int64]
@@ -175,8 +173,6 @@ class WindowPart:
         window: The window. Its bytes are valid until the next part is taken.
         decoded: Indexes of the batches to decode.
         next_offset: The next offset after the last batch.
-        first: Index of the first batch.
-        end: Index after the last one.
     """
 
     window: BatchWindow

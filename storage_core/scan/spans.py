@@ -121,13 +121,8 @@ class LogSpan:
     the range is located again by its offsets.
 
     Attributes:
-        directory: Path of the partition's directory.
-        base_offset: The segment's base offset.
-        file_name: The segment's log file.
-        end_offset: The first offset after the span.
         position_bytes: Where the first batch that may hold one of them begins.
         end_position_bytes: Where the last such batch ends.
-        inode: Inode of the log file at planning.
         file_size_bytes: Size of a closed segment's file at planning; None if it may have grown. It tells
             a file from its replacement, which may reuse the inode.
         aborted_transactions: Under read_committed, those with data in this range.

@@ -85,19 +85,16 @@ class TailedPartition:
     """A partition, and where it ended at the last look.
 
     Attributes:
-        directory: Its directory.
         end_offset: What may be read ends here: at the log end, or at the high watermark, or at the last stable offset.
         volume_id: What tells its log directory from another one that is mounted at the same path.
         truncated_to: The lowest offset that the log was truncated to, or was created anew from, since this was last
             taken note of; None if it only grew.
         active_path: The segment that grows; empty before the first look.
-        active_status: Its status before the last look.
         directory_status: The directory's status before the last look; None to look again in any case.
         topic_id: The topic's id, which a topic that is created anew does not have.
         moved_from_topic_id: The id of the topic that was read in another log directory, if the log here is of another
             topic of that name; None otherwise.
         truncations_bytes: How much of the log directory's list of truncations was taken into account.
-        notices: What the last look told of the log.
         failures: How many looks failed, one after the other, since ``failing_since_s``.
     """
 
@@ -122,11 +119,9 @@ class _Root:
 
     Attributes:
         ends_at_high_watermark: Whether its logs are read to their high watermarks, or to their ends.
-        partitions: Its partitions.
         checkpoint_status: The status of the checkpoint before it was read; None if there is none.
         changed_s: When it last changed, on the monotonic clock.
         last_full_check_s: When all partitions were last looked at because it did not change.
-        high_watermarks: Its content.
         left_out: The partitions that a warning named, because records after their high watermarks are left out.
     """
 

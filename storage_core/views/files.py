@@ -153,7 +153,6 @@ class NamedFile(NamedTuple):
     Attributes:
         kind: What it is; `UNKNOWN` if the name tells nothing.
         leftover: The suffix that says that it is about to be removed or replaced, or was never finished; None without.
-        base_offset: The offset in its name; None without.
     """
 
     kind: str

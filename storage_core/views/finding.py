@@ -51,11 +51,8 @@ class Finding:
         file: Path of the file or directory; empty if it is in several places.
         reason: A sentence.
         action: What a broker would do about it when it starts.
-        action_offset: The offset to which it truncates.
         start_byte: The first byte concerned; None for the whole file.
-        end_byte: The position after the last byte.
         start_offset: The first offset concerned; None if there is none.
-        end_offset: The offset after the last one.
     """
 
     severity: Severity

@@ -187,9 +187,6 @@ class GroupOffsetsTask:
 
     Attributes:
         part: All of it, to look for markers.
-        scans: The read of its records.
-        options: Which topics, partitions, offsets and times are wanted.
-        now_ms: The time of the look.
         fails_on_records: Raise an error at a record that cannot be read, instead of a warning at the end.
     """
 

@@ -96,8 +96,6 @@ class IndexComparison:
     """The whole entries of one index file, and what the log says about each.
 
     Attributes:
-        kind: OFFSET, TIME or TRANSACTION.
-        path: The file.
         problem: Why the file as a whole is not sound; None if it is.
         columns: The entries by column of the view.
         codes: Per entry, what is wrong with it.
@@ -142,11 +140,7 @@ class IndexComparisons:
 
     Attributes:
         indexes: Offset index, time index, transaction index.
-        end: Where the valid batches of the log end.
         largest_timestamp: The largest timestamp, and the last offset of the first batch that holds it.
-        transactions: The transactions of the log.
-        damage: The damaged ranges of the log.
-        size_bytes: Size of the log file.
     """
 
     indexes: tuple[IndexComparison, IndexComparison, IndexComparison]

@@ -62,7 +62,6 @@ class RootSummary:
         is_whole: Whether all of it was asked for, or only partitions in it.
         is_clean: Whether the broker closed its logs before it stopped.
         node_id: The broker that owns it, by ``meta.properties``; likewise the next two.
-        size_bytes: Length of all files that were examined.
         free_bytes: What is left on the file system; None if that is not known.
     """
 
@@ -90,7 +89,6 @@ class TopicSummary:
         log_bytes: Length of the log files of all these directories; likewise the next two.
         offset_count: From log start to log end, over all partitions: at least as many as records. None if unknown.
         record_count: Without markers; None if the headers were not read, or do not tell.
-        damaged_partition_count: How many have damage.
     """
 
     topic: str
@@ -120,8 +118,6 @@ class Inventory:
         partitions: Every directory of a partition, by topic, partition and path; those that no read takes, too.
         files: All files by kind, the largest first.
         foreign_files: Some of the files that are neither Kafka's nor segmentlog's.
-        findings: The most severe first.
-        is_exact: Whether the header of every batch was read.
     """
 
     roots: tuple[RootSummary, ...]

@@ -137,7 +137,6 @@ class FileTally:
     Attributes:
         kind: As in the view ``files``.
         leftover: The suffix that they have after their name, such as ``.deleted``; None without.
-        allocated_bytes: What they take on the disk.
     """
 
     kind: str
@@ -152,8 +151,6 @@ class ReplicaChoice:
     """A partition's directory among all that a user named.
 
     Attributes:
-        is_read: Whether a read takes it.
-        replicas: Every live directory of the partition.
         conflict: Why none of them can be chosen; None if one can.
     """
 
@@ -171,17 +168,13 @@ class PartitionSummary:
         state: That of its location, or `UNCOMMITTED`.
         is_read: Whether a read of the same paths takes it.
         replicas: Every live directory of the partition in these paths.
-        log_bytes: Length of the segments' log files.
-        size_bytes: Length of all its files.
         allocated_bytes: What they take on the disk.
-        files: Its files by kind.
         unknown_files: Names of some files that are neither Kafka's nor segmentlog's.
         orphan_files: How many index files and snapshots belong to no segment.
         preallocated_bytes: Of the last segment's files, what follows the last batch or entry.
         record_count: From the log start offset on, without markers.
         is_exact: Whether counts, times, codecs and formats are those of all headers.
         damage: What contradicts its format, a sentence each.
-        unreadable: Why it could not be examined.
     """
 
     topic: str

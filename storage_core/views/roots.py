@@ -36,7 +36,6 @@ class PartitionLocation:
 
     Attributes:
         state: `LIVE`, or the suffix of its name.
-        root: The log directory that it is in.
     """
 
     path: str
@@ -60,7 +59,6 @@ class LogDir:
     """A log directory.
 
     Attributes:
-        locations: The directories of partitions, by name.
         is_whole: Whether all of it was asked for; if not, ``locations`` are.
         problem: Why it could not be listed; None if it was.
     """

@@ -131,7 +131,6 @@ class SegmentFile:
     Attributes:
         suffix: What follows ``.log`` in its name.
         end_offset: No batch reaches it; None if that is not known.
-        is_active: Whether it is the log's last segment.
         visible_end: Where readers see the log end, if a commit is changing it.
     """
 
@@ -264,7 +263,6 @@ class SegmentSummary:
     """What one segment holds.
 
     Attributes:
-        end: Where its whole batches end.
         statistics: Of every header; None if they were not read.
         damage: What was found that is no batch; None without damage.
     """

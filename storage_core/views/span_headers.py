@@ -69,7 +69,6 @@ class HeaderChunk:
         opened: The log file, while the chunk is the present one.
         headers: Per batch, its header: a structured array of `HEADER_DTYPE`. The base offset of a wrapper is a lower
             bound.
-        positions: Per batch, where it begins in the file.
         window: A window that holds the bytes of all of these batches, while the chunk is the present one; None if they
             were not read.
         first: The number of the first batch in the window.
@@ -171,12 +170,7 @@ class HeaderChunk:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpans:
-    """A range of a partition's offsets, and where its batches are: all that a task needs to walk over them.
-
-    Attributes:
-        start_offset: The first offset that is asked for.
-        end_offset: The offset after the last one.
-    """
+    """A range of a partition's offsets, and where its batches are: all that a task needs to walk over them."""
 
     topic: str
     partition: int

@@ -128,8 +128,6 @@ class TransactionsTask:
         start_offset: Only transactions with this offset or a later one count.
         end_offset: And only those that began below this one, or have only a marker below it.
         known: The transactions open where the walk begins, or that began before the log's start.
-        now_ms: The time that ages are relative to.
-        bootstrap_server: The broker in the commands that abort transactions.
     """
 
     part: PartitionSpans

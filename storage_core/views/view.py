@@ -112,8 +112,6 @@ class ViewTask:
     """Rows of a view that one task makes.
 
     Attributes:
-        view: The view's name.
-        part: What the view's own `read` takes.
         condition: Only rows for which it is true are made; None for all.
     """
 
