@@ -298,8 +298,15 @@ class FileSystem:
             os.mkdir(path, _mode_in(path, (), _DIRECTORY_MODE))
 
     def make_directories(self, path: str, *, like: Sequence[str] = ()) -> None:
-        """Make a directory and those above it that do not exist, durably, and as private as the directories ``like``."""
-        if not self.exists(path):
+        """Make a directory and those above it that do not exist, durably, and as private as the directories ``like``.
+
+        Raises:
+            LogDirectoryError: Something else is at its path, or above it.
+        """
+        status = self.status(path, follow_symlinks=True)
+        if status is not None and not status.is_directory:
+            raise LogDirectoryError("Expected a directory, found something else. Check the path.", path=path)
+        if status is None:
             parent = os.path.dirname(path)
             self.make_directories(parent, like=like)
             self.make_directory(path)

@@ -130,11 +130,7 @@ class RootCheckpoints:
 
 def make_root(filesystem: FileSystem, path: str) -> None:
     """Create a log directory, and its parents, if it does not exist."""
-    status = filesystem.status(path, follow_symlinks=True)
-    if status is None:
-        filesystem.make_directories(path)
-    elif not status.is_directory:
-        raise LogDirectoryError("Expected a directory, found something else. Check the path.", path=path)
+    filesystem.make_directories(path)
 
 
 def partitions_to_load(
