@@ -137,7 +137,7 @@ def plan_write(
         plan,
         is_new_root=is_new_root,
         is_committed=is_committed,
-        topics=_topics(filesystem, root, source, options),
+        topics=_topics({each.topic_partition for each in job.partitions}, source, options),
         source=source,
     )
 
@@ -179,20 +179,11 @@ def _holds_log(filesystem: FileSystem, path: str) -> bool:
 
 
 def _topics(
-    filesystem: FileSystem, root: str, source: SourceLogs, options: WriteOptions
+    present: Iterable[tuple[str, int]], source: SourceLogs, options: WriteOptions
 ) -> dict[str, TopicPlan]:
-    names = (entry.name for entry in filesystem.list_directory(root) if entry.is_directory)
-    parsed = [
-        name
-        for each in names
-        if (name := parse_partition_directory_name(each)) is not None
-        # Hidden directories may be another program's; others are partitions, or the job would have been refused.
-        and (not each.startswith(".") or _holds_log(filesystem, os.path.join(root, each)))
-    ]
-    found = _by_topic((name.topic, name.partition) for name in parsed if name.suffix is None)
     # Other partitions of a cluster's topic may be on other brokers' disks.
     least_count = options.partitions if options.job.broker_directory else 0
-    plans = {topic: _topic_plan(numbers, least_count) for topic, numbers in found.items()}
+    plans = {topic: _topic_plan(numbers, least_count) for topic, numbers in _by_topic(present).items()}
     for topic, numbers in _by_topic(source.bounds).items():
         if topic not in plans:
             known = _topic_plan(numbers, is_new=True)

@@ -269,6 +269,9 @@ class CommitJob:
 
     Args:
         clock: The system's unless given.
+
+    Attributes:
+        partitions: The partitions that the log directory had when the job began.
     """
 
     def __init__(
@@ -283,6 +286,7 @@ class CommitJob:
         self._filesystem = filesystem
         self._job = JobContext(filesystem, self.root, spec)
         self._clock = clock or SystemClock()
+        self.partitions: Sequence[PartitionDirectory] = ()
 
     def begin(self) -> bool:
         """Create the log directory if it is missing, and check before any task starts that it can be written to.
@@ -300,6 +304,7 @@ class CommitJob:
         is_brokers = self._filesystem.status(self._job.path(META_PROPERTIES)) is not None
         wait_seconds = 0.0 if is_brokers else self.spec.lock_wait_seconds
         with locked_log_dir(self._job, self._clock, wait_seconds) as locked:
+            self.partitions = locked.directories
             probe_filesystem(self._filesystem, self.root, flush=self.spec.flush)
             require_root(self._filesystem, self.root)
             committed_jobs = frozenset(entry.job_id for entry in locked.commits.entries)

@@ -519,7 +519,7 @@ class _CommitReplay:
         for partition in self.journal.partitions:
             if partition.log_start_after <= partition.log_start_before:
                 continue
-            directory = os.path.join(self.root, f"{partition.topic}-{partition.partition}")
+            directory = self._directory(partition)
             names = regular_file_names(filesystem, directory)
             bases = [base for base in names.base_offsets(LOG_SUFFIX) if base <= partition.log_start_after]
             paths = [

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from storage_core.commit_files.journal import read_commit_journal
 from storage_core.commit_replay import finish_commit
 from tests.commit.jobs import CONFIG, ROOT, contents
+from tests.faults.crash_points import Crash, crashes
 from tests.faults.simulated_filesystem import Call, SimulatedCrash, SimulatedFileSystem
 
 Records = dict[tuple[str, int], list[tuple[int, bytes]]]
@@ -29,14 +30,6 @@ class Reference:
     records_before: Records
     records_after: Records
     outcomes: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass
-class Crashed:
-    """What a crash left."""
-
-    name: str
-    filesystem: SimulatedFileSystem
 
 
 def settled(filesystem: SimulatedFileSystem) -> dict[str, bytes]:
@@ -58,7 +51,7 @@ def crashes_of(
     *,
     seed: int,
     variants: int,
-) -> tuple[Reference, Iterator[Crashed]]:
+) -> tuple[Reference, list[Crash]]:
     """The states after a crash at each call of a commit, from the first to after the last."""
     committed = filesystem.kill()
     before, records_before = settled(committed), contents(committed, ROOT)
@@ -69,25 +62,12 @@ def crashes_of(
 
 def crashes_of_job(
     filesystem: SimulatedFileSystem, run: Callable[[SimulatedFileSystem], object], *, seed: int, variants: int
-) -> Iterator[Crashed]:
+) -> list[Crash]:
     """What SIGKILL and power cuts leave before each call of a job, from its first to after its last."""
-    found: list[Crashed] = []
-
-    def observe(call: object) -> None:
-        name = f"seed {seed}, before {call}"
-        found.append(Crashed(f"{name}, killed", filesystem.kill()))
-        for variant in range(variants):
-            rng = random.Random(f"{seed} {filesystem.calls} {variant}")
-            found.append(Crashed(f"{name}, power cut {variant}", filesystem.crash(rng)))
-
-    filesystem.observe = observe
-    run(filesystem)
-    filesystem.observe = None
-    observe("nothing more")
-    yield from found
+    return crashes(filesystem, lambda: run(filesystem), seed=seed, variants=variants)
 
 
-def check(crashed: Crashed, reference: Reference, *, reads: bool = True, again: int = 0) -> None:
+def check(crashed: Crash, reference: Reference, *, reads: bool = True, again: int = 0) -> None:
     """What a crash left shows all of the job's rows or none, and the replay ends in one of two states.
 
     Args:
@@ -105,7 +85,11 @@ def check(crashed: Crashed, reference: Reference, *, reads: bool = True, again: 
         second = crash_at(filesystem, replay, again, f"{name} {again}", only_power_cuts=True)
         if second is not None:
             reference.outcomes["again"] += 1
-            check(Crashed(f"{name}; again before call {again}", second), reference, reads=reads)
+            check(
+                replace(crashed, name=f"{name}; again before call {again}", filesystem=second),
+                reference,
+                reads=reads,
+            )
             return
     else:
         replay(filesystem)

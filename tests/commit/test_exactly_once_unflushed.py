@@ -102,7 +102,7 @@ def test_a_power_cut_takes_nothing_that_was_flushed(variant, record_property):
 def power_cuts(filesystem, job, *, seed: int):
     """What a power cut leaves at each call of a job, in the next run of the machine."""
     for crashed in crashes_of_job(filesystem, lambda files: job.run(files, JOBS[1]), seed=seed, variants=1):
-        if "power cut" in crashed.name:
+        if crashed.is_power_cut:
             crashed.filesystem.put(BOOT_ID, b"1e6f9d5c-0000-4000-8000-000000000002\n")
             yield crashed.name, crashed.filesystem
 

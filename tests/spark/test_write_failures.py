@@ -1,4 +1,4 @@
-"""Failing and killed tasks, commits and drivers, full disks, concurrent jobs: all of a job's rows once, or none."""
+"""Failing and killed tasks and commits, and readers beside jobs: all of a job's rows once, or none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tests.spark.writers import batch, sent, staged_files
 pytestmark = pytest.mark.spark
 
 COUNT = 6000
-WEEK_SECONDS = 7 * 24 * 60 * 60
 
 
 @pytest.fixture
