@@ -73,18 +73,8 @@ def check_directory(
         BatchTooLargeError: A valid batch is larger than ``max_batch_bytes``.
         LogDirectoryError: Something other than a file has the name of a segment's file.
     """
-    names = tuple(list_regular_files(filesystem, path))
-    if any(name.endswith(SWAP_SUFFIX) for name in names):
-        listing = list_segments(
-            filesystem,
-            path,
-            is_clean=True,
-            swap_end_offset=lambda base_offset: (
-                SegmentReader(filesystem, path, base_offset, None, suffix=SWAP_SUFFIX).end().next_offset
-            ),
-        )
-    else:
-        listing = SegmentFiles(tuple(log_base_offsets(names)), FileNames(names))
+    names = list_regular_files(filesystem, path)
+    listing = _segments_of_recovery(filesystem, path, names)
     base_offsets, present = listing.base_offsets, listing.file_names
     suffixes = dict.fromkeys(listing.swapped, SWAP_SUFFIX)
 
@@ -109,12 +99,23 @@ def check_directory(
         later = [open_segment(each) for each in base_offsets[index + 1 :]] if is_unflushed else []
         dropped = _dropped_with(open_segment(base_offsets[index]), later)
         if dropped:
-            return CheckedDirectory(tuple(dropped), names)
+            return CheckedDirectory(tuple(dropped), tuple(names))
         if dropped is not None:
             break
     if vouchers is None or not base_offsets:
-        return CheckedDirectory((), names)
-    return CheckedDirectory((), names, _lacking_at_end(open_segment(base_offsets[-1]), vouchers))
+        return CheckedDirectory((), tuple(names))
+    return CheckedDirectory((), tuple(names), _lacking_at_end(open_segment(base_offsets[-1]), vouchers))
+
+
+def _segments_of_recovery(filesystem: FileSystem, path: str, names: list[str]) -> SegmentFiles:
+    """List the segments that a recovery finds: with those of a replacement that it finishes."""
+    if not any(name.endswith(SWAP_SUFFIX) for name in names):
+        return SegmentFiles(tuple(log_base_offsets(names)), FileNames(names))
+
+    def end_of_swap(base_offset: int) -> int:
+        return SegmentReader(filesystem, path, base_offset, None, suffix=SWAP_SUFFIX).end().next_offset
+
+    return list_segments(filesystem, path, is_clean=True, swap_end_offset=end_of_swap)
 
 
 def _lacking_at_end(segment: SegmentReader, vouchers: Vouchers) -> str | None:
