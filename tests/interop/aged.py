@@ -7,7 +7,6 @@ from the closed directory in between.
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,14 +14,22 @@ from tests.conformance.archives import unpack_case
 from tests.interop.broker import KafkaBroker
 from tests.interop.cleaner_log import CleanerRound, Retained, events_in
 from tests.interop.cleaning_topics import CLEANED, MANY_KEYS, ONCE_DELETED
-from tests.interop.clients import ISOLATION_LEVELS, READ_COMMITTED, Consumed, Row, consume_partitions
+from tests.interop.clients import (
+    ISOLATION_LEVELS,
+    READ_COMMITTED,
+    Consumed,
+    Row,
+    consume_partitions,
+    create_topics,
+    wait_until,
+)
 from tests.interop.placing import add_offsets, place
-from tests.interop.produced import BROKER_SETTINGS, create_topics
+from tests.interop.produced import BROKER_SETTINGS
 from tests.interop.retained import LOSING, place_without_timestamps, settings_of_retained, write_retained
 from tests.interop.writing import config_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from storage_core import LogConfig
@@ -80,7 +87,6 @@ LEGACY: dict[str, tuple[str, str, dict[str, object], int | None]] = {
 }
 COMPACTED = tuple(topic for topic in (*CLEANED, *LEGACY) if topic != UNCLEANABLE)
 _ALTERED = {ONCE_DELETED: {**CLEANED[ONCE_DELETED], "cleanup_policy": "compact"}}
-_TIMEOUT_S = 120.0
 
 
 @dataclass(slots=True)
@@ -133,9 +139,9 @@ def clean_by_broker(
     by_broker = scratch / f"{occasion}-by-broker"
     copy_root(before, by_broker)
     with KafkaBroker(scratch / f"{occasion}-cleaning", CLEANING, log_directory=by_broker) as broker:
-        _wait_until_clean(broker, topics)
-        _wait_until_retained(broker, retained)
-    events = list(events_in(broker.log_path.read_text(errors="replace")))
+        wait_until(lambda: _is_clean(broker, topics), f"The broker did not clean all of {topics}.")
+        wait_until(lambda: _is_retained(broker, retained), f"The broker did not delete of all of {retained}.")
+    events = list(_events(broker))
     return Aged(before, by_broker, events, configs)
 
 
@@ -181,29 +187,17 @@ def _place_legacy(root: Path, scratch: Path) -> None:
             add_offsets(root, "cleaner-offset-checkpoint", {topic: cleaned_up_to})
 
 
-def _wait_until_clean(broker: KafkaBroker, topics: Collection[str]) -> None:
-    """Wait until each topic is cleaned, and the topic that overflows the offset map is cleaned to its end."""
-    deadline = time.monotonic() + _TIMEOUT_S
-    while True:
-        events = events_in(broker.log_path.read_text(errors="replace"))
-        ends = {event.log[0]: event.end_offset for event in events if isinstance(event, CleanerRound)}
-        last = max(int(path.stem) for path in (broker.log_directory / f"{MANY_KEYS}-0").glob("*.log"))
-        missing = [topic for topic in topics if topic not in ends]
-        if not missing and ends[MANY_KEYS] == last:
-            return
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"The broker did not clean {missing or MANY_KEYS}.\n{broker.log_tail()}")
-        time.sleep(0.1)
+def _events(broker: KafkaBroker) -> Iterator[CleanerRound | Retained]:
+    return events_in(broker.log_path.read_text(errors="replace"))
 
 
-def _wait_until_retained(broker: KafkaBroker, topics: Collection[str]) -> None:
-    """Wait until retention has deleted something from each topic."""
-    deadline = time.monotonic() + _TIMEOUT_S
-    while True:
-        events = events_in(broker.log_path.read_text(errors="replace"))
-        missing = set(topics) - {event.log[0] for event in events if isinstance(event, Retained)}
-        if not missing:
-            return
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"The broker deleted nothing from {missing}.\n{broker.log_tail()}")
-        time.sleep(0.1)
+def _is_clean(broker: KafkaBroker, topics: Collection[str]) -> bool:
+    """Return True if each topic is cleaned, and the topic that overflows the offset map is cleaned to its end."""
+    ends = {event.log[0]: event.end_offset for event in _events(broker) if isinstance(event, CleanerRound)}
+    last = max(int(path.stem) for path in (broker.log_directory / f"{MANY_KEYS}-0").glob("*.log"))
+    return set(topics) <= ends.keys() and ends[MANY_KEYS] == last
+
+
+def _is_retained(broker: KafkaBroker, topics: Collection[str]) -> bool:
+    """Return True if retention has deleted something from each topic."""
+    return set(topics) <= {event.log[0] for event in _events(broker) if isinstance(event, Retained)}

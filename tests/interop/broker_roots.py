@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from storage_core.directory import CLUSTER_METADATA_TOPIC
 from tests.interop.broker import DEFAULT_SETTINGS, KafkaBroker, free_ports
+from tests.interop.clients import wait_until
 from tests.interop.jars import QUICK_JVM, kafka_command
-from tests.interop.replicated import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

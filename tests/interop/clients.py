@@ -11,6 +11,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -86,20 +87,56 @@ def when_it_leads(ask: Callable[[], _Answer]) -> _Answer:
         time.sleep(0.1)
 
 
+def wait_until(is_so: Callable[[], bool], what: str = "", timeout_s: float = _CLIENT_TIMEOUT_S) -> None:
+    """Wait for something to become true.
+
+    Raises:
+        TimeoutError: It did not, in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what or "The condition did not come true in time.")
+        time.sleep(0.03)
+
+
 def create_topic(broker: KafkaBroker, name: str, partitions: int = 1, **settings: object) -> None:
     """Create a topic and wait until its directories exist. Settings have ``_`` for ``.``."""
-    config = {key.replace("_", "."): str(value) for key, value in settings.items()}
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    created = admin.create_topics([NewTopic(name, partitions, 1, config=config)])
-    created[name].result(_CLIENT_TIMEOUT_S)
-    # The controller answers before the broker creates the directories.
-    deadline = time.monotonic() + _CLIENT_TIMEOUT_S
-    for partition in range(partitions):
-        log = broker.log_directory / f"{name}-{partition}" / "00000000000000000000.log"
-        while not log.exists():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"The broker did not create {log}.")
-            time.sleep(0.02)
+    create_topics(broker, {name: settings}, {name: partitions})
+
+
+def create_topics(
+    broker: KafkaBroker,
+    topics: Mapping[str, Mapping[str, object]],
+    partitions: Mapping[str, int] = MappingProxyType({}),
+) -> None:
+    """Create topics and wait until their directories exist.
+
+    Args:
+        broker: A running broker.
+        topics: The settings of each, with ``_`` for ``.``.
+        partitions: The number of partitions of each; 1 if it is missing.
+    """
+    new = [
+        NewTopic(
+            name,
+            partitions.get(name, 1),
+            1,
+            config={key.replace("_", "."): str(value) for key, value in settings.items()},
+        )
+        for name, settings in topics.items()
+    ]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    for created in admin.create_topics(new).values():
+        created.result(_CLIENT_TIMEOUT_S)
+    # The controller answers before the broker creates the directories, and their last files.
+    for name in topics:
+        for number in range(partitions.get(name, 1)):
+            path = broker.log_directory / f"{name}-{number}"
+            wait_until(
+                lambda path=path: (path / f"{0:020}.log").exists() and (path / "partition.metadata").exists(),
+                f"The broker did not create {path}.",
+            )
 
 
 def new_producer(broker: KafkaBroker, **settings: object) -> Producer:
@@ -298,11 +335,10 @@ def delete_records(broker: KafkaBroker, topic: str, before_offset: int) -> None:
     place = TopicPartition(topic, 0, before_offset)
     admin.delete_records([place])[place].result(_CLIENT_TIMEOUT_S)
     checkpoint = broker.log_directory / "log-start-offset-checkpoint"
-    deadline = time.monotonic() + _CLIENT_TIMEOUT_S
-    while f"{topic} 0 {before_offset}" not in checkpoint.read_text().splitlines():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{checkpoint} does not name the new log start offset.")
-        time.sleep(0.1)
+    wait_until(
+        lambda: f"{topic} 0 {before_offset}" in checkpoint.read_text().splitlines(),
+        f"{checkpoint} does not name the new log start offset.",
+    )
 
 
 def _watermarks(broker: KafkaBroker, topic: str) -> tuple[int, int]:
@@ -340,11 +376,10 @@ def wait_for_high_watermarks(broker: KafkaBroker, offsets: Mapping[tuple[str, in
     """Wait until the checkpoint in the broker's directory has these high watermarks; it is some seconds late."""
     checkpoint = broker.log_directory / "replication-offset-checkpoint"
     wanted = {f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()}
-    deadline = time.monotonic() + _CLIENT_TIMEOUT_S
-    while not checkpoint.exists() or not wanted <= set(checkpoint.read_text().splitlines()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{checkpoint} does not have {wanted}.")
-        time.sleep(0.05)
+    wait_until(
+        lambda: checkpoint.exists() and wanted <= set(checkpoint.read_text().splitlines()),
+        f"{checkpoint} does not have {wanted}.",
+    )
 
 
 def offsets_at(

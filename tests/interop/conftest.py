@@ -13,9 +13,9 @@ from conformance.matrix import CELL_PROPERTY
 from tests.interop.aged import Aged, age
 from tests.interop.broker import KafkaBroker
 from tests.interop.cleaning_workload import CleaningWorkload
-from tests.interop.clients import ISOLATION_LEVELS, Row, consume
+from tests.interop.clients import ISOLATION_LEVELS, Row, consume, create_topics
 from tests.interop.handed_over import HandedOver, hand_over
-from tests.interop.produced import BROKER_SETTINGS, READ, Produced, create_topics
+from tests.interop.produced import BROKER_SETTINGS, READ, Produced
 from tests.interop.written_into_broker import WrittenIntoBroker, write_into_broker
 from tests.spark_settings import session_of_this_process
 

@@ -22,6 +22,7 @@ from tests.interop.clients import (
     Deliveries,
     Row,
     consume_partitions,
+    create_topics,
     list_offsets,
     new_producer,
     offsets_at,
@@ -34,7 +35,6 @@ from tests.interop.produced import (
     PRODUCED,
     TRANSACTIONS,
     Produced,
-    create_topics,
     small_records,
 )
 from tests.interop.workload import BASE_TIMESTAMP_MS, Sendable

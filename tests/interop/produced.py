@@ -15,7 +15,6 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,
     ResourceType,
 )
 
@@ -24,7 +23,7 @@ from tests.interop.clients import new_producer
 from tests.interop.workload import BASE_TIMESTAMP_MS, Sendable, records_of_every_shape, send
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from confluent_kafka import Producer
 
@@ -78,23 +77,6 @@ def small_records(count: int, *, first: int = 0, step_ms: int = 10) -> list[Send
         )
         for number in range(first, first + count)
     ]
-
-
-def create_topics(broker: KafkaBroker, topics: Mapping[str, Mapping[str, object]]) -> None:
-    """Create topics of one partition and wait until their directories exist. Settings have ``_`` for ``.``."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    new = [
-        NewTopic(name, 1, 1, config={key.replace("_", "."): str(value) for key, value in settings.items()})
-        for name, settings in topics.items()
-    ]
-    for created in admin.create_topics(new).values():
-        created.result(_TIMEOUT_S)
-    deadline = time.monotonic() + _TIMEOUT_S
-    waiting = {broker.log_directory / f"{name}-0" / "partition.metadata" for name in topics}
-    while waiting := {path for path in waiting if not path.exists()}:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"The broker did not create {waiting}.")
-        time.sleep(0.02)
 
 
 def alter_topic(broker: KafkaBroker, topic: str, name: str, value: object) -> None:

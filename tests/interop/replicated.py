@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.interop.broker import KafkaBroker, free_ports
-from tests.interop.clients import consume
+from tests.interop.clients import consume, wait_until
 from tests.interop.placing import place
 from tests.interop.rows_to_load import set_leader_epoch, write_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -161,16 +160,3 @@ def load_replicas(spark: SparkSession, cluster: TwoBrokers, scratch: Path) -> Re
 
 def _log_bytes(broker: KafkaBroker, topic: str) -> bytes:
     return (broker.log_directory / f"{topic}-0" / "00000000000000000000.log").read_bytes()
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = _TIMEOUT_S) -> None:
-    """Wait for a condition.
-
-    Raises:
-        TimeoutError: It did not come true in time.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("The condition did not come true in time.")
-        time.sleep(0.05)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +21,7 @@ from tests.interop.clients import (
     list_offsets,
     new_producer,
     rows_of,
+    wait_until,
 )
 from tests.interop.make_example_data import wait_until_compacted
 from tests.interop.produced import READ
@@ -117,14 +117,14 @@ def send_out_of_order(broker: KafkaBroker, topic: str, count: int) -> None:
 def wait_until_retained(broker: KafkaBroker, topic: str, retention_bytes: int) -> None:
     """Wait until the broker keeps no segment that it need not keep."""
     directory = broker.log_directory / f"{topic}-0"
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
+
+    def is_done() -> bool:
         # A file may be renamed meanwhile.
         with contextlib.suppress(FileNotFoundError):
-            if sum(path.stat().st_size for path in sorted(directory.glob("*.log"))[1:]) < retention_bytes:
-                return
-        time.sleep(0.1)
-    raise TimeoutError(f"Retention did not run in {directory}.")
+            return sum(path.stat().st_size for path in sorted(directory.glob("*.log"))[1:]) < retention_bytes
+        return False
+
+    wait_until(is_done, f"Retention did not run in {directory}.")
 
 
 def _as_pair(found: TimestampOffset | None) -> tuple[int, int] | None:

@@ -12,7 +12,6 @@ import os
 import random
 import threading
 import time
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -41,6 +40,7 @@ from tests.interop.clients import (
     rows_of,
     start_offset,
     wait_for_markers,
+    wait_until,
 )
 from tests.interop.conftest import EAGER_SETTINGS
 from tests.interop.workload import BASE_TIMESTAMP_MS, BackgroundProducer, Sendable, TransactionWriter
@@ -153,6 +153,13 @@ def small_batches(broker: KafkaBroker, **settings: object) -> Producer:
 
 def last_acknowledged(deliveries: Deliveries) -> int:
     return max((offset for _, _, offset in deliveries.snapshot()), default=-1)
+
+
+def wait_for_records(deliveries: Deliveries, topic: str, count: int) -> None:
+    wait_until(
+        lambda: sum(each == topic for each, *_ in deliveries.snapshot()) >= count,
+        f"Not {count} records were acknowledged.",
+    )
 
 
 def partition_files(broker: KafkaBroker, topic: str) -> set[str]:
@@ -481,10 +488,7 @@ def test_topic_deleted_between_planning_and_reading(broker: KafkaBroker) -> None
     plan = plan_scan(FileSystem(), parse_read_options({"path": directory, "subscribe": "doomed"}))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_topics(["doomed"])["doomed"].result(60)
-    deadline = time.monotonic() + 300
-    while (broker.log_directory / "doomed-0").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not (broker.log_directory / "doomed-0").exists(), "The topic was not deleted.")
     with pytest.raises(SegmentLogError, match="doomed"):
         [batch for task in plan.tasks for batch in read_task(FileSystem(), task, schema)]
 
@@ -503,13 +507,8 @@ def test_killed_while_it_appends(tmp_path: Path) -> None:
                 for producer, topic in zip(producers, known, strict=True)
             ]
             with writers[0], writers[1]:
-                deadline = time.monotonic() + 300
-                while (
-                    min(Counter(topic for topic, *_ in deliveries.snapshot()).get(each, 0) for each in known)
-                    < 1000
-                ):
-                    assert time.monotonic() < deadline, "too little was acknowledged"
-                    time.sleep(0.05)
+                for topic in known:
+                    wait_for_records(deliveries, topic, 1000)
                 broker.kill()
             killed = {topic: read_slowly(broker.log_directory, topic, 0.0) for topic in known}
             acknowledged = deliveries.snapshot()
@@ -553,10 +552,7 @@ def test_no_false_alarm_while_a_broker_is_killed(tmp_path: Path, count: int) -> 
             writers = [BackgroundProducer(each, topic, numbered, deliveries) for each in producers]
             logging.getLogger("storage_core").addHandler(ears)
             with writers[0], writers[1]:
-                deadline = time.monotonic() + 300
-                while not deliveries.snapshot():
-                    assert time.monotonic() < deadline, "nothing was acknowledged"
-                    time.sleep(0.05)
+                wait_for_records(deliveries, topic, 1)
                 until_kill = reads + min(count // 4, 250)
                 while reads < until_kill:
                     acknowledged = last_acknowledged(deliveries)

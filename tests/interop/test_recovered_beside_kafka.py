@@ -30,6 +30,7 @@ from tests.interop.clients import (
     Row,
     assert_same_rows,
     consume_partitions,
+    create_topics,
     new_producer,
     rows_of,
 )
@@ -40,7 +41,6 @@ from tests.interop.produced import (
     PRODUCED,
     TRANSACTIONS,
     Produced,
-    create_topics,
     small_records,
 )
 

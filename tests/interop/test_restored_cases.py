@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import TopicCollection
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from conformance.archives import case_names, unpack_case
 from conformance.case_under_test import CaseUnderTest
 from conformance.matrix import CHECKS_PROPERTY
@@ -27,7 +26,14 @@ from conformance.rules import READ_COMMITTED
 from conformance.spark_process import ClassicSpark, SparkWriteError
 
 from tests.interop.broker_start import BrokerStart, start_and_watch
-from tests.interop.clients import ISOLATION_LEVELS, Consumed, assert_same_rows, consume_partitions, rows_of
+from tests.interop.clients import (
+    ISOLATION_LEVELS,
+    Consumed,
+    assert_same_rows,
+    consume_partitions,
+    create_topics,
+    rows_of,
+)
 from tests.interop.conftest import broker_in
 from tests.interop.dump_log_segments import complaints_about_indexes
 from tests.interop.placing import CHECKPOINTS
@@ -124,23 +130,8 @@ def _create_topics(broker: KafkaBroker, places: list[Place]) -> dict[str, str]:
     counts: dict[str, int] = {}
     for topic, partition in places:
         counts[topic] = max(counts.get(topic, 0), partition + 1)
-    config = {"retention.ms": "-1", **{name: str(value) for name, value in _SETTINGS.items()}}
-    admin = _admin(broker)
-    created = admin.create_topics(
-        [NewTopic(topic, count, 1, config=config) for topic, count in counts.items()]
-    )
-    for each in created.values():
-        each.result(_TIMEOUT_S)
-    # The controller answers before the broker creates the directories.
-    deadline = time.monotonic() + _TIMEOUT_S
-    waiting = {
-        broker.log_directory / f"{topic}-{partition}" / "partition.metadata" for topic, partition in places
-    }
-    while waiting := {path for path in waiting if not path.exists()}:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"The broker did not create {waiting}.")
-        time.sleep(0.02)
-    described = admin.describe_topics(TopicCollection(list(counts)))
+    create_topics(broker, {topic: {"retention.ms": -1, **_SETTINGS} for topic in counts}, counts)
+    described = _admin(broker).describe_topics(TopicCollection(list(counts)))
     # The client uses another Base64 alphabet than Kafka's own tools.
     letters = str.maketrans("+/", "-_")
     return {

@@ -6,7 +6,6 @@ We delete one of them, and the broker starts with what a crash left of the delet
 from __future__ import annotations
 
 import shutil
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +14,14 @@ from storage_core import LogDirectory, read_table
 from storage_core.errors import OptionError
 from tests.interop.broker import KafkaBroker
 from tests.interop.broker_start import BrokerStart, start_and_watch
-from tests.interop.clients import consume, create_topic, delete_records, new_producer, start_offset
+from tests.interop.clients import (
+    consume,
+    create_topic,
+    delete_records,
+    new_producer,
+    start_offset,
+    wait_until,
+)
 from tests.interop.produced import small_records
 from tests.interop.workload import send
 from tests.interop.writing import table_of
@@ -36,7 +42,6 @@ SETTINGS = {
     "log.flush.start.offset.checkpoint.interval.ms": 500,
     "log.segment.delete.delay.ms": 100,
 }
-REMOVED_WITHIN_S = 120
 DELETED = 20
 PRODUCED = 60
 
@@ -108,10 +113,7 @@ def test_a_broker_completes_the_deletion(start: BrokerStart, stopped_broker: Kaf
     """The topic still exists in the cluster, so the broker starts an empty log for it."""
     # Kafka logs the deletion at INFO.
     assert not [line for line in start.complaints(GONE, 0) if " INFO " not in line]
-    deadline = time.monotonic() + REMOVED_WITHIN_S
-    while deleted_logs(stopped_broker.log_directory) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert deleted_logs(stopped_broker.log_directory) == []
+    wait_until(lambda: deleted_logs(stopped_broker.log_directory) == [], "The deletion was not completed.")
     assert start_offset(stopped_broker, GONE) == 0
     assert consume(stopped_broker, GONE) == []
     send(new_producer(stopped_broker, linger_ms=1000), GONE, iter(small_records(3)))

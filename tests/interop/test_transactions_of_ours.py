@@ -29,6 +29,7 @@ from tests.interop.clients import (
     Row,
     assert_same_rows,
     consume_partitions,
+    create_topics,
     new_producer,
     rows_of,
 )
@@ -41,7 +42,7 @@ from tests.interop.partition_state import (
     state_of,
 )
 from tests.interop.placing import write_offsets
-from tests.interop.produced import BROKER_SETTINGS, create_topics
+from tests.interop.produced import BROKER_SETTINGS
 from tests.interop.raw_produce import OUT_OF_ORDER, Answer, ProducerAnswers, go_on
 from tests.interop.transaction_cases import HANGING, IDEMPOTENT, OUR_PRODUCER, TOPICS, Written
 from tests.interop.workload import Sendable, produce
