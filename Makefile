@@ -69,7 +69,8 @@ zip: $(VENV)/.installed-demo ## Build dist/segmentlog.zip for --py-files, and th
 	@ls dist
 
 interop: require-java require-maven require-chromium $(VENV)/.installed-dev ## Compare with a real Kafka broker, live and killed (needs Maven)
-	@$(PYTEST) tests/interop -m "not soak" --numprocesses=$(BROKERS) --dist=loadfile $(ARGS)
+	@$(IN_MEMORY) $(PYTEST) tests/interop -m "not soak" --numprocesses=$(BROKERS) --dist=loadfile \
+		--override-ini=tmp_path_retention_policy=failed $(ARGS)
 
 bench: require-java require-maven $(VENV)/.installed-dev ## Compare with peers and with Spark's Kafka source (needs Maven)
 	@$(VENV_PYTHON) -m benchmarks $(ARGS)
