@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tests.conformance.archives import unpack_case
 from tests.interop.broker import KafkaBroker
 from tests.interop.cleaner_log import CleanerRound, Retained, events_in
-from tests.interop.cleaning_topics import CLEANED, MANY_KEYS, ONCE_DELETED
+from tests.interop.cleaning_workload import CLEANED, MANY_KEYS, ONCE_DELETED
 from tests.interop.clients import (
     ISOLATION_LEVELS,
     READ_COMMITTED,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tests.executed_document import Block, Shell
 from tests.interop.clients import consume, create_topic, end_offset, new_producer, start_offset, wait_until
 from tests.interop.placing import place
-from tests.interop.rows_to_load import ROW_COUNT, set_leader_epoch, topic_id_of, write_rows
+from tests.interop.spark_jobs import ROW_COUNT, set_leader_epoch, topic_id_of, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

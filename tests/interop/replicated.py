@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.interop.broker import KafkaBroker, free_ports
 from tests.interop.clients import consume, wait_until
 from tests.interop.placing import place
-from tests.interop.rows_to_load import set_leader_epoch, write_rows
+from tests.interop.spark_jobs import set_leader_epoch, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

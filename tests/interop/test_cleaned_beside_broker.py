@@ -36,7 +36,7 @@ from tests.interop.cleaned_state import (
     horizons_in,
 )
 from tests.interop.cleaner_log import CleanerRound
-from tests.interop.cleaning_topics import CLEANED, IDEMPOTENT, MANY_KEYS, OPEN, OURS, TRANSACTIONS, YOUNG
+from tests.interop.cleaning_workload import CLEANED, IDEMPOTENT, MANY_KEYS, OPEN, OURS, TRANSACTIONS, YOUNG
 from tests.interop.clients import ISOLATION_LEVELS, READ_COMMITTED, Row, assert_same_rows, rows_of
 from tests.interop.partition_state import (
     PartitionState,

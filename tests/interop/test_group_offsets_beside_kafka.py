@@ -23,7 +23,7 @@ from storage_core.options import options_of
 from storage_core.views.group_offsets import offsets_partition, plan_group_offsets, read_group_offsets
 from tests.interop.clients import create_topic, new_producer, wait_for_markers
 from tests.interop.conftest import broker_in
-from tests.interop.decoded_records import printed_by_ours, printed_by_the_tool
+from tests.interop.dump_log_segments import printed_by_ours, printed_by_the_tool
 from tests.interop.java_clients import (
     consume_as_share_group,
     enable_share_groups,

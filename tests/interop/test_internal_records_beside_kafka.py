@@ -30,7 +30,7 @@ from tests.internal_records.message_bytes import (
     record_bytes,
     unsigned_varint,
 )
-from tests.interop.decoded_records import printed_by_ours, printed_by_the_tool
+from tests.interop.dump_log_segments import printed_by_ours, printed_by_the_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
