@@ -3,44 +3,17 @@
 from __future__ import annotations
 
 import os
-import struct
 
 import pytest
-from crc32c import crc32c
 
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog
 from storage_core.filesystem import FileSystem
-
-
-def _varint(value):
-    value = (value << 1) ^ (value >> 63)
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _batch(base_offset, timestamps_ms, *, value=b"v", leader_epoch=0, attributes=0):
-    """One uncompressed v2 batch with a record for each timestamp."""
-    records = b""
-    for delta, timestamp_ms in enumerate(timestamps_ms):
-        body = b"\0" + _varint(timestamp_ms - timestamps_ms[0]) + _varint(delta)
-        body += _varint(-1) + _varint(len(value)) + value + _varint(0)
-        records += _varint(len(body)) + body
-    count = len(timestamps_ms)
-    checked = struct.pack(
-        ">hiqqqhii", attributes, count - 1, timestamps_ms[0], max(timestamps_ms), -1, -1, -1, count
-    )
-    checked += records
-    header = struct.pack(">qiibI", base_offset, len(checked) + 9, leader_epoch, 2, crc32c(checked))
-    return header + checked
+from tests.segment.conftest import build_batch
 
 
 @pytest.fixture
 def make_batch():
-    return _batch
+    return build_batch
 
 
 @pytest.fixture

@@ -16,17 +16,9 @@ from storage_core.errors import StorageError
 from storage_core.filesystem import FileSystem
 from storage_core.log_config import LogConfig
 from storage_core.record.record_batches import RecordBatches
+from storage_core.segment.batch_walk import BatchWalk
 from storage_core.segment.log_segment import LogSegment
-
-
-def _varint(value):
-    value = (value << 1) ^ (value >> 63)
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+from tests.record.encoding import varint
 
 
 def build_batch(
@@ -51,10 +43,10 @@ def build_batch(
         max_timestamp_ms = log_append_time_ms
     records = b""
     for delta, timestamp_ms in zip(deltas, timestamps_ms, strict=True):
-        body = b"\0" + _varint(timestamp_ms - base_timestamp_ms) + _varint(delta)
-        body += _varint(-1) if key is None else _varint(len(key)) + key
-        body += _varint(len(value)) + value + _varint(0)
-        records += _varint(len(body)) + body
+        body = b"\0" + varint(timestamp_ms - base_timestamp_ms) + varint(delta)
+        body += varint(-1) if key is None else varint(len(key)) + key
+        body += varint(len(value)) + value + varint(0)
+        records += varint(len(body)) + body
     if last_offset_delta is None:
         last_offset_delta = deltas[-1] if len(deltas) else 0
     checked = struct.pack(
@@ -133,6 +125,23 @@ def build_segment(base_offset, batches, *, index_interval_bytes=4096, closed=Tru
     if closed:
         add_time_entry()
     return segment
+
+
+@pytest.fixture
+def open_walk(tmp_path):
+    opened = []
+
+    def open_file(content, *, base_offset=0, end_position_bytes=None):
+        path = tmp_path / f"{base_offset:020d}.log"
+        path.write_bytes(content)
+        log_file = FileSystem().open(str(path))
+        opened.append(log_file)
+        end = len(content) if end_position_bytes is None else end_position_bytes
+        return BatchWalk(log_file, base_offset, end)
+
+    yield open_file
+    for log_file in opened:
+        log_file.close()
 
 
 @pytest.fixture(scope="session")

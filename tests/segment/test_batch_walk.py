@@ -10,10 +10,11 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.errors import CorruptRecordError
+from storage_core.errors import BatchTooLargeError, CorruptRecordError, DataLossError
 from storage_core.filesystem import FileSystem
 from storage_core.segment.batch_walk import BatchWalk, read_batch
 from tests.examples import examples
+from tests.record.legacy_encoding import GZIP, Message, Wrapper, plain_messages
 
 # Written by a broker, one after the other: the three batches below and two markers (see EXPECTED).
 TRANSACTION_LOG = bytes.fromhex(
@@ -38,23 +39,6 @@ EMPTY_BATCH = bytes.fromhex(
     "000000000000000f000000310000000f025d4e3d62000000000016ffffffffffffffff0000018bcfe568000000000000005b7f00"
     "91000003d700000000"
 )
-
-
-@pytest.fixture
-def open_walk(tmp_path):
-    opened = []
-
-    def open_file(content, *, base_offset=0, end_position_bytes=None):
-        path = tmp_path / f"{base_offset:020d}.log"
-        path.write_bytes(content)
-        log_file = FileSystem().open(str(path))
-        opened.append(log_file)
-        end = len(content) if end_position_bytes is None else end_position_bytes
-        return BatchWalk(log_file, base_offset, end)
-
-    yield open_file
-    for log_file in opened:
-        log_file.close()
 
 
 def test_batches_of_a_broker(open_walk):
@@ -283,3 +267,81 @@ def test_garbage_ends_or_raises(tmp_path_factory, content):
         batches = BatchWalk(log_file, 0, len(content)).batches()
         with contextlib.suppress(CorruptRecordError):
             assert len(list(batches)) <= len(content) // 26
+
+
+@pytest.fixture
+def open_content(tmp_path):
+    path = tmp_path / "content.log"
+
+    def open_file(content):
+        path.write_bytes(content)
+        return FileSystem().open(str(path))
+
+    return open_file
+
+
+def test_read_batch_gives_the_whole_batch(open_content):
+    with open_content(TRANSACTION_LOG) as log_file:
+        for header in BatchWalk(log_file, 0, 380).batches():
+            batch = read_batch(log_file, header, 1000)
+            assert batch == TRANSACTION_LOG[header.position_bytes : header.end_position_bytes]
+
+
+def test_read_batch_checks_the_limit_before_it_reads(tmp_path):
+    filesystem = FileSystem()
+    path = tmp_path / "0.log"
+    path.write_bytes(TRANSACTION_LOG)
+    with filesystem.open(str(path)) as log_file:
+        header = BatchWalk(log_file, 0, 380).batch_at(0)
+        before = filesystem.statistics.bytes_read
+        with pytest.raises(BatchTooLargeError, match="maxDecompressedBatchBytes"):
+            read_batch(log_file, header, 78)
+        assert filesystem.statistics.bytes_read == before
+        assert len(read_batch(log_file, header, 79)) == 79
+
+
+@pytest.mark.parametrize("position", [17, 21, 45, 78])
+def test_read_batch_checks_the_crc(open_content, position):
+    content = bytearray(TRANSACTION_LOG)
+    content[position] ^= 1
+    with open_content(content) as log_file:
+        header = BatchWalk(log_file, 0, 380).batch_at(0)
+        with pytest.raises(CorruptRecordError, match="CRC") as caught:
+            read_batch(log_file, header, 1000)
+    error = caught.value
+    assert (error.position_bytes, error.end_position_bytes) == (0, 79)
+    assert (error.offset, error.last_offset) == (0, 1)
+
+
+def test_read_batch_of_a_file_cut_meanwhile_is_data_loss(open_content):
+    with open_content(TRANSACTION_LOG) as log_file:
+        header = BatchWalk(log_file, 0, 380).batch_at(0)
+        os.truncate(log_file.path, 70)
+        with pytest.raises(DataLossError):
+            read_batch(log_file, header, 1000)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Message(magic=0).encode(),
+        Message(timestamp_ms=7).encode(),
+        Wrapper(plain_messages(3, magic=0), GZIP, 0).encode(),
+        Wrapper(plain_messages(3), GZIP).encode(),
+    ],
+    ids=["v0", "v1", "v0 wrapper", "v1 wrapper"],
+)
+def test_the_crc_of_old_formats_covers_what_follows_it(open_content, entry):
+    for position in range(len(entry)):
+        content = bytearray(entry)
+        content[position] ^= 0x80
+        # Offset, length and the bytes that say how to read the rest make another header.
+        if position < 12 or position in (16, 17):
+            continue
+        with open_content(content) as log_file:
+            header = BatchWalk(log_file, 0, len(content)).batch_at(0)
+            with pytest.raises(CorruptRecordError, match="CRC"):
+                read_batch(log_file, header, 1000)
+    with open_content(entry) as log_file:
+        header = BatchWalk(log_file, 0, len(entry)).batch_at(0)
+        assert read_batch(log_file, header, 1000) == entry

@@ -125,23 +125,6 @@ def test_check(index, path):
 
 
 @pytest.mark.parametrize(
-    ("fetch_offset", "upper_bound", "found", "is_complete"),
-    [
-        (0, 100, [0, 1, 2, 3], False),
-        (0, 32, [0, 1, 2], True),
-        (0, 35, [0, 1, 2, 3], True),
-        (10, 35, [0, 1, 2, 3], True),
-        (11, 35, [1, 2, 3], True),
-        (20, 41, [2, 3], False),
-        (51, 52, [], False),
-    ],
-)
-def test_collect_aborted_transactions(index, fetch_offset, upper_bound, found, is_complete):
-    collected = index.read().collect_aborted_transactions(fetch_offset, upper_bound)
-    assert collected == ([TRANSACTIONS[number] for number in found], is_complete)
-
-
-@pytest.mark.parametrize(
     ("offset", "kept"), [(51, 4), (50, 3), (36, 3), (35, 2), (15, 1), (11, 1), (10, 0), (0, 0)]
 )
 def test_truncate_to_drops_markers_from_an_offset_on(index, path, offset, kept):

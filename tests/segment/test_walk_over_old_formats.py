@@ -64,23 +64,6 @@ def placed(entries):
     return b"".join(entries), places
 
 
-@pytest.fixture
-def open_walk(tmp_path):
-    opened = []
-
-    def open_file(content, *, base_offset=0, end_position_bytes=None):
-        path = tmp_path / f"{base_offset:020d}.log"
-        path.write_bytes(content)
-        log_file = FileSystem().open(str(path))
-        opened.append(log_file)
-        end = len(content) if end_position_bytes is None else end_position_bytes
-        return BatchWalk(log_file, base_offset, end)
-
-    yield open_file
-    for log_file in opened:
-        log_file.close()
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
