@@ -98,7 +98,7 @@ def test_on_another_host_a_deleted_partition_is_data_loss(
     moved()
     here = sent(reader)
     if fail_on_data_loss:
-        with pytest.raises(DataLossError, match="set failOnDataLoss to false"):
+        with pytest.raises(DataLossError, match="Set failOnDataLoss to false"):
             [list(here.read(partition)) for partition in partitions]
     else:
         assert sum(rows.num_rows for partition in partitions for rows in here.read(partition)) == 3
