@@ -9,7 +9,7 @@ second.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -385,12 +385,14 @@ def cut_groups(
         return _cut_with_offsets(rows, group_ends, records_limit_bytes, offsets)
     parts: list[_Int64Array] = []
     starts = np.concatenate([np.zeros(1, np.int64), group_ends])[:-1]
-    # If there are very many groups, most are so small that they are sure to fit one batch.
-    row_ends = np.zeros(rows.count + 1, np.int64)
-    np.cumsum(np.broadcast_to(rows.tails_bytes + _LONGEST_HEAD_BYTES, rows.count), out=row_ends[1:])
-    is_large = row_ends[group_ends] - row_ends[starts] > records_limit_bytes
+    large: Iterable[int] = range(len(group_ends))
+    if len(group_ends) > 1:
+        # Of very many groups, most are so small that they are sure to fit one batch.
+        row_ends = np.zeros(rows.count + 1, np.int64)
+        np.cumsum(np.broadcast_to(rows.tails_bytes + _LONGEST_HEAD_BYTES, rows.count), out=row_ends[1:])
+        large = np.flatnonzero(row_ends[group_ends] - row_ends[starts] > records_limit_bytes).tolist()
     done = 0
-    for number in np.flatnonzero(is_large).tolist():
+    for number in large:
         start, end = int(starts[number]), int(group_ends[number])
         parts.append(group_ends[done:number])
         parts.append(cut_batches(rows.slice(start, end - start), records_limit_bytes, is_end=True) + start)
