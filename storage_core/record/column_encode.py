@@ -285,7 +285,7 @@ _NULL = varint_bytes(-1)
 
 @dataclass(frozen=True, slots=True)
 class PlainBatch:
-    """The uncompressed records of one batch, and their fields of its header."""
+    """The uncompressed records of a batch, and the fields of its header that follow from them."""
 
     records: bytes
     count: int

@@ -44,10 +44,10 @@ class ControlType(enum.IntEnum):
 
 
 def control_type(batch: bytes | memoryview, header: BatchHeader, *, path: str) -> ControlType | None:
-    """Return the type of a control batch's first record.
+    """Return the type of the first record of a control batch, whose CRC was checked.
 
     Returns:
-        None for a batch that compaction emptied. Its CRC was checked before.
+        None if compaction emptied the batch.
 
     Raises:
         CorruptRecordError: The record has no key of at least four bytes, or a negative version.
@@ -69,7 +69,11 @@ def control_type(batch: bytes | memoryview, header: BatchHeader, *, path: str) -
 def _first_of(
     column: Slices | None, section: RecordSection, layout: struct.Struct
 ) -> tuple[int, int | None, int]:
-    """Return the length of the first byte string of a column; and the version and the number in it if it is long enough."""
+    """Read the first byte string of a column, which holds a version and a number.
+
+    Returns:
+        Its length in bytes, the version (None if it is too short), and the number.
+    """
     assert column is not None  # noqa: S101  (it was asked for)
     length, start = int(column.lengths[0]), int(column.starts[0])
     if length < layout.size:
@@ -94,12 +98,10 @@ class EndTransactionMarker(NamedTuple):
 
 
 def read_marker(batch: bytes | memoryview, header: BatchHeader, *, path: str) -> EndTransactionMarker | None:
-    """Return the marker in a control batch.
-
-    Its CRC was checked before.
+    """Return the marker in a control batch, whose CRC was checked.
 
     Returns:
-        None if compaction emptied it, or if it does not end a transaction.
+        None if compaction emptied the batch, or if it does not end a transaction.
 
     Raises:
         CorruptRecordError: The record is malformed.

@@ -31,8 +31,8 @@ PlainHeaders: TypeAlias = Sequence[tuple[bytes, bytes | None]]
 PlainRecord: TypeAlias = tuple[int, bytes | None, bytes | None, PlainHeaders]
 Records: TypeAlias = pa.Table | pa.RecordBatch
 COLUMNS: Final = ("value", "key", "timestamp", "headers")
-# By unit: the divisor that gives milliseconds; for seconds the factor.
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+# By unit: the divisor that gives milliseconds; for seconds the factor.
 _MILLISECONDS: Final = {"s": 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
 _HEADER_FIELDS: Final = ("key", "value")
 

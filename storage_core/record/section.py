@@ -58,7 +58,7 @@ _MIN_INFLATION_GUESS_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class WantedFields:
-    """The fields of a record to decode; the offset always is.
+    """The fields of a record to decode besides the offset.
 
     ``tails`` is for rewriting records of format v2: all bytes after the timestamp delta. It requires key and value.
     """
@@ -116,7 +116,7 @@ class RecordSection:
             )
 
     def error(self, index: int, message: str, record_index: int | None = None) -> CorruptRecordError:
-        """Return the error about the records of a batch that its CRC confirms."""
+        """Return an error about the records of a batch whose CRC is right."""
         return CorruptRecordError(
             f"{message} The batch's CRC is right: it was written like this.",
             record_index=record_index,
