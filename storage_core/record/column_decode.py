@@ -133,8 +133,7 @@ def decode_by_column(section: RecordSection, wanted: WantedFields) -> RecordColu
             raise UnevenRecordsError
         return RecordColumns(counts, offsets, timestamps_ms, None, None, None)
 
-    keys = _read_slices(cursor, body_ends)
-    values = _read_slices(cursor, body_ends)
+    keys, values = _read_slices(cursor), _read_slices(cursor)
     record_headers = _read_headers(cursor, section, counts, body_ends, decode=wanted.headers)
     return RecordColumns(
         counts,
@@ -205,13 +204,14 @@ def _check_offsets(
         raise UnevenRecordsError
 
 
-def _read_slices(cursor: VarintCursor, limits: _Int64Array) -> Slices:
-    """Read a byte string of each record, which follows its length. A negative length is null, without bytes."""
+def _read_slices(cursor: VarintCursor) -> Slices:
+    """Read a byte string of each record, which follows its length. A negative length is null, without bytes.
+
+    One that leaves its record is refused with the headers, which then begin after the record's end.
+    """
     lengths = cursor.read(VARINT_LIMIT_BYTES)
     slices = Slices(cursor.positions, lengths)
     cursor.skip(lengths if lengths.min() >= 0 else np.maximum(lengths, 0))
-    if np.any(cursor.positions > limits):
-        raise UnevenRecordsError
     return slices
 
 
@@ -250,10 +250,10 @@ def _read_each_header(
     for step in range(int(counts.max())):
         rows = rows[counts[rows] > step]
         here = VarintCursor(buffer, positions[rows])
-        keys = _read_slices(here, limits[rows])
+        keys = _read_slices(here)
         if keys.lengths.min() < 0:
             raise UnevenRecordsError
-        values = _read_slices(here, limits[rows])
+        values = _read_slices(here)
         target = first[rows] + step
         for column, found in zip(
             columns, (keys.starts, keys.lengths, values.starts, values.lengths), strict=True
