@@ -162,7 +162,7 @@ _CONSTANTS_LIMIT: Final = 16
 
 
 def wanted_fields(schema: pa.Schema) -> WantedFields:
-    """Which fields of a record a schema needs."""
+    """Return the fields of a record that a schema needs."""
     names = set(schema.names)
     return WantedFields(
         timestamp=bool(names & {"timestamp", "_metadata"}),

@@ -94,7 +94,7 @@ class SegmentRange:
         return sum(self.sizes_bytes)
 
     def sizes_from_bytes(self) -> list[int]:
-        """For each segment, the size from its start to the end of the range."""
+        """Return for each segment the size from its start to the end of the range."""
         return list(accumulate(reversed(self.sizes_bytes)))[::-1]
 
     def is_complete(self, index: int) -> bool:

@@ -133,7 +133,11 @@ def _roots_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> Itera
 
 
 def _look_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> tuple[LogDir | None, list[str]]:
-    """A directory as a log directory, or None, and the names of the directories in it that hold no partition."""
+    """Read a directory.
+
+    Returns:
+        The directory as a log directory, or None; and the names of its directories that hold no partition.
+    """
     try:
         entries = filesystem.list_directory(path)
     except MissingError:
