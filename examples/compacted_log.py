@@ -31,7 +31,7 @@ def record(key: str, value: str | None, timestamp_ms: int) -> pa.Table:
 
 
 def contents(log: Log) -> str:
-    """What the log holds, offset by offset."""
+    """List what the log holds, offset by offset."""
     rows = [row for batch in log.read(columns=["offset", "key", "value"]) for row in batch.to_pylist()]
     return ", ".join(
         f"{row['offset']}: {row['key'].decode()}={'-' if row['value'] is None else row['value'].decode()}"

@@ -34,7 +34,7 @@ ORDER = (
 
 
 def orders_of(spark: SparkSession, logs: str, hour: datetime) -> DataFrame:
-    """The orders whose timestamp is in the hour; a value that is not a JSON object fails the query.
+    """Select the orders whose timestamp is in the hour. A value that is not a JSON object fails the query.
 
     Bounds in time select offsets. All records of the hour come after its first one, but late records may come after the
     first record of the next hour. So the read ends a little later, and the filter is exact.

@@ -44,7 +44,7 @@ def heading(text: str) -> None:
 
 
 def main() -> None:
-    """Schema, rows, an aggregation, transactions, a range in time."""
+    """Show the schema, rows, an aggregation, transactions and a range in time."""
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("segmentlog quickstart")

@@ -21,7 +21,7 @@ DATA = str(Path(__file__).resolve().parent / "data")
 
 
 def partitions_by_topic() -> dict[str, list[int]]:
-    """The partitions in the directory; a broker's directory often holds only some of a topic's partitions."""
+    """List the partitions in the directory. A broker's directory often holds only some of a topic's partitions."""
     plan = plan_scan(FileSystem(), parse_read_options({"path": DATA}))
     found: dict[str, list[int]] = {}
     for log in (each.log for each in plan.partitions):
@@ -30,7 +30,7 @@ def partitions_by_topic() -> dict[str, list[int]]:
 
 
 def share_of(member: str, members: list[str]) -> dict[str, list[int]]:
-    """The share of a member: the same in every process."""
+    """Assign a member its share, which is the same in every process."""
     found = partitions_by_topic()
     assignment = RoundRobinAssignor().assign(
         {topic: len(numbers) for topic, numbers in found.items()},

@@ -27,7 +27,7 @@ def records(*values: bytes) -> pa.Table:
 
 
 def seen(log: Log, isolation_level: str = "read_committed") -> list[str]:
-    """The values that a reader sees."""
+    """List the values that a reader sees."""
     batches = log.read(columns=["value"], isolation_level=isolation_level)
     return [value.decode() for batch in batches for value in batch["value"].to_pylist()]
 

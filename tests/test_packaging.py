@@ -31,6 +31,12 @@ UNWANTED = {
     "a folder outside the repository": re.compile(r"\.\./" + "shared"),
 }
 
+# Ruff's D401 asks for a verb in the imperative, and lets words pass that it does not know.
+NO_VERBS = {
+    "A", "All", "An", "As", "At", "Each", "For", "How", "If", "In", "Like", "None", "Of", "On", "One", "Per", "Some", "The",
+    "True", "False", "What", "Where", "Whether", "Which",
+}  # fmt: skip
+
 GENERATED_FOLDERS = {
     ".git", ".venv", ".venvs", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".import_linter_cache",
     ".ipynb_checkpoints", "__pycache__", "target", "build", "dist", "spark-warehouse", "metastore_db",
@@ -89,6 +95,22 @@ def test_every_module_and_every_public_object_is_described(name: str):
     described = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     public = [node for node in tree.body if isinstance(node, described) and not node.name.startswith("_")]
     assert [node.name for node in public if not ast.get_docstring(node)] == []
+
+
+def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any("property" in ast.unparse(each) for each in node.decorator_list)
+
+
+def test_the_description_of_a_function_begins_with_a_verb():
+    found = []
+    for name in python_modules():
+        path = Path(importlib.import_module(name).__file__ or "")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not is_property(node):
+                words = (ast.get_docstring(node) or "").split()
+                if words and words[0].rstrip(":,;.") in NO_VERBS:
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {words[0]} …")
+    assert found == []
 
 
 def test_every_package_says_what_it_exports():
