@@ -25,22 +25,22 @@ from storage_core.options.option import (
     by_key,
     default_values,
     given_values,
-    named_once,
     nearest_hint,
     option_key,
+    refuse_conflicting_names,
 )
 from storage_core.options.values import (
     BATCH_SIZE,
     BATCH_SIZE_DEFAULT,
     BOOLEAN,
     INTERVAL,
-    either,
+    choice_kind,
+    code_list,
     parse_choice,
     parse_count,
     parse_paths,
     path_of,
-    plain,
-    words,
+    value_kind,
 )
 
 PartitionerName = Literal["default", "roundRobin", "random"]
@@ -65,14 +65,14 @@ _REJECTED_BY_WRITES: Final = {
 }
 
 
-def _as_text(text: str) -> Kind:
-    return plain(text, lambda _option, value: value)
+def _text_kind(text: str) -> Kind:
+    return value_kind(text, lambda _option, value: value)
 
 
 def _flag_of(usual: str, other: str) -> Kind:
     """Return the kind of an option of two words: true for the usual one."""
-    return plain(
-        either((usual, other)), lambda option, value: parse_choice(option, value, (usual, other)) == usual
+    return value_kind(
+        code_list((usual, other)), lambda option, value: parse_choice(option, value, (usual, other)) == usual
     )
 
 
@@ -138,21 +138,21 @@ def _parse_topic_ids(option: str, value: str) -> Mapping[str, str]:
 # Each option has a line of values and its text, so that options compare by eye.
 # fmt: off
 WRITE_OPTIONS: Final[tuple[Option, ...]] = (
-    Option("path", "path", plain("path", _parse_path), aliases=("paths",),
+    Option("path", "path", value_kind("path", _parse_path), aliases=("paths",),
            doc="Required. The log directory; it is created if it does not exist."),
-    Option("topic", "topic", plain("topic", _parse_topic),
+    Option("topic", "topic", value_kind("topic", _parse_topic),
            doc="The topic of every row, whatever the column `topic` says."),
-    Option("partitions", "partitions", plain("count", _parse_partitions), "1",
+    Option("partitions", "partitions", value_kind("count", _parse_partitions), "1",
            doc="How many partitions a new topic gets. An existing topic keeps its own; with `brokerDirectory`, how many it "
                "has in the cluster, if some are on other disks."),
-    Option("partitioner", "partitioner", words(PartitionerName), "default",
+    Option("partitioner", "partitioner", choice_kind(PartitionerName), "default",
            doc="Where rows go whose column `partition` is null or missing: `default` by the hash of the key as Kafka's Java "
                "producer does, and without a key to one partition until a batch is full."),
-    Option("compression.type", "", _as_text("`none`, `gzip`, `snappy`, `lz4` or `zstd`"), "none", aliases=("kafka.compression.type",),
+    Option("compression.type", "", _text_kind("`none`, `gzip`, `snappy`, `lz4` or `zstd`"), "none", aliases=("kafka.compression.type",),
            doc="How batches are compressed; also Kafka's words for topics, `uncompressed` and `producer`."),
-    Option("compression.level", "", _as_text("number"),
+    Option("compression.level", "", _text_kind("number"),
            doc="The level of that codec."),
-    Option("batch.size", "", _as_text("bytes"), "131072",
+    Option("batch.size", "", _text_kind("bytes"), "131072",
            doc="The most that a batch takes before it is compressed."),
     Option("maxDecompressedBatchBytes", "max_decompressed_batch_bytes", BATCH_SIZE, BATCH_SIZE_DEFAULT,
            doc="The largest batch, before it is compressed, that the readers of these rows take. A row that makes a larger "
@@ -161,10 +161,10 @@ WRITE_OPTIONS: Final[tuple[Option, ...]] = (
            doc="Whether everything is on disk before the rows become visible. `none` leaves it to the system: quicker, and "
                "the rows are visible at once, but a power cut may lose some of them. The directory is then left as by a "
                "running broker: the next broker or program that opens it, other than such a job, recovers its logs first."),
-    Option("txnAppId", "txn_app_id", plain("text", _parse_app_id),
+    Option("txnAppId", "txn_app_id", value_kind("text", _parse_app_id),
            doc="With `txnVersion`: the application that writes. A job whose version is not above the last one that this "
                "application committed here does nothing."),
-    Option("txnVersion", "txn_version", plain("number", _parse_txn_version),
+    Option("txnVersion", "txn_version", value_kind("number", _parse_txn_version),
            doc="With `txnAppId`: grows with each job."),
     Option("txnRetention", "txn_retention_ms", INTERVAL, "30 days",
            doc="How long at least the directory remembers the last `txnVersion` of an application, or the last batch of a "
@@ -174,13 +174,13 @@ WRITE_OPTIONS: Final[tuple[Option, ...]] = (
            doc="What a stream does with its last batch, which Spark repeats after a failure: `compare` its rows with those "
                "that were written, in any order, and fail if they are others; or `skip` it whatever its rows are, because "
                "each run computes others, with `uuid()` for example."),
-    Option("topicIds", "topic_ids", plain("JSON", _parse_topic_ids),
+    Option("topicIds", "topic_ids", value_kind("JSON", _parse_topic_ids),
            doc='Ids of new topics, as a cluster knows them: `{"topicA":"<22 characters>"}`.'),
     Option("brokerDirectory", "broker_directory", BOOLEAN, "false",
            doc="Whether to write into a directory that belongs to a (stopped) broker."),
     Option("preserveOffsets", "preserve_offsets", BOOLEAN, "false",
            doc="Whether records get the offsets of the column `offset`, which must be above the existing ones."),
-    Option("offsetsFrom", "offsets_from", _as_text("paths"),
+    Option("offsetsFrom", "offsets_from", _text_kind("paths"),
            doc="With `preserveOffsets`: the directory that the rows were read from; the start and end of its logs are "
                "restored, too."),
 )
@@ -359,7 +359,7 @@ def _split_catalog_options(options: Mapping[str, str]) -> tuple[dict[str, str], 
             config.append((name, _CONFIG_BY_KEY[key], value))
         else:
             raise OptionError(f"Unknown option '{name}'.{nearest_hint(name, _known_names())}")
-    return named_once(own), named_once(config)
+    return refuse_conflicting_names(own), refuse_conflicting_names(config)
 
 
 def _known_names() -> list[str]:

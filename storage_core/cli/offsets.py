@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from storage_core.views.group_offsets import GroupOffsetsTask
 
 
 # These columns fit a terminal. The other formats have all.
@@ -142,14 +141,16 @@ class _CommittedOffsets:
         from storage_core.views.view import ViewTask, read_view_task  # noqa: PLC0415
 
         groups = pa.array(self.groups, pa.string())
-        with progress("Group offsets", sum(map(_size_bytes, self._parts)), self._is_quiet) as advance:
+        with progress(
+            "Group offsets", sum(each.part.size_bytes for each in self._parts), self._is_quiet
+        ) as advance:
             for part in self._parts:
                 task = ViewTask("group_offsets", part, self._condition)
                 owner = part.part.partition if part.part.topic == OFFSETS_TOPIC else None
                 for batch in read_view_task(self._filesystem, task, self.schema):
                     self._owners |= dict.fromkeys(batch.column("group").to_pylist(), owner)
                     yield batch.filter(pc.is_in(batch.column("group"), groups)) if self.groups else batch
-                advance(_size_bytes(part))
+                advance(part.part.size_bytes)
 
     def notes(self) -> Iterator[str]:
         """Yield a line about each group without offsets."""
@@ -186,10 +187,6 @@ class _CommittedOffsets:
             if owners and all(offsets_partition(group, count) == owner for group, owner in owners):
                 return count
         return None
-
-
-def _size_bytes(part: GroupOffsetsTask) -> int:
-    return sum(span.size_bytes for span in part.part.spans)
 
 
 def _print_reset_plan(rows: Iterable[dict[str, Any]], *, has_group: bool) -> None:

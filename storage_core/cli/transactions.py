@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from storage_core.options import ReadOptions
-    from storage_core.views.transactions import TransactionsTask
 
 _OPEN: Final = "open"
 # As in storage_core.views.transactions, which imports pyarrow; the help shows it.
@@ -191,11 +190,11 @@ class _Query:
             now_ms=self.now_ms,
             bootstrap_server=self.bootstrap_server,
         )
-        with progress("Transactions", sum(map(_size_bytes, parts)), self.is_quiet) as advance:
+        with progress("Transactions", sum(each.part.size_bytes for each in parts), self.is_quiet) as advance:
             for part in parts:
                 task = ViewTask("transactions", part, condition)
                 yield from read_view_task(filesystem, task, TRANSACTIONS_VIEW.schema)
-                advance(_size_bytes(part))
+                advance(part.part.size_bytes)
 
     def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa  # noqa: PLC0415
@@ -222,10 +221,6 @@ def _longest(rows: pa.Table, count: int) -> pa.Table:
 
     order = pc.sort_indices(_lengths_ms(rows), sort_keys=[("", "descending")])
     return rows.take(order[:count])
-
-
-def _size_bytes(part: TransactionsTask) -> int:
-    return sum(span.size_bytes for span in part.part.spans)
 
 
 def _print(output: Output, query: _Query, zone: dt.tzinfo) -> None:

@@ -18,6 +18,7 @@ from storage_core.dump.log_text import (
     LogText,
     absolute_path,
     decrement_sequence,
+    encoded,
     first_line,
     open_log,
     read_whole,
@@ -66,7 +67,7 @@ class LogDump:
         """
         shown = java_path(path)
         name = shown.rpartition("/")[2]
-        yield _encoded(f"Dumping {shown}\n")
+        yield encoded(f"Dumping {shown}\n")
         match os.path.splitext("_" + name)[1]:
             case ".log" | ".checkpoint":
                 yield from self._log(shown, name)
@@ -81,7 +82,7 @@ class LogDump:
                 self._report_error(f"Ignoring unknown file {shown}")
 
     def _log(self, path: str, name: str) -> Iterator[bytes]:
-        yield _encoded(first_line(path, name))
+        yield encoded(first_line(path, name))
         with open_log(self._filesystem, path) as log_file:
             records = self._records(path)
             try:
@@ -120,10 +121,6 @@ class LogDump:
 def java_path(path: str) -> str:
     """Normalize a path as ``java.io.File`` does: no doubled slashes, and none at the end."""
     return re.sub("//+", "/", path).rstrip("/") or path[:1]
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
 
 
 def _producer_text(producer: ProducerStateEntry) -> str:

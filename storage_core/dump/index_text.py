@@ -15,6 +15,7 @@ from storage_core.dump.log_text import (
     FoundBatch,
     absolute_path,
     base_offset_of_name,
+    encoded,
     find_batches,
     open_log,
     read_whole,
@@ -94,10 +95,10 @@ class IndexText:
         with open_log(self._filesystem, _sibling(path, ".log")) as log_file:
             entries = self._offset_entries(path, base_offset)
             if not entries:
-                yield _encoded(f"{path} is empty.\n")
+                yield encoded(f"{path} is empty.\n")
             elif self._options.index_sanity_check:
                 self._check(path, entries[-1].offset >= base_offset, OFFSET_ENTRY_BYTES)
-                yield _encoded(f"{path} passed sanity check.\n")
+                yield encoded(f"{path} passed sanity check.\n")
             else:
                 for entry in _up_to_zeros(entries, base_offset):
                     self._compare_offset(path, entry, log_file)
@@ -125,7 +126,7 @@ class IndexText:
                     entries[-1].value >= entries[0].value and entries[-1].offset >= base_offset
                 )
                 self._check(path, is_sound, TIME_ENTRY_BYTES)
-                yield _encoded(f"{path} passed sanity check.\n")
+                yield encoded(f"{path} passed sanity check.\n")
                 return
             yield from self._time_entry_lines(
                 path, _up_to_zeros(entries, base_offset), offset_entries, log_file
@@ -224,10 +225,6 @@ class IndexText:
         )
         for entry in zip(versions.tolist(), *columns, strict=True):
             yield b"version: %d producerId: %d firstOffset: %d lastOffset: %d lastStableOffset: %d\n" % entry
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
 
 
 def _sibling(path: str, suffix: str) -> str:

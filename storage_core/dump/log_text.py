@@ -225,6 +225,11 @@ def read_whole(filesystem: FileSystem, path: str) -> bytes:
     return data
 
 
+def encoded(text: str) -> bytes:
+    """Return a text with a path in it as bytes."""
+    return text.encode(errors="surrogateescape")
+
+
 def absolute_path(path: str) -> str:
     """Make a path absolute as the tool does, without resolving anything."""
     return os.path.join(os.getcwd(), path)

@@ -39,7 +39,7 @@ class Option:
 
     Attributes:
         field: The field that it fills; empty if it fills none of its own.
-        kind: What its value looks like.
+        kind: How its value is parsed, and what it looks like.
         default: The default as text; empty if there is none.
         only: ``batch`` or ``stream`` if it is for one of them only.
         views: The views that it is for; empty for all.
@@ -93,7 +93,7 @@ def option_key(name: str) -> str:
     return name.lower().replace("_", "").replace(".", "")
 
 
-def named_once(given: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
+def refuse_conflicting_names(given: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
     """Return values by documented name.
 
     Args:

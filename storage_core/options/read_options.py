@@ -29,9 +29,9 @@ from storage_core.options.option import (
     by_key,
     default_values,
     given_values,
-    named_once,
     nearest_hint,
     option_key,
+    refuse_conflicting_names,
 )
 from storage_core.options.predicate import Predicate, checked_predicate
 from storage_core.options.values import (
@@ -41,7 +41,8 @@ from storage_core.options.values import (
     COUNT,
     INTERVAL,
     SIZE,
-    either,
+    choice_kind,
+    code_list,
     parse_choice,
     parse_columns,
     parse_count,
@@ -49,8 +50,7 @@ from storage_core.options.values import (
     parse_time_zone,
     parse_timestamp_ms,
     parse_topics,
-    plain,
-    words,
+    value_kind,
 )
 from storage_core.options.where import Condition, parse_where
 
@@ -118,7 +118,7 @@ class _Context:
     view: str
 
 
-def _timed(text: str, parse: Callable[[str, object, dt.tzinfo, int], object]) -> Kind:
+def _time_kind(text: str, parse: Callable[[str, object, dt.tzinfo, int], object]) -> Kind:
     return Kind(text, lambda option, value, context: parse(option, value, context.zone, context.now_ms))
 
 
@@ -149,41 +149,41 @@ def _parse_corrupt_record_column(option: str, value: object) -> str:
 # Each option has a line of values and its text, so that options compare by eye.
 # fmt: off
 READ_OPTIONS: Final[tuple[Option, ...]] = (
-    Option("path", "paths", plain("paths", parse_paths), aliases=("paths",),
+    Option("path", "paths", value_kind("paths", parse_paths), aliases=("paths",),
            doc="Required. One or more (a list, a glob as `/data/*/kafka-logs` or `/data/{a,b}`, or comma separated unless "
                "the whole text exists; `file:` URIs too): a Kafka log directory, a folder of them, or one partition "
                "directory. Globs have Hadoop's syntax, but a literal `*` is `[*]`, not `\\*`; they follow symbolic "
                "links. Copies of one partition (of one cluster and topic id) are read as one log: what the preferred copy lacks "
                "comes from the others."),
-    Option("subscribe", "subscribe", plain("topics", parse_topics),
+    Option("subscribe", "subscribe", value_kind("topics", parse_topics),
            doc="Topics to read, comma separated. Internal topics only if named here."),
-    Option("subscribePattern", "subscribe_pattern", plain("Java regex", _parse_pattern),
+    Option("subscribePattern", "subscribe_pattern", value_kind("Java regex", _parse_pattern),
            doc="Topics to read, by a pattern that is searched anywhere in the name. Never matches internal topics."),
-    Option("assign", "assign", plain("JSON", parse_assignment),
+    Option("assign", "assign", value_kind("JSON", parse_assignment),
            doc='Partitions to read, as `{"topicA":[0,1]}`; those that do not exist are left out. Only one of `subscribe`, '
                "`subscribePattern` and `assign` may be given; with none, every topic but the internal ones."),
-    Option("startingOffsets", "starting", plain("`earliest`, `latest` or JSON", parse_offsets), "earliest",
+    Option("startingOffsets", "starting", value_kind("`earliest`, `latest` or JSON", parse_offsets), "earliest",
            doc='Where to start: `earliest`, or `{"topicA":{"0":23,"1":-2},"topicB":"earliest"}` (-2 is earliest) naming '
                "exactly the partitions read. In a stream, `latest` (the default there; -1 in JSON), too; only a new query "
                "looks at it."),
-    Option("endingOffsets", "ending", plain("`latest` or JSON", parse_offsets), "latest", only="batch",
+    Option("endingOffsets", "ending", value_kind("`latest` or JSON", parse_offsets), "latest", only="batch",
            doc='Where to stop, exclusive: `latest`, or `{"topicA":{"0":50,"1":-1}}` (-1 is latest).'),
-    Option("startingOffsetsByTimestamp", "starting", _timed("JSON", parse_partition_timestamps),
+    Option("startingOffsetsByTimestamp", "starting", _time_kind("JSON", parse_partition_timestamps),
            doc='A starting timestamp for each partition, `{"topicA":{"0":1000}}`; -1 is latest, -2 is earliest. Goes before '
                "`startingOffsets`."),
-    Option("endingOffsetsByTimestamp", "ending", _timed("JSON", parse_partition_timestamps), only="batch",
+    Option("endingOffsetsByTimestamp", "ending", _time_kind("JSON", parse_partition_timestamps), only="batch",
            doc="An ending timestamp for each partition. Goes before `endingOffsets`."),
-    Option("startingTimestamp", "starting", _timed("timestamp", parse_timestamp),
+    Option("startingTimestamp", "starting", _time_kind("timestamp", parse_timestamp),
            doc="Start each partition at its first record at or after this time: epoch milliseconds, ISO-8601, or relative "
                "(`-10 minutes`). Goes before the other starting options."),
-    Option("endingTimestamp", "ending", _timed("timestamp", parse_timestamp), only="batch",
+    Option("endingTimestamp", "ending", _time_kind("timestamp", parse_timestamp), only="batch",
            doc="Stop each partition at its first record at or after this time, or at its end if there is none. Goes before "
                "the other ending options."),
-    Option("startingOffsetsByTimestampStrategy", "starting_timestamp_strategy", words(StartingStrategy), "error",
+    Option("startingOffsetsByTimestampStrategy", "starting_timestamp_strategy", choice_kind(StartingStrategy), "error",
            doc="What to do with a partition that has no record at or after the starting timestamp: fail, or read nothing."),
-    Option("timeZone", "zone", plain("time zone", parse_time_zone), "UTC",
+    Option("timeZone", "zone", value_kind("time zone", parse_time_zone), "UTC",
            doc="The zone of times that name none, as `Europe/Berlin`; a source is not told `spark.sql.session.timeZone`."),
-    Option("isolationLevel", "isolation_level", words(IsolationLevel), "read_uncommitted", aliases=("kafka.isolation.level",),
+    Option("isolationLevel", "isolation_level", choice_kind(IsolationLevel), "read_uncommitted", aliases=("kafka.isolation.level",),
            doc="`read_committed` leaves out aborted transactions and stops before the first open one."),
     Option("failOnDataLoss", "fail_on_data_loss", BOOLEAN, "true",
            doc="Whether offsets that are asked for and do not exist (any more) are an error, or are skipped with a warning. In a "
@@ -192,12 +192,12 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
            doc="Cut the offset ranges into at least about this many tasks."),
     Option("maxRecordsPerPartition", "max_records_per_partition",
            # Spark's Kafka source has this name in lower case in its message.
-           plain("count", partial(parse_count, name_in_error="maxrecordsperpartition")),
+           value_kind("count", partial(parse_count, name_in_error="maxrecordsperpartition")),
            doc="Cut the offset ranges so that no task has more offsets."),
     Option("maxBytesPerPartition", "max_bytes_per_partition", SIZE,
            doc="About how many bytes of log a task reads (default: at most 128 MiB, less if there are idle processors), as "
                "`64m` or plain bytes."),
-    Option("endingAt", "ending_at", words(EndingAt), "logEnd",
+    Option("endingAt", "ending_at", choice_kind(EndingAt), "logEnd",
            doc="What `latest` means: after the last whole batch, or the broker's last checkpointed high watermark. A stream's "
                "default is the high watermark where a broker's checkpoint has it, and the log end elsewhere."),
     Option("ignoreCheckpoints", "ignore_checkpoints", BOOLEAN, "false",
@@ -212,7 +212,7 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
            doc="Adds the column `headers`."),
     Option("includeMetadata", "include_metadata", BOOLEAN, "false", views=(RECORDS,),
            doc="Adds the column `_metadata`."),
-    Option("columns", "columns", plain("names", parse_columns),
+    Option("columns", "columns", value_kind("names", parse_columns),
            doc="The columns to read, in this order; comma separated or a JSON list."),
     Option("followSymlinks", "follow_symlinks", BOOLEAN, "false",
            doc="Whether partition directories that are symbolic links count."),
@@ -228,24 +228,24 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
            doc="Your promise that no record is earlier by more than this (`10 minutes`) than any record before it in its "
                "partition: then a read with `timestamp < ...` in its condition ends at the first record that is later by this "
                "much, and one with `timestamp >= ...` starts after a record that is earlier by this much."),
-    Option("mode", "mode", words(DamageMode), "FAILFAST",
+    Option("mode", "mode", choice_kind(DamageMode), "FAILFAST",
            doc="What a damaged range of a log file does: fail the read, naming its bytes and offsets; continue at the next "
                "valid batch, with a warning; or also add a row that describes it."),
-    Option("columnNameOfCorruptRecord", "corrupt_record_column", plain("column name", _parse_corrupt_record_column), CORRUPT_RECORD_COLUMN, views=(RECORDS,),
+    Option("columnNameOfCorruptRecord", "corrupt_record_column", value_kind("column name", _parse_corrupt_record_column), CORRUPT_RECORD_COLUMN, views=(RECORDS,),
            doc="The last column with `mode=PERMISSIVE`: JSON with `file`, `topic`, `partition`, `startByte`, `endByte`, "
                "`startOffset`, `endOffset` (ends are exclusive, offsets bounds of what may be lost), `error` and `reason`. "
                "Null in the rows of records, unless a timestamp does not fit its column."),
-    Option("view", "view", plain("name", partial(parse_choice, choices=tuple(VIEWS))), RECORDS, only="batch",
-           doc=f"What the rows are: `{RECORDS}`, or {either([name for name in VIEWS if name != RECORDS])} ([Views](views.md))."),
-    Option("asOf", "as_of_ms", _timed("timestamp", parse_timestamp_ms), only="batch", views=("group_offsets",),
+    Option("view", "view", value_kind("name", partial(parse_choice, choices=tuple(VIEWS))), RECORDS, only="batch",
+           doc=f"What the rows are: `{RECORDS}`, or {code_list([name for name in VIEWS if name != RECORDS])} ([Views](views.md))."),
+    Option("asOf", "as_of_ms", _time_kind("timestamp", parse_timestamp_ms), only="batch", views=("group_offsets",),
            doc="With `view=group_offsets`: the offsets as they were at this time, instead of the latest."),
     Option("exact", "exact", BOOLEAN, "false", only="batch", views=("segments", "partitions"),
            doc="With `view=segments` or `view=partitions`: walk every batch header, for what names and sizes of files do not "
                "tell."),
-    Option("maxOffsetsPerTrigger", "max_offsets", plain("count", partial(parse_count, least=0)), only="stream",
+    Option("maxOffsetsPerTrigger", "max_offsets", value_kind("count", partial(parse_count, least=0)), only="stream",
            doc="The most offsets in a micro-batch, shared among the partitions in proportion to what each of them has; 0 "
                "reads nothing."),
-    Option("minOffsetsPerTrigger", "min_offsets", plain("count", partial(parse_count, least=0)), only="stream",
+    Option("minOffsetsPerTrigger", "min_offsets", value_kind("count", partial(parse_count, least=0)), only="stream",
            doc="How many new offsets a micro-batch waits for, but not longer than `maxTriggerDelay`."),
     Option("maxTriggerDelay", "max_delay_ms", INTERVAL, "15m", only="stream",
            doc="The longest wait for `minOffsetsPerTrigger`."),
@@ -386,7 +386,7 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
     Raises:
         OptionError: A name is unknown, a value is wrong, options contradict each other, or one is for streams.
     """
-    options, _ = _parse(named_once(_named(raw)), now_ms, is_stream=False)
+    options, _ = _parse(refuse_conflicting_names(_named(raw)), now_ms, is_stream=False)
     check_bounds(options.starting, options.ending)
     return options
 
@@ -397,7 +397,7 @@ def parse_stream_options(raw: Mapping[str, object], *, now_ms: int | None = None
     Raises:
         OptionError: As there; or an option makes sense only for a batch.
     """
-    given = named_once(_named(raw))
+    given = refuse_conflicting_names(_named(raw))
     read, condition = _parse({"startingOffsets": "latest", **given}, now_ms, is_stream=True)
     if condition is not None and condition.is_relative:
         raise OptionError(

@@ -43,7 +43,7 @@ def parse_boolean(option: str, value: object) -> bool:
 
 
 def parse_choice(option: str, value: object, choices: Sequence[str]) -> str:
-    """Parse one of a few words, in any case; return it as documented."""
+    """Parse one of a few choice_kind, in any case; return it as documented."""
     text = value.strip().lower() if isinstance(value, str) else None
     for choice in choices:
         if choice.lower() == text:
@@ -416,26 +416,26 @@ def _shown(value: object) -> str:
     return value if isinstance(value, str) and value.strip() else repr(value)
 
 
-def plain(text: str, parse: Callable[[str, Any], object]) -> Kind:
+def value_kind(text: str, parse: Callable[[str, Any], object]) -> Kind:
     """Return the kind of a value that depends on nothing else."""
     return Kind(text, lambda option, value, _context: parse(option, value))
 
 
-def words(literal: Any) -> Kind:
+def choice_kind(literal: Any) -> Kind:
     """Return the kind of an option that takes the words of a `Literal`."""
     choices = get_args(literal)
-    return plain(either(choices), partial(parse_choice, choices=choices))
+    return value_kind(code_list(choices), partial(parse_choice, choices=choices))
 
 
-def either(names: Iterable[str]) -> str:
+def code_list(names: Iterable[str]) -> str:
     """List names as code, the last one after "or"."""
     *first, last = (f"`{name}`" for name in names)
     return f"{', '.join(first)} or {last}"
 
 
-BOOLEAN = plain("boolean", parse_boolean)
-COUNT = plain("count", parse_count)
-SIZE = plain("size", parse_size_bytes)
-INTERVAL = plain("interval", parse_interval_ms)
-BATCH_SIZE = plain("size", parse_max_batch_bytes)
+BOOLEAN = value_kind("boolean", parse_boolean)
+COUNT = value_kind("count", parse_count)
+SIZE = value_kind("size", parse_size_bytes)
+INTERVAL = value_kind("interval", parse_interval_ms)
+BATCH_SIZE = value_kind("size", parse_max_batch_bytes)
 BATCH_SIZE_DEFAULT = f"{DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES >> 20}m"

@@ -188,6 +188,11 @@ class PartitionSpans:
         spans = () if wanted.is_empty else tuple(locate_spans(wanted))
         return cls(wanted.topic, wanted.partition, wanted.start_offset, wanted.end_offset, spans, settings)
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of log files in the range."""
+        return sum(span.size_bytes for span in self.spans)
+
     def chunks(
         self, filesystem: FileSystem, on_damage: Callable[[DamagedRange], None] | None = None
     ) -> Iterator[HeaderChunk]:
