@@ -115,10 +115,7 @@ class PlannedPartition:
 
 
 def check_partition(
-    filesystem: FileSystem,
-    root: RootCheck,
-    partition: PlannedPartition,
-    facts: Iterable[SegmentFacts | None],
+    filesystem: FileSystem, root: RootCheck, partition: PlannedPartition, facts: Iterable[SegmentFacts | None]
 ) -> PartitionReport:
     """Judge a partition by what was found out about its segments.
 

@@ -434,12 +434,7 @@ class _Observer:
         if len(rows):
             self._producers.take(headers[rows], base_offsets[rows], last_offsets[rows])
 
-    def facts(
-        self,
-        compared: IndexComparisons,
-        tail: Tail | None,
-        scan: BrokerScan,
-    ) -> SegmentFacts:
+    def facts(self, compared: IndexComparisons, tail: Tail | None, scan: BrokerScan) -> SegmentFacts:
         gaps = self._gaps
         end_offset = self._task.file.end_offset
         # Damage at the end covers what is missing there.

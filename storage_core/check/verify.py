@@ -31,13 +31,7 @@ from storage_core.filesystem.values import MissingError
 from storage_core.segment import SegmentReader
 from storage_core.segment.file_names import SWAP_SUFFIX
 from storage_core.views.finding import SEVERITIES, Finding, Verdict, verdict_of
-from storage_core.views.roots import (
-    LIVE,
-    LogDir,
-    PartitionLocation,
-    find_roots,
-    selected_locations,
-)
+from storage_core.views.roots import LIVE, LogDir, PartitionLocation, find_roots, selected_locations
 from storage_core.views.segments import SegmentFile
 
 if TYPE_CHECKING:

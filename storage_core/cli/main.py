@@ -115,9 +115,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     try:
         # Returns the status with which a command ended itself.
         ended = segmentlog.main(
-            args=None if arguments is None else list(arguments),
-            prog_name="segmentlog",
-            standalone_mode=False,
+            args=None if arguments is None else list(arguments), prog_name="segmentlog", standalone_mode=False
         )
         sys.stdout.flush()
         status = ended if isinstance(ended, int) else 0

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-
 # These columns fit a terminal. The other formats have all.
 _SHOWN: Final = ("group", "groupType", "topic", "partition", "offset", "lag", "note", "commitTime")
 _IN_A_PLAN: Final = (
@@ -175,10 +174,7 @@ class _CommittedOffsets:
         Returns:
             The number; None if the groups do not tell.
         """
-        from storage_core.views.group_offsets import (  # noqa: PLC0415
-            DEFAULT_PARTITION_COUNT,
-            offsets_partition,
-        )
+        from storage_core.views.group_offsets import DEFAULT_PARTITION_COUNT, offsets_partition  # noqa: PLC0415
 
         owners = [(group, owner) for group, owner in self._owners.items() if owner is not None]
         is_gapless = present == set(range(len(present)))

@@ -37,12 +37,7 @@ if TYPE_CHECKING:
 @jobs_flag
 @quiet_flag
 def command(
-    paths: tuple[str, ...],
-    target: str,
-    quick: bool,
-    options: dict[str, object],
-    jobs: int,
-    quiet: bool,
+    paths: tuple[str, ...], target: str, quick: bool, options: dict[str, object], jobs: int, quiet: bool
 ) -> None:
     """Write one self-contained HTML page about DIR...: what needs attention first, then what is there.
 

@@ -47,10 +47,7 @@ class LogDump:
     """
 
     def __init__(
-        self,
-        filesystem: FileSystem,
-        options: DumpOptions,
-        report_error: Callable[[str], object],
+        self, filesystem: FileSystem, options: DumpOptions, report_error: Callable[[str], object]
     ) -> None:
         self.report = DumpReport()
         self._filesystem = filesystem

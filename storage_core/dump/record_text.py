@@ -34,13 +34,7 @@ _MAX_PARTS: Final = 128
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{1,2})|(0[0-7]{0,3}|[1-9][0-9]{0,2})|(.))", re.DOTALL)
 _NAMED_ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "e": b"\x1b"}
 # Characters that JSON escapes and texts often contain, backslash first. Others are escaped row by row.
-_COMMON_ESCAPES: Final = (
-    (b"\\", b"\\\\"),
-    (b'"', b'\\"'),
-    (b"\n", b"\\n"),
-    (b"\t", b"\\t"),
-    (b"\r", b"\\r"),
-)
+_COMMON_ESCAPES: Final = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\t", b"\\t"), (b"\r", b"\\r"))
 _DELETE: Final = 0x7F
 _TIMESTAMP_TYPE_NAMES: Final = pa.array(["unknown", "create", "logappend"], pa.large_string()).cast(_BYTES)
 

@@ -172,9 +172,7 @@ def parse_where(
         raise openings[-1].error("expected the parenthesis that begins here to be closed.")
     predicate = _condition(_Group(groups[0], _Part(source, len(text), len(text))).operand())
     return Condition(
-        predicate,
-        any(time.is_relative for time in source.times),
-        all(time.has_zone for time in source.times),
+        predicate, any(time.is_relative for time in source.times), all(time.has_zone for time in source.times)
     )
 
 

@@ -67,18 +67,10 @@ from storage_core.recover.recovery_plan import (
     SegmentPlan,
     plan_partition,
 )
-from storage_core.segment.file_names import (
-    index_file_names,
-    log_file_name,
-)
+from storage_core.segment.file_names import index_file_names, log_file_name
 from storage_core.views.files import RECOVERY_MANIFEST, STATE_REASONS, name_in_root, why_not_in_root
 from storage_core.views.finding import sentence
-from storage_core.views.roots import (
-    LogDir,
-    partitions_of,
-    require_empty,
-    require_outside,
-)
+from storage_core.views.roots import LogDir, partitions_of, require_empty, require_outside
 from storage_core.views.texts import json_value
 
 if TYPE_CHECKING:
@@ -621,8 +613,7 @@ def _require_interrupted(filesystem: FileSystem, work: str, source: str) -> None
     status = filesystem.status(work)
     if status is None or not status.is_directory or not filesystem.is_own_directory(work):
         raise LogDirectoryError(
-            "Something is here that no interrupted recovery of this user left. Rename it.",
-            path=work,
+            "Something is here that no interrupted recovery of this user left. Rename it.", path=work
         )
     require_outside(filesystem, work, [source])
     require_outside(filesystem, source, [work])

@@ -68,11 +68,7 @@ def cut_span(span: LogSpan, segment: SegmentReader, target_bytes: int) -> list[L
 
 
 def pack_spans(
-    spans: SpanList,
-    settings: ReadSettings,
-    *,
-    task_bytes: int,
-    task_records: int | None = None,
+    spans: SpanList, settings: ReadSettings, *, task_bytes: int, task_records: int | None = None
 ) -> list[ScanTask]:
     """Pack spans into tasks in order, up to a size in bytes and, if given, in offsets."""
     tasks: list[ScanTask] = []

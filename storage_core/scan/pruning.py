@@ -149,14 +149,7 @@ def _membership(predicate: In, column: str, values: tuple[Any, ...], known: Know
 
 
 _US_PER_MS: Final = 1000
-_NEGATED: Final[dict[Operator, Operator]] = {
-    "=": "!=",
-    "!=": "=",
-    "<": ">=",
-    "<=": ">",
-    ">": "<=",
-    ">=": "<",
-}
+_NEGATED: Final[dict[Operator, Operator]] = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
 class Bounds(NamedTuple):

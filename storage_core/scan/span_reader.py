@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from storage_core.record.batch_header import (
-    CONTROL_FLAG,
-    LOG_OVERHEAD_BYTES,
-    MAGIC_V2,
-    TRANSACTIONAL_FLAG,
-)
+from storage_core.record.batch_header import CONTROL_FLAG, LOG_OVERHEAD_BYTES, MAGIC_V2, TRANSACTIONAL_FLAG
 from storage_core.record.batch_window import BatchWindow
 from storage_core.segment import AbortedTransaction, DamagedRange, DamageScanner
 from storage_core.segment.batch_windows import WindowBuffer, WindowReader, part_of

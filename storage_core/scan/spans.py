@@ -56,10 +56,7 @@ _FIELDS: Final = (
 
 
 def record_schema(
-    *,
-    include_headers: bool = False,
-    include_metadata: bool = False,
-    corrupt_record_column: str | None = None,
+    *, include_headers: bool = False, include_metadata: bool = False, corrupt_record_column: str | None = None
 ) -> pa.Schema:
     """Return the schema of a read. The column that describes damage comes last."""
     fields = list(_FIELDS)

@@ -71,11 +71,7 @@ def present_partitions(
     What is left out is logged unless the search is repeated.
     """
     found = find_partitions(
-        filesystem,
-        paths,
-        follow_symlinks=options.follow_symlinks,
-        monitor=watch,
-        is_repeated=is_repeated,
+        filesystem, paths, follow_symlinks=options.follow_symlinks, monitor=watch, is_repeated=is_repeated
     )
     return select_partitions(found, options, may_be_absent=True)
 

@@ -28,14 +28,7 @@ from storage_core.record.batch_header import (
 from storage_core.record.section import batch_section
 from storage_core.scan import plan_scan
 from storage_core.views.span_headers import HeaderChunk, iter_header_chunks
-from storage_core.views.view import (
-    PARTITION_COLUMNS,
-    TIMESTAMP,
-    Column,
-    View,
-    timestamps,
-    tolerating_damage,
-)
+from storage_core.views.view import PARTITION_COLUMNS, TIMESTAMP, Column, View, timestamps, tolerating_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

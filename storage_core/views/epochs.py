@@ -96,11 +96,7 @@ def _checkpointed(log: PartitionLog) -> tuple[EpochEntry, ...] | None:
         return None
 
 
-def _read(
-    filesystem: FileSystem,
-    task: _EpochsTask,
-    _wanted: frozenset[str],
-) -> Iterator[pa.RecordBatch]:
+def _read(filesystem: FileSystem, task: _EpochsTask, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
     in_log: dict[int, _EpochInLog] = {}
     for chunk in task.part.chunks(filesystem):
         for epoch, found in _epochs_of(chunk):

@@ -46,12 +46,7 @@ from storage_core.segment.file_names import (
     base_offset_of,
 )
 from storage_core.views.finding import Action
-from storage_core.views.roots import (
-    LIVE,
-    find_roots,
-    require_listed,
-    selected_locations,
-)
+from storage_core.views.roots import LIVE, find_roots, require_listed, selected_locations
 from storage_core.views.view import TIMESTAMP, Column, View, batches_of_rows
 
 if TYPE_CHECKING:

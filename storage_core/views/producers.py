@@ -100,11 +100,7 @@ def _plan_partition(filesystem: FileSystem, wanted: PartitionRange, options: Rea
     return _ProducersTask(PartitionSpans.of(later, options), snapshot)
 
 
-def _read(
-    filesystem: FileSystem,
-    task: _ProducersTask,
-    _wanted: frozenset[str],
-) -> Iterator[pa.RecordBatch]:
+def _read(filesystem: FileSystem, task: _ProducersTask, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
     producers = {
         entry.producer_id: ProducerState.of_snapshot_entry(entry) for entry in task.snapshot.producers
     }

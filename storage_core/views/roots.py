@@ -244,10 +244,7 @@ def require_empty(filesystem: FileSystem, path: str) -> None:
     """
     status = filesystem.status(path, follow_symlinks=True)
     if status is not None and (not status.is_directory or filesystem.list_directory(path)):
-        raise LogDirectoryError(
-            "The directory to write to is not empty. Choose another one.",
-            path=path,
-        )
+        raise LogDirectoryError("The directory to write to is not empty. Choose another one.", path=path)
 
 
 def require_outside(filesystem: FileSystem, path: str, sources: Iterable[str]) -> None:

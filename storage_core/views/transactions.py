@@ -418,9 +418,7 @@ def _difference(later_ms: int, earlier_ms: int) -> int | None:
 
 
 def _read(
-    filesystem: FileSystem,
-    task: TransactionsTask,
-    _wanted: frozenset[str],
+    filesystem: FileSystem, task: TransactionsTask, _wanted: frozenset[str]
 ) -> Iterator[pa.RecordBatch]:
     return batches_of_rows(_COLUMNS, (_row(each, task) for each in read_transactions(filesystem, task)))
 
