@@ -48,7 +48,7 @@ class Finding:
         kind: What it is about, in a word or two. Of `verify`: ``batch``, ``record``, ``tail``, ``gap``, ``offset index``,
             ``time index``, ``transaction index``, ``leader epoch``, ``sequence``, ``snapshot``, ``checkpoint``,
             ``metadata``, ``file`` or ``nothing verified``.
-        file: Path of the file or directory; empty if it is in several places.
+        file: Path of the file or directory; empty if it is about several. Of a transaction or a group, the partition.
         reason: A sentence.
         action: What a broker would do about it when it starts.
         start_byte: The first byte concerned; None for the whole file.

@@ -24,7 +24,14 @@ from storage_core.filesystem import FileSystem
 from storage_core.filesystem.values import MissingError
 from storage_core.options import RECORDS, VIEWS, options_of
 from storage_core.options.bounds import OffsetsBound, TimestampsBound
-from storage_core.options.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, StartsWith
+from storage_core.options.predicate import (
+    And,
+    IsNull,
+    Not,
+    Or,
+    Predicate,
+    columns_of,
+)
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.scan.pruning import conjunction
 from storage_core.scan.resolve import (
@@ -342,15 +349,7 @@ def _columns_of(view: View, condition: Predicate | None) -> frozenset[str]:
 
 
 def _names_in(condition: Predicate | None) -> frozenset[str]:
-    match condition:
-        case And(children) | Or(children):
-            return frozenset(name for child in children for name in _names_in(child))
-        case Not(child):
-            return _names_in(child)
-        case Comparison() | In() | IsNull() | StartsWith():
-            return frozenset({condition.column})
-        case _:
-            return frozenset()
+    return frozenset() if condition is None else columns_of(condition)
 
 
 def _matching(view: View, condition: Predicate, batch: pa.RecordBatch) -> pa.RecordBatch:
