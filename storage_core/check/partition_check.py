@@ -51,6 +51,7 @@ from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.views.files import LEFTOVERS, UNKNOWN, name_in_partition
 from storage_core.views.finding import Action, Finding, Severity, Verdict, sentence, verdict_of
 from storage_core.views.index_comparison import EndedTransaction, ProducerTransactions
+from storage_core.views.texts import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -98,6 +99,28 @@ class PartitionReport:
     log_end_offset: int
     start: BrokerStart
     findings: tuple[Finding, ...]
+
+    @property
+    def at_start(self) -> str:
+        """What a broker does with it when it starts, in some words."""
+        start = self.start
+        if self.verdict == "unreadable":
+            return "not known, because it cannot be read"
+        if start.refusal is not None:
+            return f"refuses it: {start.refusal}"
+        if start.unknown is not None:
+            return f"not known: {start.unknown}"
+        if start.stray is not None:
+            return "sets it aside as -stray"
+        done = []
+        if start.cuts or start.removed:
+            done.append(f"truncates it to offset {start.log_end_offset}")
+        if start.removed:
+            done.append(f"removes {count_text(len(start.removed), 'segment')}")
+        if start.recovered:
+            what = "rebuilds the indexes of" if self.is_clean else "recovers"
+            done.append(f"{what} {count_text(len(start.recovered), 'segment')}")
+        return ", ".join(done) or "keeps it as it is"
 
     def with_findings(self, findings: tuple[Finding, ...]) -> PartitionReport:
         """Return the report with other findings, and the verdict that follows from them."""

@@ -191,38 +191,12 @@ def _partition_table(report: VerifyReport, shared: str) -> Table:
             printable(
                 "does not start with its log directory"
                 if os.path.dirname(each.path) in refused
-                else start_text(each)
+                else each.at_start
             ),
         )
     if len(partitions) > _MOST_PARTITIONS:
         table.add_row(f"and {len(partitions) - _MOST_PARTITIONS:,} more")
     return table
-
-
-def start_text(partition: PartitionReport) -> str:
-    """Say in some words what a broker does with a partition when it starts."""
-    start = partition.start
-    if partition.verdict == "unreadable":
-        return "not known, because it cannot be read"
-    if start.refusal is not None:
-        return f"refuses it: {start.refusal}"
-    if start.unknown is not None:
-        return f"not known: {start.unknown}"
-    if start.stray is not None:
-        return "sets it aside as -stray"
-    done = []
-    if start.cuts or start.removed:
-        done.append(f"truncates it to offset {start.log_end_offset}")
-    if start.removed:
-        done.append(f"removes {_segments(len(start.removed))}")
-    if start.recovered:
-        what = "recovers" if not partition.is_clean else "rebuilds the indexes of"
-        done.append(f"{what} {_segments(len(start.recovered))}")
-    return ", ".join(done) or "keeps it as it is"
-
-
-def _segments(count: int) -> str:
-    return f"{count:,} segment" if count == 1 else f"{count:,} segments"
 
 
 def _finding_table(findings: list[tuple[PartitionReport | None, Finding]], shared: str) -> Table:

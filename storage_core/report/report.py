@@ -39,7 +39,7 @@ from storage_core.views.group_offsets import (
 from storage_core.views.inventory import inventory
 from storage_core.views.roots import LIVE
 from storage_core.views.span_headers import PartitionSpans
-from storage_core.views.texts import count_text, duration_text
+from storage_core.views.texts import duration_text
 from storage_core.views.transactions import (
     BOOTSTRAP_SERVER,
     OPEN,
@@ -471,7 +471,12 @@ def _log_maps(plan: Plan, checked: VerifyReport) -> Iterator[LogMap]:
         segments = [SegmentBar(each.file.base_offset, each.size_bytes) for each in planned.tasks]
         damage = tuple(_damaged_bytes(report, segments))
         yield LogMap(
-            report.topic, report.partition, report.path, tuple(segments), damage, _start_outcome(report)
+            report.topic,
+            report.partition,
+            report.path,
+            tuple(segments),
+            damage,
+            f"a broker: {report.at_start}",
         )
 
 
@@ -494,26 +499,6 @@ def _damaged_bytes(report: PartitionReport, segments: Sequence[SegmentBar]) -> I
                 finding.severity,
                 finding.reason,
             )
-
-
-def _start_outcome(report: PartitionReport) -> str:
-    """Say in a few words what a broker does with a log when it starts."""
-    start = report.start
-    if report.verdict == "unreadable":
-        return "it cannot be read"
-    if start.refusal is not None:
-        return "a broker refuses it"
-    if start.unknown is not None:
-        return "what a broker does is not known"
-    if start.stray is not None:
-        return "a broker sets it aside as -stray"
-    counts = {
-        "removes": len(start.removed),
-        "cuts": len(start.cuts),
-        "rebuilds the indexes of": len(start.recovered),
-    }
-    done = [f"{what} {count_text(count, 'segment')}" for what, count in counts.items() if count]
-    return f"a broker {', '.join(done)}" if done else "a broker keeps it as it is"
 
 
 @dataclass(slots=True)
