@@ -52,14 +52,14 @@ def test_each_batch_gets_its_offset_and_the_epoch(filesystem):
     assert filesystem.calls == calls + 1, "only flushed"
 
 
-def test_it_can_be_done_again_with_other_offsets(filesystem):
+def test_offsets_can_be_assigned_again(filesystem):
     staged = segment(filesystem)
     assigned(filesystem, staged)
     expected = b"".join(bytes(piece) for piece in RecordBatches.parse(LOG).with_offsets(5, 8).pieces)
     assert assigned(filesystem, staged, base_offset=5, leader_epoch=8) == expected
 
 
-def test_offsets_that_are_kept_stay(filesystem):
+def test_kept_offsets_are_not_changed(filesystem):
     data = batch(base_offset=50) + batch(base_offset=70)
     filesystem.put(PATH, data)
     with filesystem.open(PATH) as file:
@@ -74,13 +74,13 @@ def test_offsets_that_are_kept_stay(filesystem):
     "changes",
     [{"fingerprint": 1}, {"record_count": 5}, {"size_bytes": len(LOG) - 1}, {"size_bytes": len(LOG) + 1}],
 )
-def test_what_was_not_staged_is_refused(filesystem, changes):
+def test_another_segment_than_the_staged_one_is_refused(filesystem, changes):
     with pytest.raises(CorruptRecordError, match="that a task has staged"):
         assigned(filesystem, segment(filesystem, **changes))
 
 
 @pytest.mark.parametrize("position", [8, 16, 26])
-def test_what_is_no_batch_is_refused(filesystem, position):
+def test_a_damaged_batch_is_refused(filesystem, position):
     staged = segment(filesystem)
     filesystem.put(PATH, LOG[:position] + b"\xff" + LOG[position + 1 :])
     with pytest.raises(CorruptRecordError):

@@ -257,7 +257,7 @@ def test_overwrite_of_a_topic_that_gets_no_rows(filesystem):
     assert states(filesystem, ROOT) == {("orders", 0): (5, 6)}
 
 
-def test_what_is_overwritten_shares_no_segment_with_what_is_new(filesystem):
+def test_new_rows_begin_a_segment_after_overwritten_ones(filesystem):
     fill(filesystem, ROOT, ("orders", 0, 5))
     commit(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)), mode="overwrite")
     assert f"{ROOT}/orders-0/00000000000000000005.log" in filesystem.files()
@@ -572,7 +572,7 @@ def test_two_jobs_at_once_follow_one_another(tmp_path):
     ]
 
 
-def test_a_brokers_directory_is_refused_unless_it_is_called_one(filesystem):
+def test_a_brokers_directory_is_refused_without_broker_directory(filesystem):
     fill(filesystem, ROOT, ("orders", 0, 1))
     filesystem.put(f"{ROOT}/meta.properties", b"version=1\nnode.id=1\ncluster.id=AbCdEfGhIjKlMnOpQrStUg\n")
     with pytest.raises(LogDirectoryError, match=r"that is not a broker's.*broker_directory=True") as raised:
@@ -708,7 +708,7 @@ def test_a_log_that_is_full_takes_no_more(filesystem, last_offset, count):
     assert contents(filesystem, ROOT) == {("orders", 0): [(last_offset, b"last")]}
 
 
-def test_what_fails_after_the_rows_are_visible_is_left_to_the_next_writer(filesystem, caplog):
+def test_a_failure_after_the_rows_are_visible_is_left_to_the_next_writer(filesystem, caplog):
     """A job that said "in doubt" would be run again, and its rows would be there twice."""
     fill(filesystem, ROOT, ("orders", 0, 5))
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)))
@@ -778,7 +778,7 @@ def test_damage_in_staged_records_is_left_to_readers(filesystem, suffix):
         ({"mode": "overwrite", "preserve_offsets": True}, "does not go with mode overwrite"),
     ],
 )
-def test_settings_that_do_not_fit(settings, message):
+def test_invalid_jobs_are_refused(settings, message):
     with pytest.raises(OptionError, match=message):
         JobSpec(**{"job_id": JOBS[0], **settings})
 

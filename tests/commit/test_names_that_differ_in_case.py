@@ -56,7 +56,7 @@ def test_a_job_is_refused_before_anything_is_visible(present):
 
 @pytest.mark.parametrize("present", [[], ["Orders"], ["orders"]])
 @pytest.mark.parametrize("is_real", [True, False])
-def test_elsewhere_they_are_two_topics(tmp_path, present, is_real):
+def test_on_other_file_systems_they_are_two_topics(tmp_path, present, is_real):
     filesystem, root = (FileSystem(), str(tmp_path)) if is_real else (SimulatedFileSystem(), ROOT)
     for topic in present:
         commit(filesystem, root, JOBS[1], rows_of((topic, 0, 2)), new_partitions={topic: 1})

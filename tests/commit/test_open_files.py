@@ -50,7 +50,7 @@ def test_every_file_is_flushed_those_closed_before_too():
 @pytest.mark.parametrize(
     ("begins_flushes", "expected"), [(True, [(0, 9 << 20), (9 << 20, 10 << 20)]), (False, [])]
 )
-def test_much_of_a_file_is_written_to_the_disk_early(tmp_path, monkeypatch, begins_flushes, expected):
+def test_writeback_of_a_large_file_begins_early(tmp_path, monkeypatch, begins_flushes, expected):
     begun = []
     monkeypatch.setattr(
         WritableFile, "begin_flush", lambda file, position, size: begun.append((position, size))
@@ -66,7 +66,7 @@ def test_much_of_a_file_is_written_to_the_disk_early(tmp_path, monkeypatch, begi
     assert begun == expected
 
 
-def test_a_name_that_is_taken(tmp_path):
+def test_a_file_that_exists_is_refused_and_kept(tmp_path):
     (tmp_path / "f").write_bytes(b"x")
     files = OpenFiles(FileSystem(max_open_files=2), str(tmp_path))
     with pytest.raises(StorageError, match="Two attempts at a task have the same number"):
@@ -77,7 +77,7 @@ def test_a_name_that_is_taken(tmp_path):
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_what_was_made_is_deleted(tmp_path):
+def test_created_files_are_deleted(tmp_path):
     (tmp_path / "other").write_bytes(b"x")
     files = OpenFiles(FileSystem(max_open_files=2), str(tmp_path))
     for name in "abc":
@@ -88,7 +88,7 @@ def test_what_was_made_is_deleted(tmp_path):
     assert os.listdir(tmp_path) == ["other"]
 
 
-def test_what_cannot_be_deleted_is_said_and_the_others_are():
+def test_a_file_that_cannot_be_deleted_is_reported_and_the_others_are_deleted():
     filesystem = SimulatedFileSystem()
     files = OpenFiles(filesystem, "/")
     for name in "abc":

@@ -11,7 +11,7 @@ NOW_MS = 1_800_000_000_000
 WEEK_MS = 604_800_000
 
 
-def test_what_no_job_will_commit_goes():
+def test_staged_files_that_no_job_will_commit_are_deleted():
     filesystem = SimulatedFileSystem()
     old, young = NOW_MS - WEEK_MS, NOW_MS - WEEK_MS + 1
     kept = {

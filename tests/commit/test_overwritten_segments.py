@@ -41,7 +41,7 @@ def filled(filesystem):
     return filesystem
 
 
-def test_the_commit_renames_them_and_a_later_job_deletes_them():
+def test_the_commit_renames_overwritten_segments_and_a_later_job_deletes_them():
     filesystem = filled(SimulatedFileSystem())
     before = names_in(filesystem, (".log", "index", ".snapshot"))
     overwrite(filesystem, 0)
@@ -104,7 +104,7 @@ def test_an_aborted_or_refused_job_frees_nothing():
     assert names_in(filesystem, "") == before
 
 
-def test_segments_of_another_user_stay(caplog, monkeypatch):
+def test_overwritten_segments_of_another_user_stay(caplog, monkeypatch):
     """Who may write to a directory need not own its files; only the owner may set their time."""
     filesystem = filled(SimulatedFileSystem())
     before = names_in(filesystem, ".log")
@@ -145,7 +145,7 @@ def test_a_read_that_was_planned_before_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{}, {"flush": False}], ids=str)
-def test_what_was_below_the_log_start_before_is_freed_too(settings):
+def test_segments_below_the_former_log_start_are_freed_too(settings):
     """Also files without a log file, which a power cut may leave."""
     filesystem = filled(SimulatedFileSystem())
     filesystem.delete(f"{ROOT}/t-0/{0:020d}.log")

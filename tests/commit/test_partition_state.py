@@ -82,7 +82,7 @@ FORGED_ENDS = [0, 3, END - 2, END, END + 1000, 2**31 - 1]
 
 @pytest.mark.parametrize("flush", [True, False])
 @pytest.mark.parametrize("last_offset", FORGED_ENDS)
-def test_a_job_appends_where_the_log_ends_not_where_an_index_says(last_offset, flush):
+def test_a_job_appends_at_the_log_end_not_where_an_index_points(last_offset, flush):
     filesystem = log_whose_index_leads_into_a_value(last_offset)
     for number in range(2):
         commit(filesystem, ROOT, JOBS[number], rows_of(("t", 0, 10)), flush=flush)
@@ -103,7 +103,7 @@ def test_a_log_that_is_opened_goes_on_where_it_ends(last_offset):
     assert offsets(filesystem) == list(range(END + 2))
 
 
-def test_nor_does_an_epoch_come_from_where_an_index_says():
+def test_no_epoch_is_taken_from_where_an_index_points():
     """Even where it leads to the end that the log has."""
     filesystem = log_whose_index_leads_into_a_value(END - 1, LARGEST_EPOCH)
     before = epochs(filesystem)
@@ -128,7 +128,7 @@ def test_a_garbled_entry_does_not_prevent_a_write(writer, offset, position_bytes
     assert offsets(filesystem) == list(range(END + 1))
 
 
-def test_after_jobs_that_do_not_flush_neither():
+def test_after_unflushed_jobs_no_log_end_is_taken_from_where_an_index_points():
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("t", 0, SMALL))
     value = batch_in_a_value(END + 1000)

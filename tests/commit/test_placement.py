@@ -37,7 +37,7 @@ def appends(found):
     ]
 
 
-def test_small_ones_go_to_the_last_segment():
+def test_small_pieces_go_to_the_last_segment():
     found, end = operations(SegmentTail(90, 300, 8, 12, 0), small(), small(size=50))
     assert found == [
         AppendOperation((StagedFileRange("p", 7, 100), StagedFileRange("p", 7, 50)), 100, 90, 300, 8, 12),
@@ -87,7 +87,7 @@ def test_a_segment_that_takes_no_more_rolls():
     assert appends(operations(SegmentTail(0, 100, 8, 12, 0, is_open=False), small())[0]) == [(100, 100, 0, 1)]
 
 
-def test_a_large_one_is_linked_and_takes_what_follows():
+def test_a_large_piece_is_linked_and_takes_those_that_follow():
     found, end = operations(
         SegmentTail(0, 100, 8, 12, 0), small(), large(), small(), small(), large(name="s2")
     )
@@ -107,7 +107,7 @@ def test_no_segment_has_two_appends():
     assert len(segments) == len(set(segments))
 
 
-def test_offsets_that_are_kept():
+def test_kept_offsets_decide_the_placement():
     first = StagedBatches("t", 0, "p", 0, 100, 1, 10, min_offset=200, max_offset=209)
     second = StagedBatches("t", 0, "p", 100, 100, 1, 5, min_offset=300, max_offset=304)
     found, end = operations(SegmentTail(90, 300, 8, 12, 0), first, second)
@@ -116,10 +116,10 @@ def test_offsets_that_are_kept():
 
 
 @pytest.mark.parametrize(("size", "is_linked"), [(249, False), (250, True), (1000, True)])
-def test_a_quarter_of_a_segment_becomes_one(size, is_linked):
+def test_a_piece_of_a_quarter_of_a_segment_is_linked(size, is_linked):
     assert Placement.is_linked(size, CONFIG) is is_linked
 
 
-def test_what_takes_long_to_copy_becomes_one_too():
+def test_a_piece_that_takes_long_to_copy_is_linked():
     assert Placement.is_linked(32 << 20, LogConfig(segment_bytes=1 << 30))
     assert not Placement.is_linked((32 << 20) - 1, LogConfig(segment_bytes=1 << 30))

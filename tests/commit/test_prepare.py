@@ -25,7 +25,7 @@ def topic_id(filesystem, name):
     return read_partition_metadata(filesystem, f"{ROOT}/{name}/partition.metadata")
 
 
-def test_an_empty_directory_gets_an_id_with_the_commit():
+def test_an_empty_directory_gets_a_topic_id_with_the_commit():
     """Without it, a broker puts the directory aside."""
     filesystem = log_directory("t-0")
     commit(filesystem, ROOT, JOBS[0], rows_of(("t", 0, 3)))
@@ -33,20 +33,20 @@ def test_an_empty_directory_gets_an_id_with_the_commit():
     assert topic_id(filesystem, "t-0") is not None
 
 
-def test_it_is_that_of_the_topics_other_partitions():
+def test_a_partition_gets_the_id_of_its_topics_other_partitions():
     filesystem = log_directory("t-0", "t-1")
     filesystem.put(f"{ROOT}/t-1/partition.metadata", METADATA)
     commit(filesystem, ROOT, JOBS[0], rows_of(("t", 0, 3)))
     assert topic_id(filesystem, "t-0") == TOPIC_ID
 
 
-def test_partitions_of_one_commit_get_the_same():
+def test_partitions_of_one_commit_get_the_same_topic_id():
     filesystem = log_directory("t-0", "t-1")
     commit(filesystem, ROOT, JOBS[0], rows_of(("t", 0, 3), ("t", 1, 3)))
     assert topic_id(filesystem, "t-0") == topic_id(filesystem, "t-1") is not None
 
 
-def test_a_log_that_lost_it_gets_one():
+def test_a_log_that_lost_its_topic_id_gets_one():
     filesystem = log_directory()
     filesystem.delete(f"{ROOT}/orders-0/partition.metadata")
     commit(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 3)), topic_ids={"orders": TOPIC_ID})
@@ -54,7 +54,7 @@ def test_a_log_that_lost_it_gets_one():
     assert len(contents(filesystem, ROOT)["orders", 0]) == 5
 
 
-def test_in_a_brokers_directory_no_partition_gets_one():
+def test_in_a_brokers_directory_no_partition_gets_a_topic_id():
     """What a broker made is left as it is."""
     filesystem = log_directory()
     filesystem.put(f"{ROOT}/meta.properties", b"version=1\ncluster.id=c\nnode.id=1\n")
@@ -63,7 +63,7 @@ def test_in_a_brokers_directory_no_partition_gets_one():
     assert topic_id(filesystem, "orders-0") is None
 
 
-def test_those_that_have_one_keep_theirs():
+def test_partitions_with_a_topic_id_keep_it():
     filesystem = log_directory()
     before = topic_id(filesystem, "orders-0")
     written = []
@@ -74,7 +74,7 @@ def test_those_that_have_one_keep_theirs():
 
 
 @pytest.mark.parametrize("wanted", ["abc", "A" * 22, TOPIC_ID + "A"])
-def test_what_is_no_id_is_refused_before_anything_is_done(wanted):
+def test_an_invalid_topic_id_is_refused_before_anything_is_done(wanted):
     filesystem = log_directory()
     job = staged_job(
         filesystem, ROOT, JOBS[0], rows_of(("t", 0, 3)), new_partitions={"t": 1}, topic_ids={"t": wanted}

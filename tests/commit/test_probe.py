@@ -14,7 +14,7 @@ from tests.commit.jobs import JOBS, ROOT, staged_job
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 
-def test_nothing_is_left(tmp_path):
+def test_the_probe_leaves_no_file(tmp_path):
     probe_filesystem(FileSystem(), str(tmp_path))
     assert os.listdir(tmp_path) == []
 
@@ -38,7 +38,7 @@ def test_the_step_that_fails_is_named(call, step):
         probe_filesystem(filesystem, ROOT)
 
 
-def test_a_job_tries_it_first():
+def test_a_job_probes_the_file_system_first():
     filesystem = SimulatedFileSystem()
     filesystem.fail = lambda each: OSError(errno.EPERM, "no links") if each.name == "link" else None
     with pytest.raises(StorageError, match="can link it"):

@@ -54,7 +54,7 @@ def test_partitions_are_numbered(batches):
         st.lists(st.integers(0, 40) | st.sampled_from([70, 65_534, 65_535, 65_536, 1 << 30])), max_size=6
     )
 )
-def test_numbers_of_one_topic(batches):
+def test_partitions_of_one_topic_are_numbered(batches):
     numbers = PartitionNumbers()
     for partitions in batches:
         found = numbers.of_rows(rows(["x"], None, partitions))
@@ -85,7 +85,7 @@ def test_more_partitions_than_a_table_holds_numbers_of():
         ([], None, [0], "from 0 to -1"),
     ],
 )
-def test_rows_that_go_nowhere(topics, indexes, partitions, message):
+def test_invalid_partitions_and_topic_indexes_are_refused(topics, indexes, partitions, message):
     with pytest.raises(InvalidRecordError, match=message):
         rows(topics, indexes, partitions)
 
@@ -94,7 +94,7 @@ def test_rows_that_go_nowhere(topics, indexes, partitions, message):
     ("topic", "partition"),
     [("", 0), ("..", 0), ("a/b", 0), ('t"', 0), ("t" * 250, 0), ("__cluster_metadata", 0), ("t", 2**31)],
 )
-def test_partitions_that_cannot_be(topic, partition):
+def test_invalid_names_of_topics_are_refused(topic, partition):
     records = pa.RecordBatch.from_pydict({"value": [b"v"]})
     with pytest.raises(OptionError):
         PartitionNumbers().of_rows(RoutedRows(records, [topic], None, np.array([partition])))

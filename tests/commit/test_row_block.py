@@ -106,6 +106,6 @@ def test_rows_are_brought_together_and_keep_their_order(numbers):
     assert counts == [numbers.count(number) for number in sorted(set(numbers))]
 
 
-def test_what_rows_take_is_more_than_their_bytes():
+def test_the_memory_of_rows_includes_their_views():
     batch = pa.RecordBatch.from_pydict({"key": [b"k"] * 100, "value": [b"v"] * 100})
     assert batch.nbytes + 100 * 32 < held_bytes(batch) < batch.nbytes + 100 * 100

@@ -54,21 +54,21 @@ class Places:
         ]
 
 
-def test_a_little_of_many_partitions_goes_to_the_pack_file(tmp_path):
+def test_small_runs_go_to_the_pack_file(tmp_path):
     places = Places(tmp_path)
     assert places.place(0, 0, 1, 2) == [(0, 2, False, 0), (2, 3, False, 0), (3, 4, False, 0)]
     assert places.pieces() == [(0, PACK, 0, 2, 4), (1, PACK, 2, 1, 2), (2, PACK, 3, 1, 2)]
     assert staged_names(tmp_path) == [PACK + ".pack"]
 
 
-def test_what_comes_next_belongs_to_the_piece(tmp_path):
+def test_the_next_run_of_a_partition_extends_its_piece(tmp_path):
     places = Places(tmp_path)
     places.place(0, 1)
     assert places.place(1, 1, 0) == [(0, 2, False, 2), (2, 3, False, 0)]
     assert places.pieces() == [(0, PACK, 0, 1, 2), (1, PACK, 1, 3, 6), (0, PACK, 4, 1, 2)]
 
 
-def test_much_of_one_partition_becomes_a_segment(tmp_path):
+def test_a_large_run_becomes_a_segment(tmp_path):
     places = Places(tmp_path, piece_bytes=3 * SIZE)
     assert places.place(0, 1, 1, 1) == [(0, 1, False, 0), (1, 4, True, 0)]
     # Once it has a segment, all of it goes there.
@@ -76,7 +76,7 @@ def test_much_of_one_partition_becomes_a_segment(tmp_path):
     assert places.pieces() == [(0, PACK, 0, 2, 4), (1, PACK + "-0", 0, 4, 8)]
 
 
-def test_what_was_packed_counts(tmp_path):
+def test_packed_bytes_count_towards_a_segment(tmp_path):
     places = Places(tmp_path, piece_bytes=3 * SIZE)
     places.place(0, 0)
     assert places.place(0) == [(0, 1, True, 0)]
@@ -105,7 +105,7 @@ def test_pieces_of_a_partition_are_listed_in_their_order(tmp_path):
     assert [piece[1] for piece in places.pieces()] == [PACK, PACK + "-0", PACK + "-1", PACK + "-2"]
 
 
-def test_what_is_packed_fits_a_segment(tmp_path):
+def test_a_packed_piece_fits_a_segment(tmp_path):
     places = Places(tmp_path, piece_bytes=100 * SIZE, internal_segment_bytes=3 * SIZE)
     places.place(0, 0)
     places.place(0, 0)

@@ -51,7 +51,7 @@ def log_segment(directory, groups, config, base_offset=0):
 
 @pytest.mark.parametrize("interval_bytes", [0, 300, 4096, 1 << 20])
 @pytest.mark.parametrize("group_size", [1, 7, 500])
-def test_the_files_of_a_closed_segment(tmp_path, interval_bytes, group_size):
+def test_a_staged_segment_has_the_files_of_a_closed_one(tmp_path, interval_bytes, group_size):
     config = LogConfig(index_interval_bytes=interval_bytes)
     all_batches = batches(500)
     groups = [all_batches.select(start, start + group_size) for start in range(0, 500, group_size)]
@@ -75,7 +75,7 @@ def test_indexes_that_are_full_take_no_more(tmp_path):
     assert staged == log_segment(tmp_path, [all_batches], config)
 
 
-def test_a_full_index_is_told(tmp_path):
+def test_a_segment_says_that_its_index_is_full(tmp_path):
     config = LogConfig(index_interval_bytes=0, segment_index_bytes=80)
     files = OpenFiles(FileSystem(), str(tmp_path))
     segment = StagedSegment(files, "staged", 0, config)

@@ -98,7 +98,7 @@ def test_each_partition_has_its_rows_in_their_order(tmp_path, piece_size):
     st.sampled_from([1, 300, 8 << 20]),
     st.sampled_from([600, 1 << 30]),
 )
-def test_any_rows(tmp_path_factory, batches, piece_size, segment_bytes):
+def test_any_rows_are_staged_in_their_order(tmp_path_factory, batches, piece_size, segment_bytes):
     root = tmp_path_factory.mktemp("root")
     all_rows = [routed(rows, ("a", "b", "c")) for rows in batches]
     config = LogConfig(internal_segment_bytes=segment_bytes)
@@ -376,7 +376,7 @@ def test_a_record_beyond_max_message_bytes(tmp_path, count):
     stage(tmp_path, rows, config=LogConfig(max_message_bytes=2100))
 
 
-def test_what_counts_is_the_compressed_size(tmp_path):
+def test_the_compressed_size_counts_for_max_message_bytes(tmp_path):
     rows = routed([(0, 0, b"v" * 100_000)])
     config = LogConfig(max_message_bytes=2000)
     (piece,) = stage(tmp_path, rows, config=config, encoding=BatchEncoding(codec=4))
@@ -399,7 +399,7 @@ def test_an_error_of_the_other_thread_is_raised_by_what_is_called_next(tmp_path)
     assert staged_names(tmp_path) == []
 
 
-def test_all_is_on_the_disk_when_finish_returns():
+def test_everything_is_on_disk_when_finish_returns():
     filesystem = SimulatedFileSystem()
     filesystem.make_directory("/data")
     filesystem.flush_directory("/")
@@ -439,7 +439,7 @@ def test_a_full_disk_wherever_it_fills_up_leaves_nothing(tmp_path):
     assert staged_names(tmp_path)
 
 
-def test_whatever_call_fails_is_raised(tmp_path):
+def test_an_error_of_any_call_is_raised(tmp_path):
     for at in range(1, 1000):
         with FaultyCalls(Fault(errno.EIO, at=at)) as calls:
             error = error_of(stage, tmp_path, random_rows(50), piece_bytes=100)
@@ -452,7 +452,7 @@ def test_whatever_call_fails_is_raised(tmp_path):
     assert error is None
 
 
-def test_given_up_by_an_error_of_the_caller(tmp_path):
+def test_an_error_of_the_caller_removes_what_was_staged(tmp_path):
     (tmp_path / "other").write_bytes(b"x")
     writer = writer_in(tmp_path, memory_limit_bytes=1, piece_bytes=1)
 
@@ -469,7 +469,7 @@ def test_given_up_by_an_error_of_the_caller(tmp_path):
     writer.abort()
 
 
-def test_what_cannot_be_removed_is_logged(caplog):
+def test_a_file_that_cannot_be_removed_is_logged(caplog):
     filesystem = SimulatedFileSystem()
     writer = writer_in("/", filesystem=filesystem)
     writer.append(random_rows(10))
@@ -480,7 +480,7 @@ def test_what_cannot_be_removed_is_logged(caplog):
     assert "read-only file system" in caplog.text
 
 
-def test_two_attempts_by_one_number(tmp_path):
+def test_two_attempts_with_one_number_are_refused(tmp_path):
     stage(tmp_path, random_rows(10))
     before = {name: (tmp_path / name).read_bytes() for name in staged_names(tmp_path)}
     for rows in (random_rows(10), random_rows(0)):

@@ -95,7 +95,7 @@ def places_of_such_a_job():
 @pytest.mark.cases(6, 24)
 @pytest.mark.parametrize("settings", [{}, {"flush": False}, {"mode": "overwrite"}], ids=str)
 @pytest.mark.parametrize("path", places_of_such_a_job())
-def test_what_cannot_be_written_to_is_found_before_the_journal(path, settings):
+def test_a_path_that_may_not_be_written_to_is_found_before_the_journal(path, settings):
     """Or does not matter: of most files another one takes the place."""
     filesystem = SimulatedFileSystem()
     job = job_of_all_kinds(filesystem, **settings)
@@ -118,7 +118,7 @@ def test_what_cannot_be_written_to_is_found_before_the_journal(path, settings):
     commit(filesystem, ROOT, JOBS[2], rows_of(("orders", 0, 3)))
 
 
-def test_what_every_job_writes_to_is_looked_at_before_a_task_starts():
+def test_the_list_of_commits_is_checked_before_a_task_starts():
     name = ".segmentlog-commits"
     filesystem = SimulatedFileSystem()
     commit(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 3)), new_partitions={"orders": 1})
@@ -178,7 +178,7 @@ def test_a_partition_on_another_device():
     assert len(contents(filesystem, ROOT)["orders", 0]) == 8
 
 
-def test_on_a_disk_it_changes_nothing(tmp_path):
+def test_checks_on_a_disk_change_nothing(tmp_path):
     filesystem = FileSystem()
     fill(filesystem, tmp_path, ("orders", 0, 5))
     commit(filesystem, tmp_path, JOBS[0], rows_of(("orders", 0, 3)))
@@ -187,7 +187,7 @@ def test_on_a_disk_it_changes_nothing(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 @pytest.mark.parametrize("name", ["", f"{TAIL}.log"])
-def test_on_a_disk_it_is_seen(tmp_path, name):
+def test_a_read_only_file_on_a_disk_is_noticed(tmp_path, name):
     filesystem = FileSystem()
     fill(filesystem, tmp_path, ("orders", 0, 5))
     path = tmp_path / "orders-0" / name

@@ -66,13 +66,13 @@ TEXT = (
 )
 
 
-def test_an_older_one_was_flushed():
+def test_a_journal_without_the_field_was_flushed():
     older = TEXT.replace('"flushed":true,', "")
     assert len(older) < len(TEXT)
     assert parse_commit_journal(with_crc(older), "journal") == JOURNAL
 
 
-def test_one_that_is_not_flushed_says_so():
+def test_a_journal_says_that_it_is_not_flushed():
     unflushed = dataclasses.replace(JOURNAL, is_flushed=False)
     data = commit_journal_bytes(unflushed)
     assert data == with_crc(TEXT.replace('"flushed":true', '"flushed":false'))
@@ -90,12 +90,12 @@ def changed(change) -> bytes:
     return with_crc(json.dumps(values))
 
 
-def test_is_two_lines_of_json_and_crc():
+def test_a_journal_is_a_line_of_json_and_one_of_its_crc():
     assert commit_journal_bytes(JOURNAL) == with_crc(TEXT)
     assert parse_commit_journal(with_crc(TEXT), "journal") == JOURNAL
 
 
-def test_is_in_the_root_under_its_name(tmp_path):
+def test_a_journal_is_in_the_root(tmp_path):
     filesystem = FileSystem()
     assert read_commit_journal(filesystem, str(tmp_path)) is None
     write_commit_journal(filesystem, str(tmp_path), JOURNAL)
@@ -105,14 +105,14 @@ def test_is_in_the_root_under_its_name(tmp_path):
     assert filesystem.statistics.flushes == 2
 
 
-def test_one_that_readers_would_refuse_is_not_written(tmp_path, monkeypatch):
+def test_a_journal_that_readers_would_refuse_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr("storage_core.commit_files.journal.MAX_JOURNAL_BYTES", 500)
     with pytest.raises(OptionError, match="at most 500 bytes, found"):
         write_commit_journal(FileSystem(), str(tmp_path), JOURNAL)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_that_is_too_long_is_not_read(tmp_path, monkeypatch):
+def test_a_journal_that_is_too_long_is_not_read(tmp_path, monkeypatch):
     write_commit_journal(FileSystem(), str(tmp_path), JOURNAL)
     monkeypatch.setattr("storage_core.commit_files.journal.MAX_JOURNAL_BYTES", 500)
     with pytest.raises(CorruptCheckpointError, match="at most 500 bytes"):
@@ -171,7 +171,7 @@ journals = st.builds(
 
 
 @given(journals, st.none() | st.tuples(st.text(min_size=1), st.integers(-(2**63), 2**63 - 1)))
-def test_reads_what_it_writes(journal, txn):
+def test_a_journal_is_read_as_it_was_written(journal, txn):
     if txn is not None:
         entry = dataclasses.replace(journal.entry, txn_app_id=txn[0], txn_version=txn[1])
         journal = dataclasses.replace(journal, entry=entry)
@@ -179,7 +179,7 @@ def test_reads_what_it_writes(journal, txn):
 
 
 @pytest.mark.parametrize("end", [0, 1, 9, 10, 11, 500, -2, -1])
-def test_a_cut_one_is_refused(end):
+def test_a_truncated_journal_is_refused(end):
     with pytest.raises(CorruptCheckpointError, match="CRC-32C"):
         parse_commit_journal(with_crc(TEXT)[:end], "journal")
 
@@ -304,6 +304,6 @@ def test_a_partition_occurs_once():
 
 
 @pytest.mark.parametrize("text", ["[]", "1", "nonsense", "", "[" * 100_000, '{"version":1'])
-def test_what_is_no_object_is_refused(text):
+def test_json_that_is_no_object_is_refused(text):
     with pytest.raises(CorruptCheckpointError):
         parse_commit_journal(with_crc(text), "journal")

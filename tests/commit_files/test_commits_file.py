@@ -45,7 +45,7 @@ def test_a_line_is_the_crc_and_the_json():
     assert commit_line(CommitEntry(9, JOB, 5, "größe\n", -7)) == line(text)
 
 
-def test_no_file_is_no_commit(tmp_path):
+def test_without_a_file_there_is_no_commit(tmp_path):
     assert both(tmp_path) == (CommitsFile((), 0), None)
     assert CommitsFile().generation == 0
 
@@ -163,7 +163,7 @@ def test_a_link_in_its_place_is_refused(tmp_path):
         append_commit(FileSystem(), str(tmp_path), entry(2), 0)
 
 
-def test_tells_what_was_committed():
+def test_has_job_and_last_of_find_commits():
     found = CommitsFile(
         (
             entry(1, txn_app_id="a", txn_version=7),
@@ -205,7 +205,7 @@ def remembered(root, name):
     return None if found is None else found.generation
 
 
-def test_shortened_it_has_the_last_lines_and_the_last_of_each_application(tmp_path):
+def test_a_shortened_file_has_the_last_lines_and_the_last_of_each_application(tmp_path):
     applications = {2: "a", 5: "a", 7: "b", 9: "c", 1950: "c"}
     entries = [
         entry(number, txn_app_id=applications.get(number), txn_version=applications.get(number) and number)
@@ -224,7 +224,7 @@ def test_shortened_it_has_the_last_lines_and_the_last_of_each_application(tmp_pa
     assert len(parse_commits_file((tmp_path / ".segmentlog-commits").read_bytes(), "commits").entries) == 131
 
 
-def test_a_short_one_stays_as_it_is(tmp_path):
+def test_a_short_file_is_not_changed(tmp_path):
     entries = [entry(number, txn_app_id=f"{number}", txn_version=1) for number in range(1, 129)]
     write_lines(tmp_path, entries)
     assert shorten(tmp_path, 2**60) == b"".join(map(commit_line, entries))
@@ -350,6 +350,6 @@ entries = st.builds(
 
 
 @given(st.lists(entries, max_size=5), st.binary(max_size=40).filter(lambda tail: b"\n" not in tail))
-def test_reads_what_it_writes(written, tail):
+def test_an_entry_is_read_as_it_was_written(written, tail):
     data = b"".join(map(commit_line, written))
     assert parse_commits_file(data + tail, "commits") == CommitsFile(tuple(written), len(data))

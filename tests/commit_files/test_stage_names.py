@@ -18,7 +18,7 @@ def test_names():
 @pytest.mark.parametrize(
     "ending", [".pack", ".manifest", ".manifest.tmp", "-0.log", "-12.index", "-3.timeindex"]
 )
-def test_what_was_staged_is_known_by_its_name(ending):
+def test_the_job_of_a_staged_file_is_in_its_name(ending):
     name = f".segmentlog-stage-{JOB}-0-9{ending}"
     assert job_of(name) == JOB
     assert name.startswith(job_prefix(JOB))
@@ -53,7 +53,7 @@ def test_the_attempt_of_a_file():
     assert stage_of("t-0") is None
 
 
-def test_where_batches_are():
+def test_the_suffix_of_the_file_with_the_batches():
     assert data_suffix_of(STAGE.base_name) == ".pack"
     assert data_suffix_of(STAGE.segment_base_name(0)) == ".log"
 

@@ -153,7 +153,7 @@ def test_a_staged_file_that_was_cut_is_reported(cut_bytes):
         append(filesystem, planned)
 
 
-def test_what_a_new_segment_finds_of_an_older_one_goes():
+def test_a_new_segment_removes_the_transaction_index_of_an_older_one():
     """Aborted transactions of a segment that was deleted are not those of this one."""
     pack = batches(1000)
     filesystem = new_filesystem(pack=pack)

@@ -74,13 +74,13 @@ def cut(filesystem, path, size_bytes):
     filesystem.put(path, filesystem.files()[path][:size_bytes])
 
 
-def test_what_a_killed_process_leaves_is_whole():
+def test_a_commit_of_a_killed_process_can_be_completed():
     states = committed()
     assert len(states) > 20
     assert all(answer(filesystem) for filesystem in states)
 
 
-def test_a_large_piece_and_an_append_to_it_are_among_it(begun):
+def test_the_journal_has_a_link_and_appends(begun):
     """What the tests below damage is what the journal names."""
     journal = read_commit_journal(begun, ROOT)
     names = [type(each).__name__ for part in journal.partitions for each in part.operations]
@@ -164,7 +164,7 @@ def test_more_than_the_job_has_written(published, name):
     assert not answer(published)
 
 
-def test_a_small_window_shows_the_same(monkeypatch):
+def test_batches_larger_than_a_window_are_checked(monkeypatch):
     """A batch may be larger than what is read at once."""
     monkeypatch.setattr("storage_core.commit_replay.replay._WINDOW_BYTES", 70)
     filesystem = committed()[0]

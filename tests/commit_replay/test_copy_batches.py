@@ -64,7 +64,7 @@ def test_kept_offsets_stay(tmp_path, size):
 @pytest.mark.parametrize(
     "data", [batch()[:-1], batch() + b"\0", batch() + batch()[:60], b"x" * 100, batch() + b"\0" * 100]
 )
-def test_what_is_no_whole_batch_is_refused(data):
+def test_an_incomplete_batch_is_refused(data):
     filesystem = SimulatedFileSystem()
     filesystem.make_directory("/data")
     with pytest.raises(CorruptRecordError, match="complete record batch"):

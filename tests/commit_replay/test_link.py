@@ -68,7 +68,7 @@ def test_an_empty_segment_makes_room(filesystem, there):
     assert filesystem.status(f"{TARGET}.log").inode == filesystem.status(f"{ROOT}/{STAGED}.log").inode
 
 
-def test_what_a_crash_has_left_of_a_replacement_is_no_obstacle(filesystem):
+def test_the_leftover_of_an_interrupted_replacement_is_no_obstacle(filesystem):
     filesystem.put(f"{TARGET}.log", b"")
     filesystem.put(f"{TARGET}.log.tmp", b"old")
     link(filesystem)

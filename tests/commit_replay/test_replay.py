@@ -56,21 +56,21 @@ def test_a_journal_is_finished(filesystem):
     assert (len(found["orders", 0]), len(found["orders", 1])) == (9, 60)
 
 
-def test_a_log_directory_that_is_opened_finishes_it(filesystem):
+def test_opening_a_log_directory_finishes_a_commit(filesystem):
     with LogDirectory.open(ROOT, filesystem=filesystem, config=CONFIG, clock=Clock()) as logs:
         assert logs.get("orders", 0).log_end_offset == 9
         assert logs.get("orders", 1).log_end_offset == 60
     assert not has_unfinished_commit(filesystem, ROOT)
 
 
-def test_one_that_is_only_read_does_not(filesystem):
+def test_opening_a_log_directory_read_only_finishes_nothing(filesystem):
     calls = filesystem.calls
     with LogDirectory.open(ROOT, filesystem=filesystem, config=CONFIG, clock=Clock(), read_only=True) as logs:
         assert logs.get("orders", 0).log_end_offset == 5
     assert filesystem.calls == calls
 
 
-def test_an_interlock_without_a_journal_goes(filesystem):
+def test_an_interlock_without_a_journal_is_removed(filesystem):
     filesystem.delete(f"{ROOT}/{COMMIT_JOURNAL}")
     filesystem.put(f"{ROOT}/{COMMIT_JOURNAL}.tmp", b"{")
     with LogDirectory.open(ROOT, filesystem=filesystem, config=CONFIG, clock=Clock()) as logs:

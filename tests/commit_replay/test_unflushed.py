@@ -49,7 +49,7 @@ def messages(caplog):
     caplog.set_level(logging.INFO)
 
 
-def test_rows_are_there_at_once(filesystem):
+def test_rows_are_visible_at_once(filesystem):
     commit_unflushed(filesystem, 0, rows_of(("orders", 0, 4), ("orders", 1, 60)))
     found = contents(filesystem, ROOT)
     assert (len(found["orders", 0]), len(found["orders", 1])) == (9, 67)
@@ -214,7 +214,7 @@ def _journalled(filesystem, call_name):
     return found[0]
 
 
-def test_what_is_not_whole_is_given_up(filesystem, caplog):
+def test_a_commit_with_a_torn_batch_is_given_up(filesystem, caplog):
     before = contents(filesystem, ROOT)
     left = _journalled(filesystem, "write")
     pack = next(path for path in left.files() if path.endswith(".pack"))
@@ -228,7 +228,7 @@ def test_what_is_not_whole_is_given_up(filesystem, caplog):
     assert left.status(f"{ROOT}/segmentlog.commit-in-progress") is None
 
 
-def test_without_its_interlock_it_is_given_up(filesystem):
+def test_a_commit_without_its_interlock_is_given_up(filesystem):
     """A power cut may take it, and then a broker may have started."""
     before = contents(filesystem, ROOT)
     left = _journalled(filesystem, "write")
@@ -239,7 +239,7 @@ def test_without_its_interlock_it_is_given_up(filesystem):
 
 
 @pytest.mark.parametrize("has_interlock", [True, False])
-def test_one_that_is_committed_is_only_cleared_away(filesystem, has_interlock):
+def test_a_journal_of_a_committed_job_is_only_removed(filesystem, has_interlock):
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 4)), flush=False)
     found = []
 

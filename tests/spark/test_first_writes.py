@@ -111,7 +111,7 @@ def test_no_rows_create_the_topic_that_the_option_names(root):
     assert rows(root, subscribe="t").num_rows == 1
 
 
-def test_no_rows_that_would_name_their_topic_make_an_empty_log_directory_and_a_warning(root, caplog):
+def test_an_empty_dataframe_without_a_topic_creates_an_empty_log_directory_and_warns(root, caplog):
     with caplog.at_level(logging.WARNING):
         write(writer_of(root, "value", "topic"), [])
     assert [text.split(",")[0] for text in caplog.messages] == [

@@ -96,7 +96,7 @@ class OtherSource(DataSource):
         raise AssertionError("not found")
 
 
-def test_without_it_spark_finds_no_source_in_python(spark, frame, save, root):
+def test_without_an_active_session_spark_finds_no_python_source(spark, frame, save, root):
     """If this fails, Spark supports it now: remove the advice from docs/options.md."""
     spark.dataSource.register(OtherSource)
     for name in ("segmentlog", "other"):
