@@ -141,8 +141,7 @@ def locked_log_dir(job: JobContext, clock: Clock, wait_seconds: float) -> Iterat
         ):
             _log.info("%s was new or was not closed cleanly, so its logs were loaded.", root)
     raise LogDirectoryError(
-        f"Expected a log directory that stays clean, found it unclean {_MAX_ATTEMPTS} times. Stop the "
-        "other programs that write to it.",
+        f"The log directory was unclean {_MAX_ATTEMPTS} times in a row. Stop the other programs that write to it.",
         path=root,
     )
 

@@ -90,7 +90,7 @@ class JobSpec:
                 "Use mode append, and an empty log directory."
             )
         if self.restored_offsets and not self.preserve_offsets:
-            raise OptionError("Expected offsets to be restored with preserveOffsets only. Set it, too.")
+            raise OptionError("Offsets are restored with preserveOffsets only. Set it, too.")
         for (topic, partition), (start, end) in self.restored_offsets.items():
             if not 0 <= start <= end:
                 raise OptionError(

@@ -449,19 +449,18 @@ def _require_distinct_names(job: JobContext, new: set[str], known: set[str]) -> 
             continue
         if job.filesystem.ignores_case(job.path(LOCK_FILE)):
             raise OptionError(
-                f"Expected names of topics that differ in more than case, found {other!r} and {topic!r} on a file system "
-                "that ignores case: they would share a directory. Give one of them another name, or write to another "
-                "file system.",
+                f"The topics {other!r} and {topic!r} on a file system that ignores case would share a directory. Give one "
+                "of them another name, or write to another file system.",
                 path=job.root,
             )
 
 
 def _require_count(job: JobContext, topic: str, count: int, found: int) -> None:
-    """Rows were routed by the number of partitions, which another job must not have changed."""
+    """Refuse rows that were routed by another number of partitions than the topic has by now."""
     if found not in (0, count) and not job.spec.restored_offsets:
         raise OptionError(
-            f"Expected topic {topic} to be new or to have {count} partitions, found {found}: another job has created "
-            "it in the meantime. Write again.",
+            f"Rows were distributed to {count} partitions of topic {topic}, which has {found}: another job has created it "
+            "in the meantime. Write again.",
             path=job.root,
         )
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from crc32c import crc32c
 
 from storage_core.checkpoint.checkpoint_file import replace_file
-from storage_core.commit_files.json_fields import JsonFields, json_bytes, parse_json_object
+from storage_core.commit_files.json_fields import TOPIC, JsonFields, json_bytes, parse_json_object
 from storage_core.config import LONG_MAX
 from storage_core.errors import CorruptCheckpointError, LogDirectoryError, OptionError, UnreadableError
 
@@ -58,7 +58,6 @@ _AFTER_APP_ID: Final = b',"txn_version":'
 # Offsets are left out of a line that they would make longer.
 _LONGEST_WITH_OFFSETS_BYTES: Final = 2048
 _CHECKSUM: Final = re.compile(r"[0-9a-f]{16}")
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 # Late tasks of earlier jobs are recognised by them.
 _LINES_KEPT: Final = 128
@@ -160,7 +159,7 @@ def _ranges(fields: JsonFields) -> tuple[WrittenRange, ...]:
             match offsets:
                 case [int(start), int(end)] if (
                     0 <= start <= end <= LONG_MAX
-                    and _TOPIC.fullmatch(topic)
+                    and TOPIC.fullmatch(topic)
                     and _PARTITION.fullmatch(partition)
                 ):
                     found.append(WrittenRange(topic, int(partition), start, end))

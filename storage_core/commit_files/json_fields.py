@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 # Kafka's legal topic names. A topic followed by a partition number is a directory name.
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{8}")
 # The CRC line: 8 digits between two line feeds.
 _CRC_LINE_BYTES: Final = 10
@@ -117,7 +117,7 @@ class JsonFields:
 
     def topic_partition(self) -> tuple[str, int]:
         """Return the fields ``topic`` and ``partition``."""
-        return self.text("topic", _TOPIC, "a topic's name"), self.integer("partition", maximum=INT_MAX)
+        return self.text("topic", TOPIC, "a topic's name"), self.integer("partition", maximum=INT_MAX)
 
     def fingerprint(self) -> int:
         """Return the field ``fingerprint``."""

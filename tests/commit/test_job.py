@@ -619,7 +619,7 @@ def test_an_unrequested_partition_is_refused(filesystem):
 def test_a_topic_that_another_job_has_made_with_other_partitions(filesystem):
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 2)), new_partitions={"orders": 3})
     commit(filesystem, ROOT, JOBS[1], rows_of(("orders", 0, 2)), new_partitions={"orders": 2})
-    with pytest.raises(OptionError, match="3 partitions, found 2: another job"):
+    with pytest.raises(OptionError, match="3 partitions of topic orders, which has 2: another job"):
         job.commit()
 
 
