@@ -44,6 +44,20 @@ _INTERRUPTIBLE = ("pwritev",)
 _MODULES = (_file_system, _writable_file, _copy, _file_lock)
 
 
+# Error number, and whether all later calls fail, too.
+FAULTS = {
+    "no space left": (errno.ENOSPC, False),
+    "no space left from there on": (errno.ENOSPC, True),
+    "I/O error": (errno.EIO, False),
+    "I/O errors from there on": (errno.EIO, True),
+    "interrupted": (errno.EINTR, False),
+    "short write": (SHORT_WRITE, False),
+    "short writes from there on": (SHORT_WRITE, True),
+}
+# What no caller notices.
+INVISIBLE = {errno.EINTR, SHORT_WRITE}
+
+
 @dataclass(frozen=True)
 class Fault:
     """An injected failure.

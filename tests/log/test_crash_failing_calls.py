@@ -18,7 +18,7 @@ from tests.damage.campaign import fast_folder
 from tests.descriptors import open_below
 from tests.faults.counting import cases
 from tests.faults.crash_points import new_filesystem, open_directory
-from tests.faults.faulty_filesystem import SHORT_WRITE, Fault, FaultyCalls
+from tests.faults.faulty_filesystem import FAULTS, INVISIBLE, Fault, FaultyCalls
 from tests.faults.session import CONFIG, TOPIC, Session, StillClock, records_of, table_of
 
 SIZES = (20, 700, 90, 3, 300)
@@ -60,16 +60,6 @@ def opens(session):
 
 
 WORKLOADS = [appends, rolls, truncations, deletions, closes, opens]
-FAULTS = {
-    "no space left": (errno.ENOSPC, False),
-    "no space left from there on": (errno.ENOSPC, True),
-    "I/O error": (errno.EIO, False),
-    "I/O errors from there on": (errno.EIO, True),
-    "interrupted": (errno.EINTR, False),
-    "short write": (SHORT_WRITE, False),
-    "short writes from there on": (SHORT_WRITE, True),
-}
-INVISIBLE = {errno.EINTR, SHORT_WRITE}
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ done by the next one.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import tempfile
@@ -24,7 +23,7 @@ from storage_core.log import CleanerConfig
 from tests.damage.campaign import fast_folder
 from tests.descriptors import open_below
 from tests.faults.counting import cases
-from tests.faults.faulty_filesystem import SHORT_WRITE, Fault, FaultyCalls
+from tests.faults.faulty_filesystem import FAULTS, INVISIBLE, Fault, FaultyCalls
 from tests.log.logs import Clock
 
 TOPIC = "orders"
@@ -36,16 +35,6 @@ CONFIG = LogConfig(
     delete_retention_ms=1_000,
 )
 RETAINED = CONFIG.replace(cleanup_policy="delete", retention_bytes=3_000)
-FAULTS = {
-    "no space left": (errno.ENOSPC, False),
-    "no space left from there on": (errno.ENOSPC, True),
-    "I/O error": (errno.EIO, False),
-    "I/O errors from there on": (errno.EIO, True),
-    "interrupted": (errno.EINTR, False),
-    "short write": (SHORT_WRITE, False),
-    "short writes from there on": (SHORT_WRITE, True),
-}
-INVISIBLE = {errno.EINTR, SHORT_WRITE}
 
 Found = dict[int, tuple[bytes, bytes | None]]
 
