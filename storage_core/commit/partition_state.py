@@ -228,13 +228,7 @@ def _read_tail(
         ):
             last = _last_batch(walk, 0)
         if first is None or last is None or last.end_position_bytes != size_bytes:
-            raise CorruptError(
-                "Expected complete batches up to the end of a log that was closed, found something else there. Delete "
-                "the file .kafka_cleanshutdown in the log directory, open it with LogDirectory.open, and close it, "
-                "which recovers the log.",
-                path=log_path,
-                position_bytes=size_bytes if last is None else last.end_position_bytes,
-            )
+            raise _torn_end(log_path, size_bytes if last is None else last.end_position_bytes)
     is_indexed = index_name in names and time_index_name in names
     if entry is not None and indexed != last:
         _log.warning(
@@ -253,6 +247,15 @@ def _read_tail(
         ),
         last.next_offset,
         last.leader_epoch,
+    )
+
+
+def _torn_end(path: str, position_bytes: int) -> CorruptError:
+    return CorruptError(
+        "Expected complete batches up to the end of a log that was closed, found something else there. Delete the file "
+        ".kafka_cleanshutdown in the log directory, open it with LogDirectory.open, and close it, which recovers the log.",
+        path=path,
+        position_bytes=position_bytes,
     )
 
 

@@ -118,16 +118,8 @@ def prepare(
     )
     _write_missing_topic_ids(job, states, topic_ids)
     _delete_due_files(job, states.values(), time_ms)
-    entry = CommitEntry(
-        generation,
-        spec.job_id,
-        time_ms,
-        spec.txn_app_id,
-        spec.txn_version,
-        spec.query_id,
-    )
     return CommitJournal(
-        entry=entry if spec.txn_app_id is None else _identified(job, entry, rows, partitions),
+        entry=_commit_entry(job, generation, time_ms, rows, partitions),
         clean_shutdown=_clean_shutdown(job),
         manifests=tuple(manifest.name for manifest in manifests),
         partitions=partitions,
@@ -162,10 +154,18 @@ def _counted(
     return reported
 
 
-def _identified(
-    job: JobContext, entry: CommitEntry, rows: RowsDigest, partitions: Iterable[JournalledPartition]
+def _commit_entry(
+    job: JobContext,
+    generation: int,
+    time_ms: int,
+    rows: RowsDigest,
+    partitions: Iterable[JournalledPartition],
 ) -> CommitEntry:
-    """Return the entry of an application's job, with what tells later whether the job is repeated and its rows are there."""
+    """Return the line of the commit; an application's says later whether a job is repeated and its rows are there."""
+    spec = job.spec
+    entry = CommitEntry(generation, spec.job_id, time_ms, spec.txn_app_id, spec.txn_version, spec.query_id)
+    if spec.txn_app_id is None:
+        return entry
     ranges = tuple(
         WrittenRange(each.topic, each.partition, each.log_end_before, each.log_end_after)
         for each in partitions
