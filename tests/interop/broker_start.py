@@ -5,6 +5,7 @@ The absence of warnings proves nothing unless the broker logged that it loaded t
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -69,17 +70,7 @@ class BrokerStart:
         Raises:
             AssertionError: The broker's own count of loaded logs differs.
         """
-        logs = {
-            (found["topic"], int(found["partition"])): LoadedLog(
-                found["topic_id"], int(found["start"]), int(found["end"]), int(found["segments"])
-            )
-            for found in _COMPLETED_LOAD.finditer(self.text)
-        }
-        counts = _LOADED_ALL.findall(self.text)
-        assert [int(count) for count in counts] == [len(logs)], (
-            f"{len(logs)} logs, and the broker says {counts}"
-        )
-        return logs
+        return _loaded(self.text)
 
     @property
     def skipped_recovery(self) -> bool:
@@ -104,8 +95,8 @@ class BrokerStart:
         usual = re.compile("|".join(_CLEAN_LOADING if self.skipped_recovery else _UNCLEAN_LOADING))
         named = re.compile(rf"(?<![\w.-]){re.escape(topic)}-{partition}(?![\w-])")
         complaints = []
-        for line in self._of_loading().splitlines():
-            if not named.search(line):
+        for line in _lines_of_loading(self.text):
+            if f"{topic}-{partition}" not in line or not named.search(line):
                 continue
             found = _LINE.fullmatch(line)
             message = re.sub(r"^\[[^]]*\] ", "", found["message"]) if found else line
@@ -118,15 +109,31 @@ class BrokerStart:
         return complaints
 
     def recovered_segments(self, topic: str, partition: int = 0) -> list[int]:
-        """Base offsets of the segments of a partition that the broker recovered."""
-        found = re.findall(
-            rf"partition={re.escape(topic)}-{partition}, .*Recovering unflushed segment (\d+)\.", self.text
-        )
-        return [int(offset) for offset in found]
+        """Return the base offsets of the segments of a partition that the broker recovered."""
+        of_partition = f"partition={topic}-{partition}, "
+        lines = (line for line in _lines_of_loading(self.text) if of_partition in line)
+        found = (re.search(r"Recovering unflushed segment (\d+)\.", line) for line in lines)
+        return [int(each[1]) for each in found if each is not None]
 
-    def _of_loading(self) -> str:
-        """Return the start up to its end: what clients do afterwards is logged too."""
-        return self.text.partition("Kafka Server started")[0]
+
+# Many tests look for a topic of their own in the same text.
+@functools.lru_cache(maxsize=2)
+def _loaded(text: str) -> dict[tuple[str, int], LoadedLog]:
+    logs = {
+        (found["topic"], int(found["partition"])): LoadedLog(
+            found["topic_id"], int(found["start"]), int(found["end"]), int(found["segments"])
+        )
+        for found in _COMPLETED_LOAD.finditer(text)
+    }
+    counts = _LOADED_ALL.findall(text)
+    assert [int(count) for count in counts] == [len(logs)], f"{len(logs)} logs, and the broker says {counts}"
+    return logs
+
+
+@functools.lru_cache(maxsize=2)
+def _lines_of_loading(text: str) -> list[str]:
+    """Return the start up to its end: what clients do afterwards is logged, too."""
+    return text.partition("Kafka Server started")[0].splitlines()
 
 
 def _is_about_something_else(message: str, logger: str) -> bool:

@@ -45,6 +45,7 @@ ISOLATION_LEVELS = (READ_UNCOMMITTED, READ_COMMITTED)
 _TIMESTAMP_TYPES = {TIMESTAMP_NOT_AVAILABLE: -1, TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
 _CLIENT_TIMEOUT_S = 300.0
 _Answer = TypeVar("_Answer")
+Place = tuple[str, int]
 _NOT_READY_YET = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -397,6 +398,14 @@ def offsets_at(
             for place, answer in admin.list_offsets(asked, isolation_level=isolation).items()
         }
     )
+
+
+def log_offsets(broker: KafkaBroker, places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
+    """Return the earliest and latest offsets from ListOffsets."""
+    places = list(places)
+    earliest = offsets_at(broker, places, OffsetSpec.earliest())
+    latest = offsets_at(broker, places, OffsetSpec.latest())
+    return {place: (earliest[place].offset, latest[place].offset) for place in places}
 
 
 def list_offsets(

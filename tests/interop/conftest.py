@@ -16,7 +16,6 @@ from tests.interop.cleaning_workload import CleaningWorkload
 from tests.interop.clients import ISOLATION_LEVELS, Row, consume, create_topics
 from tests.interop.handed_over import HandedOver, hand_over
 from tests.interop.produced import BROKER_SETTINGS, READ, Produced
-from tests.interop.written_into_broker import WrittenIntoBroker, write_into_broker
 from tests.spark_settings import session_of_this_process
 
 if TYPE_CHECKING:
@@ -40,15 +39,12 @@ EAGER_SETTINGS = {
     "log.flush.start.offset.checkpoint.interval.ms": 500,
     "replica.high.watermark.checkpoint.interval.ms": 500,
 }
-# For a broker that compacts before it is stopped.
-_EAGER_CLEANER = {"log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 500}
 
 
 # Modules that share a costly fixture: with `--dist=loadfile`, one process runs all of them.
 _TOGETHER = (
     ("test_list_offsets", "test_spark", "test_live_directory", "test_followed_beside_broker"),
     ("test_byte_differences", "test_recovery_beside_broker", "test_written_by_log"),
-    ("test_restored_by_spark", "test_written_into_broker"),
     ("test_cleaned_beside_broker", "test_retention_beside_broker"),
 )
 # Those that take longest begin, so that none of them is the last. The others follow by name.
@@ -56,7 +52,6 @@ _FIRST = (
     "test_streaming_faults",
     "test_load_into_kafka",
     "test_written_into_broker",
-    "test_restored_by_spark",
     "test_restored_cases",
     "test_loaded_from_spark",
     "test_live_directory",
@@ -151,16 +146,6 @@ def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandedOver
     scratch = tmp_path_factory.mktemp("handed-over")
     with broker_in(scratch, BROKER_SETTINGS) as broker:
         yield hand_over(broker, scratch)
-
-
-@pytest.fixture(scope="session")
-def written_into_broker(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[WrittenIntoBroker]:
-    """Yield a broker's directory into which Spark jobs wrote while the broker was stopped."""
-    scratch = tmp_path_factory.mktemp("written-into-broker")
-    with broker_in(scratch, {**BROKER_SETTINGS, **_EAGER_CLEANER}) as broker:
-        yield write_into_broker(spark, broker, scratch)
 
 
 @pytest.fixture(scope="session")

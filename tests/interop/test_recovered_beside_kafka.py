@@ -266,7 +266,7 @@ def test_enough_was_recovered(recovered: Recovered) -> None:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_the_broker_loads_it_without_complaints(recovered: Recovered, topic: str) -> None:
+def test_the_broker_loads_it_and_serves_what_the_policy_promises(recovered: Recovered, topic: str) -> None:
     partition = recovered.partitions.get(topic)
     if partition is None:
         pytest.skip("the policy refuses to lose complete batches")
@@ -281,13 +281,8 @@ def test_the_broker_loads_it_without_complaints(recovered: Recovered, topic: str
         complaints = [line for line in complaints if " with 0 producer ids in " not in line]
     assert complaints == []
     assert recovered.start.recovered_segments(topic) == []
-
-
-@pytest.mark.parametrize("topic", TOPICS)
-def test_a_consumer_gets_what_the_policy_promises(recovered: Recovered, topic: str) -> None:
-    partition = recovered.partitions.get(topic)
-    if partition is None:
-        pytest.skip("the policy refuses to lose complete batches")
+    first = partition.log_end_offset
+    assert recovered.appended[topic] == list(range(first, first + APPENDED))
     consumed = recovered.consumed[READ_UNCOMMITTED][topic]
     if partition.damaged:
         # As with the broker itself, a consumer stops at damage that no recovery reads.
@@ -321,12 +316,3 @@ def test_a_hole_is_named_and_a_broker_serves_the_rest(recovered: Recovered) -> N
     offsets = [row.offset for row in recovered.consumed[READ_UNCOMMITTED][SEGMENT_IS_GONE].rows]
     assert not set(offsets) & set(range(missing.start_offset, missing.end_offset))
     assert min(offsets) < missing.start_offset < missing.end_offset < max(offsets)
-
-
-@pytest.mark.parametrize("topic", TOPICS)
-def test_appends_continue(recovered: Recovered, topic: str) -> None:
-    partition = recovered.partitions.get(topic)
-    if partition is None:
-        pytest.skip("the policy refuses to lose complete batches")
-    first = partition.log_end_offset
-    assert recovered.appended[topic] == list(range(first, first + APPENDED))

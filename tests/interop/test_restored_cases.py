@@ -32,12 +32,12 @@ from tests.interop.clients import (
     assert_same_rows,
     consume_partitions,
     create_topics,
+    log_offsets,
     rows_of,
 )
 from tests.interop.conftest import broker_in
 from tests.interop.dump_log_segments import complaints_about_indexes
 from tests.interop.placing import CHECKPOINTS
-from tests.interop.source_broker import log_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

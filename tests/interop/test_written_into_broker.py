@@ -1,44 +1,274 @@
-"""Spark writes into the directory of a stopped broker: the broker loads and serves it, and old clients continue."""
+"""Spark writes into the directory of a stopped broker: the broker loads and serves it, and old clients continue.
+
+The broker starts empty. Clients write, the broker stops, jobs append and overwrite, the broker starts again, and the
+earlier clients, which have stayed alive, continue with the same producer ids, sequence numbers and transactions. Then
+commits are killed, and the broker refuses to start until their replay; a last start serves everything.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
+from storage_core import LogDirectory
+from tests.interop.broker import MAX_TRANSACTION_TIMEOUT_MS, BrokerError, KafkaBroker
+from tests.interop.broker_start import BrokerStart, start_and_watch
+from tests.interop.clients import Deliveries, Place, create_topic, log_offsets, new_producer, wait_for_markers
+from tests.interop.conftest import broker_in
+from tests.interop.consumed_columns import consume_columns
 from tests.interop.dump_log_segments import complaints_about_indexes
-from tests.interop.earlier_clients import (
-    EMPTY,
-    GROWN,
-    IDEMPOTENT,
-    KILLED,
-    LOST,
-    OPEN,
-    OVERWRITTEN,
-    SENT,
-    TRANSACTIONS,
-    places_of,
-)
-from tests.interop.event_rows import Events, numbers_of
-from tests.interop.killed_commit import ROWS_OF_KILLED_JOB, values_of_killed_job
-from tests.interop.written_into_broker import (
-    AFTER_THE_JOBS,
-    AFTER_THE_REPLAYS,
-    BEFORE,
-    LARGE_JOB,
-    OVERWRITTEN_ROWS,
-    SMALL_JOBS,
-    WrittenIntoBroker,
-)
+from tests.interop.event_rows import SCHEMA, Events, Seen, numbers_of, row_maker
+from tests.interop.killed_commit import ROWS_OF_KILLED_JOB, commit_until_killed, values_of_killed_job
+from tests.interop.partition_state import ProducerEntry, state_of
+from tests.interop.produced import BROKER_SETTINGS
+from tests.interop.spark_jobs import error_of_save, save
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
+    from confluent_kafka import Producer
+    from pyspark.sql import SparkSession
+
+    from tests.interop.broker import KafkaBroker
+    from tests.interop.clients import Place
+
+
+EMPTY, FILLED, ROLLED = "into-empty", "into-filled", "into-rolled"
+TRANSACTIONS, IDEMPOTENT, LOST = "into-transactions", "into-idempotent", "into-lost"
+OVERWRITTEN, KILLED, OPEN = "into-overwritten", "into-killed", "into-open"
+_SMALL_SEGMENTS: Final = {"internal_segment_bytes": 20_000}
+# Topic: partition count and settings.
+TOPICS: Final[dict[str, tuple[int, dict[str, object]]]] = {
+    EMPTY: (3, {}),
+    FILLED: (3, {}),
+    ROLLED: (2, _SMALL_SEGMENTS),
+    TRANSACTIONS: (2, {}),
+    IDEMPOTENT: (2, {}),
+    LOST: (2, {}),
+    OVERWRITTEN: (3, _SMALL_SEGMENTS),
+    KILLED: (2, {}),
+    OPEN: (1, {}),
+}
+# The topics to which jobs append.
+GROWN: Final = (EMPTY, FILLED, ROLLED, TRANSACTIONS, IDEMPOTENT, LOST)
+# Records per partition and round; topics with small segments get some hundred.
+SENT: Final = 40
+_MANY: Final = 600
+_TIMEOUT_S = 300.0
+
+
+def places_of(*topics: str) -> list[Place]:
+    """Return all partitions of these topics."""
+    return [(topic, number) for topic in topics for number in range(TOPICS[topic][0])]
+
+
+class EarlierClients:
+    """Creates the topics and writes to them, once before the jobs and once after the restart."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        for topic, (count, settings) in TOPICS.items():
+            create_topic(broker, topic, count, **settings)
+        self._broker = broker
+        self._deliveries = Deliveries()
+        self._idempotent = new_producer(broker, enable_idempotence=True, linger_ms=5)
+        self._transactional, self._open = (
+            new_producer(
+                broker, transactional_id=name, transaction_timeout_ms=MAX_TRANSACTION_TIMEOUT_MS, linger_ms=5
+            )
+            for name in ("of-before", "open")
+        )
+        for producer in (self._transactional, self._open):
+            producer.init_transactions()
+
+    def write(self) -> None:
+        """Write to every topic except the one that stays empty."""
+        plain = new_producer(self._broker, linger_ms=5, batch_num_messages=10)
+        for place in places_of(FILLED, ROLLED, LOST, OVERWRITTEN, KILLED):
+            count = _MANY if TOPICS[place[0]][1] else SENT
+            self._produce(plain, [place], (b"before %d " % number + b"." * 100 for number in range(count)))
+        plain.flush()
+        self._produce(self._idempotent, places_of(IDEMPOTENT), _values("before"))
+        self._idempotent.flush()
+        for end in (self._transactional.commit_transaction, self._transactional.abort_transaction) * 2:
+            self._transactional.begin_transaction()
+            self._produce(self._transactional, places_of(TRANSACTIONS), _values("before"))
+            self._transactional.flush()
+            end()
+        self._open.begin_transaction()
+        self._produce(self._open, places_of(OPEN), _values("before"))
+        self._open.flush()
+        self._delete_some()
+
+    def go_on(self) -> dict[tuple[str, int, int], tuple[bytes | None, bytes | None]]:
+        """Write more with the same producers.
+
+        Returns:
+            Key and value of each acknowledged record, by topic, partition and offset.
+        """
+        self._deliveries = Deliveries()
+        self._produce(self._idempotent, places_of(IDEMPOTENT), _values("after"))
+        self._idempotent.flush()
+        self._transactional.begin_transaction()
+        self._produce(self._transactional, places_of(TRANSACTIONS), _values("after"))
+        self._transactional.commit_transaction()
+        self._open.commit_transaction()
+        wait_for_markers(self._broker, [*places_of(TRANSACTIONS), *places_of(OPEN)])
+        assert not self._deliveries.errors, self._deliveries.errors[0]
+        return self._deliveries.snapshot()
+
+    def _produce(self, producer: Producer, places: list[Place], values: Iterable[bytes]) -> None:
+        for value in values:
+            for topic, partition in places:
+                producer.produce(topic, value, partition=partition, on_delivery=self._deliveries)
+
+    def _delete_some(self) -> None:
+        """Raise the log start of a partition that will be lost; the root's checkpoint still names it."""
+        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap_servers})
+        for answer in admin.delete_records([TopicPartition(LOST, 0, SENT // 2)]).values():
+            answer.result(_TIMEOUT_S)
+
+
+def _values(when: str) -> Iterable[bytes]:
+    return (f"{when} {number}".encode() for number in range(SENT))
+
+
+# The row numbers of each job.
+SMALL_JOBS: Final = (range(6_000), range(6_000, 9_000))
+LARGE_JOB: Final = range(100_000, 140_000)
+OVERWRITTEN_ROWS: Final = 30
+BEFORE, AFTER_THE_JOBS, AFTER_THE_REPLAYS = "before", "after the jobs", "after the replays"
+
+
+# Its repr, which a failing assertion prints, would hold every row.
+@dataclass(slots=True, repr=False)
+class WrittenIntoBroker:
+    """The directories and the observations on them.
+
+    Attributes:
+        before: A copy of the root before the jobs.
+        root: The broker's root.
+        seen: What the tasks of the job with large pieces saw.
+        topic_ids: The cluster's topic ids.
+        consumed: What a read_committed consumer got, by occasion, topic and partition.
+        offsets: Log start and log end offsets, by occasion, topic and partition.
+        producers: The producers in the snapshot at the log end, by occasion, including the one before the clean start.
+        continued: What the earlier producers appended, by topic, partition and offset.
+        clean_start: The start after the jobs.
+        errors: Why jobs to a topic with an open transaction and jobs on a running broker were refused; by topic.
+        refusals: Why the broker did not start after each killed commit.
+        last_start: The start after the replays.
+    """
+
+    before: Path
+    root: Path
+    seen: Seen
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    consumed: dict[str, dict[Place, pa.Table]] = field(default_factory=dict)
+    offsets: dict[str, dict[Place, tuple[int, int]]] = field(default_factory=dict)
+    producers: dict[str, dict[Place, list[ProducerEntry]]] = field(default_factory=dict)
+    continued: dict[tuple[str, int, int], tuple[bytes | None, bytes | None]] = field(default_factory=dict)
+    clean_start: BrokerStart = field(default_factory=lambda: BrokerStart(""))
+    errors: dict[str, str] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
+    last_start: BrokerStart = field(default_factory=lambda: BrokerStart(""))
+
+    def look(self, broker: KafkaBroker, occasion: str) -> None:
+        """Note what a consumer gets now."""
+        self.consumed[occasion] = consume_columns(broker, places_of(*TOPICS))
+        self.offsets[occasion] = log_offsets(broker, places_of(*TOPICS))
+
+    def look_at_producers(self, occasion: str) -> None:
+        """Note the snapshots of the closed logs."""
+        self.producers[occasion] = {
+            place: max(state_of(self.root / f"{place[0]}-{place[1]}").snapshots.items(), default=("", []))[1]
+            for place in places_of(IDEMPOTENT, TRANSACTIONS)
+        }
+
+
+def write_into_broker(spark: SparkSession, broker: KafkaBroker, scratch: Path) -> WrittenIntoBroker:
+    """Write with clients, then Spark, then clients; then kill commits."""
+    broker.start()
+    written = WrittenIntoBroker(scratch / "before", broker.log_directory, Seen(scratch, "large"))
+    clients = EarlierClients(broker)
+    clients.write()
+    written.look(broker, BEFORE)
+    broker.stop()
+    written.look_at_producers(BEFORE)
+    written.topic_ids = {topic: _topic_id(broker.log_directory / f"{topic}-0") for topic in TOPICS}
+    shutil.copytree(broker.log_directory, written.before)
+
+    for topic, partition in places_of(LOST):
+        shutil.rmtree(broker.log_directory / f"{topic}-{partition}")
+    _run_jobs(spark, written)
+    written.look_at_producers(AFTER_THE_JOBS)
+    row = spark.sql("SELECT 'is not written' AS value")
+    options: dict[str, object] = {"brokerDirectory": "true"}
+    written.errors[OPEN] = error_of_save(row, written.root, topic=OPEN, **options)
+    written.clean_start = start_and_watch(broker)
+    written.errors[EMPTY] = error_of_save(row, written.root, topic=EMPTY, **options)
+    written.look(broker, AFTER_THE_JOBS)
+    written.continued = clients.go_on()
+    broker.stop()
+    written.look_at_producers(AFTER_THE_REPLAYS)
+
+    commit_until_killed(broker.log_directory, KILLED, version=1)
+    written.refusals.append(_refusal(broker))
+    with LogDirectory.open(broker.log_directory, broker_directory=True):
+        # Opening replays the commit.
+        pass
+    commit_until_killed(broker.log_directory, KILLED, version=2)
+    written.refusals.append(_refusal(broker))
+    # The commit was replayed, so this job is a no-op.
+    save(row, broker.log_directory, topic=KILLED, txnAppId="killed", txnVersion=2, **options)
+    written.last_start = start_and_watch(broker)
+    written.look(broker, AFTER_THE_REPLAYS)
+    broker.stop()
+    return written
+
+
+def _topic_id(partition: Path) -> str:
+    return (partition / "partition.metadata").read_text().split()[-1]
+
+
+def _run_jobs(spark: SparkSession, written: WrittenIntoBroker) -> None:
+    """Two jobs with small pieces, one with large ones, one that overwrites."""
+    root = written.root
+    for job in (*SMALL_JOBS, LARGE_JOB):
+        rows = spark.range(job.start, job.stop, 1, 3)
+        options: dict[str, object] = {}
+        seen = Seen(written.seen.directory, "small")
+        if job is LARGE_JOB:
+            seen = written.seen
+            options = {"internal__segment__bytes": 30_000, "batch__size": 4_096}
+        save(
+            rows.mapInArrow(row_maker(Events(GROWN), root, seen), SCHEMA),
+            root,
+            brokerDirectory="true",
+            partitions=TOPICS[LOST][0],
+            topicIds=f'{{"{LOST}":"{written.topic_ids[LOST]}"}}',
+            **options,
+        )
+    new = spark.range(OVERWRITTEN_ROWS).selectExpr("CONCAT('new ', id) AS value", "1 AS partition")
+    save(new.coalesce(1), root, "overwrite", brokerDirectory="true", topic=OVERWRITTEN)
+
+
+def _refusal(broker: KafkaBroker) -> str:
+    try:
+        broker.start()
+    except BrokerError as error:
+        return str(error)
+    raise AssertionError("the broker started with an unfinished commit")
 
 
 pytestmark = pytest.mark.spark
@@ -49,6 +279,16 @@ NAME = "{0[0]}-{0[1]}".format
 WRITTEN = places_of(*GROWN, OVERWRITTEN)
 DELETED_BELOW_THE_LOG_START = r"Deleting segments due to log start offset 600 breach: "
 VERSIONS_OF_KILLED_JOBS = (1, 2)
+
+
+@pytest.fixture(scope="module")
+def written_into_broker(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WrittenIntoBroker]:
+    """Yield a broker's directory into which Spark jobs wrote while the broker was stopped."""
+    scratch = tmp_path_factory.mktemp("written-into-broker")
+    with broker_in(scratch, BROKER_SETTINGS) as broker:
+        yield write_into_broker(spark, broker, scratch)
 
 
 def values(table: pa.Table) -> list[bytes]:
@@ -134,7 +374,7 @@ def test_small_pieces_are_appended_and_large_ones_become_segments(
     name = f"{topic}-{partition}"
     before = {
         name: content
-        for name, content in contents(written_into_broker.source.directory / name).items()
+        for name, content in contents(written_into_broker.before / name).items()
         if name.endswith(".log")
     }
     after = contents(written_into_broker.root / name)
