@@ -128,17 +128,20 @@ def encode_records(
             f"Expected a producer id and epoch of at least 0, and a sequence number or -1, found {producer}."
         )
     check_columns(records)
-    attributes = encoding.codec | (TRANSACTIONAL_FLAG if is_transactional else 0)
-    is_few = records.num_rows <= _FEW_ROWS
+    count = records.num_rows
+    is_few = count <= _FEW_ROWS
     check_rows(records, sizes_only=is_few)
-    encoder = _Encoder(encoding, default_timestamp_ms, attributes, producer or NO_PRODUCER)
+    encoder = GroupEncoder(
+        encoding,
+        default_timestamp_ms,
+        producer=producer or NO_PRODUCER,
+        is_transactional=is_transactional,
+    )
     if is_few:
         rows = plain_rows(records, default_timestamp_ms)
         return iter([encoder.encode_few(rows)] if rows else [])
-    chunks = encoder.chunks(
-        lambda start, stop: records.slice(start, stop - start), np.array([records.num_rows])
-    )
-    return (encoder.encode_chunk(chunk, base_offset=chunk.first_row) for chunk in chunks)
+    encoded = encoder.encode(lambda start, stop: records.slice(start, stop - start), np.array([count]))
+    return (each.batches for each in encoded)
 
 
 RowSource = Callable[[int, int], "Records"]
@@ -156,11 +159,38 @@ class GroupBatches:
     groups: _Int64Array
 
 
-class GroupEncoder:
-    """Encodes rows group after group, such as the rows of many partitions, and reuses its memory."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunk:
+    """The rows of some whole batches, and the row after the last one of each batch."""
 
-    def __init__(self, encoding: BatchEncoding, default_timestamp_ms: int) -> None:
-        self._encoder = _Encoder(encoding, default_timestamp_ms, encoding.codec, NO_PRODUCER)
+    first_row: int
+    records: Records
+    rows: RecordRows
+    ends: _Int64Array
+    offsets: _Int64Array | None
+
+
+class GroupEncoder:
+    """Encodes rows group after group, such as the rows of many partitions, and reuses its memory.
+
+    The producer has the sequence number of the first row.
+    """
+
+    def __init__(
+        self,
+        encoding: BatchEncoding,
+        default_timestamp_ms: int,
+        *,
+        producer: ProducerSequence = NO_PRODUCER,
+        is_transactional: bool = False,
+    ) -> None:
+        self._records_limit_bytes = encoding.records_limit_bytes
+        self._compress = compressor(encoding.codec, encoding.level)
+        self._largest_batch_bytes = encoding.largest_batch_bytes
+        self._default_timestamp_ms = default_timestamp_ms
+        self._attributes = encoding.codec | (TRANSACTIONAL_FLAG if is_transactional else 0)
+        self._producer = producer
+        self._joiner = ViewJoiner()
 
     def encode(
         self, source: RowSource, group_ends: _Int64Array, offsets: _Int64Array | None = None
@@ -176,42 +206,12 @@ class GroupEncoder:
             InvalidRecordError: A header without a key, or a timestamp beyond 64 bits of milliseconds.
             RecordTooLargeError: A record makes a batch that is larger than readers accept.
         """
-        for chunk in self._encoder.chunks(source, group_ends, offsets):
-            batches = self._encoder.encode_chunk(chunk, base_offset=0)
-            yield GroupBatches(batches, group_ends.searchsorted(chunk.ends + chunk.first_row, "left"))
+        for chunk in self._chunks(source, group_ends, offsets):
+            groups = group_ends.searchsorted(chunk.ends + chunk.first_row, "left")
+            yield GroupBatches(self._encode_chunk(chunk), groups)
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Chunk:
-    """The rows of some whole batches, and the row after the last one of each batch."""
-
-    first_row: int
-    records: Records
-    rows: RecordRows
-    ends: _Int64Array
-    offsets: _Int64Array | None
-
-
-class _Encoder:
-    """Encodes rows as batches. The sequence number of its producer is that of offset 0."""
-
-    def __init__(
-        self,
-        encoding: BatchEncoding,
-        default_timestamp_ms: int,
-        attributes: int,
-        producer: ProducerSequence,
-    ) -> None:
-        self._records_limit_bytes = encoding.records_limit_bytes
-        self._compress = compressor(encoding.codec, encoding.level)
-        self._largest_batch_bytes = encoding.largest_batch_bytes
-        self._default_timestamp_ms = default_timestamp_ms
-        self._attributes = attributes
-        self._producer = producer
-        self._joiner = ViewJoiner()
-
-    def chunks(
-        self, source: RowSource, group_ends: _Int64Array, offsets: _Int64Array | None = None
+    def _chunks(
+        self, source: RowSource, group_ends: _Int64Array, offsets: _Int64Array | None
     ) -> Iterator[_Chunk]:
         """Measure some ten thousand rows at a time, and cut them into chunks of whole batches."""
         start, block_rows, count = 0, _BLOCK_ROWS, int(group_ends[-1])
@@ -239,7 +239,7 @@ class _Encoder:
             start += int(ends[-1])
             block_rows = _BLOCK_ROWS
 
-    def encode_chunk(self, chunk: _Chunk, *, base_offset: int) -> RecordBatches:
+    def _encode_chunk(self, chunk: _Chunk) -> RecordBatches:
         """Encode the batches of a chunk: at the offsets of its rows, or else at consecutive ones."""
         rows, ends, row_offsets = chunk.rows, chunk.ends, chunk.offsets
         counts = np.diff(ends, prepend=0)
@@ -260,9 +260,9 @@ class _Encoder:
             counts=counts,
             base_timestamps_ms=timestamps_ms[starts],
             max_timestamps_ms=np.maximum.reduceat(timestamps_ms, starts),
-            base_offset=base_offset,
+            base_offset=chunk.first_row,
             attributes=self._attributes,
-            producer=self._producer_at(base_offset),
+            producer=self._producer_at(chunk.first_row),
             last_offset_deltas=None if row_offsets is None else row_offsets[ends - 1] - row_offsets[starts],
         )
         return batches if row_offsets is None else batches.with_base_offsets(row_offsets[starts])
