@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from storage_core.commit_files.journal import require_no_commit
@@ -122,16 +123,6 @@ def check_segments(
     ends = (*tuple(segments)[1:], None)
     for (base_offset, suffix), end_offset in zip(segments.items(), ends, strict=False):
         aborted: list[AbortedTransaction] = []
-
-        def take(
-            item: BatchWindow | DamagedRange,
-            base_offset: int = base_offset,
-            aborted: list[AbortedTransaction] = aborted,
-        ) -> None:
-            if isinstance(item, BatchWindow):
-                aborted += state.update(producer_batches(item))
-                observe(base_offset, item)
-
         segment = SegmentReader(
             filesystem,
             path,
@@ -142,7 +133,9 @@ def check_segments(
             skip_damage=True,
         )
         try:
-            compared = compare_indexes(filesystem, segment, take)
+            compared = compare_indexes(
+                filesystem, segment, partial(_see, state, aborted, partial(observe, base_offset))
+            )
         except FileNotFoundError:
             # A live broker deletes old segments.
             continue
@@ -151,6 +144,17 @@ def check_segments(
         yield SegmentCheck(base_offset, suffix, compared, findings, tuple(aborted))
         if advance is not None:
             advance(compared.size_bytes)
+
+
+def _see(
+    state: ProducerStateManager,
+    aborted: list[AbortedTransaction],
+    observe: Callable[[BatchWindow], object],
+    item: BatchWindow | DamagedRange,
+) -> None:
+    if isinstance(item, BatchWindow):
+        aborted += state.update(producer_batches(item))
+        observe(item)
 
 
 def new_producers(filesystem: FileSystem, path: str) -> ProducerStateManager:

@@ -179,13 +179,6 @@ class _PartitionCheck:
         # Why a broker sets the directory aside.
         self._stray: str | None = None
         self._is_changing = None in facts
-        if self._is_changing:
-            self._add(
-                "note",
-                "file",
-                self._path,
-                "Not verified: its files are being replaced or removed by another process. Verify again.",
-            )
         key = partition.location.topic_partition
         # Kafka recovers the whole metadata log at each start, whatever the marker says (`KafkaRaftLog.createLog`).
         self._is_clean = root.is_clean and key[0] != CLUSTER_METADATA_TOPIC
@@ -208,8 +201,11 @@ class _PartitionCheck:
         self._start = BrokerStart()
 
     def report(self) -> PartitionReport:
-        # With a segment unknown, nothing can be said of how the others fit together.
-        if not self._is_changing:
+        if self._is_changing:
+            # With a segment unknown, nothing can be said of how the others fit together.
+            reason = "Not verified: its files are being replaced or removed by another process. Verify again."
+            self._add("note", "file", self._path, reason)
+        else:
             self._check()
         location = self._location
         first = self._facts[0].base_offset if self._facts else self._log_start_checkpoint

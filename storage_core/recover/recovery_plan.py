@@ -260,23 +260,7 @@ class _Planner:
         if not self._is_salvage:
             self._find_cuts()
         producers = new_producers(self._filesystem, self._path)
-        checks = check_segments(
-            self._filesystem,
-            self._path,
-            {base: self._suffixes.get(base, "") for base in self._bases},
-            is_clean=self._is_clean,
-            producers=producers,
-            max_batch_bytes=self._max_batch_bytes,
-            observe=self._observe,
-            advance=self._advance,
-        )
-        segments = [plan for check in checks if (plan := self._plan_of(check)) is not None]
-        if self._damaged:
-            # A recovery of one segment reads those after it for their producers, and would fail at damage that is kept.
-            segments = [
-                replace(each, has_indexes=each.is_whole and each.base_offset not in self._recovered)
-                for each in segments
-            ]
+        segments = self._kept_segments(producers)
         log_end_offset = segments[-1].next_offset if segments else self._log_start_offset
         checkpointed_start = self._log_start_offset
         if self._log_start_offset > log_end_offset:
@@ -316,6 +300,26 @@ class _Planner:
             sum(each.batches for each in self._counted.values()),
             topic_id,
         )
+
+    def _kept_segments(self, producers: ProducerStateManager) -> list[SegmentPlan]:
+        checks = check_segments(
+            self._filesystem,
+            self._path,
+            {base: self._suffixes.get(base, "") for base in self._bases},
+            is_clean=self._is_clean,
+            producers=producers,
+            max_batch_bytes=self._max_batch_bytes,
+            observe=self._observe,
+            advance=self._advance,
+        )
+        segments = [plan for check in checks if (plan := self._plan_of(check)) is not None]
+        if not self._damaged:
+            return segments
+        # A recovery of one segment reads those after it for their producers, and would fail at damage that is kept.
+        return [
+            replace(each, has_indexes=each.is_whole and each.base_offset not in self._recovered)
+            for each in segments
+        ]
 
     def _missing(self, log_start_offset: int) -> tuple[tuple[LeftOut, ...], tuple[LeftOut, ...]]:
         """Find the offsets that are not there, and those that a compaction accounts for.
