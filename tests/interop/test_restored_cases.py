@@ -131,7 +131,8 @@ def _create_topics(broker: KafkaBroker, places: list[Place]) -> dict[str, str]:
     for topic, partition in places:
         counts[topic] = max(counts.get(topic, 0), partition + 1)
     create_topics(broker, {topic: {"retention.ms": -1, **_SETTINGS} for topic in counts}, counts)
-    described = _admin(broker).describe_topics(TopicCollection(list(counts)))
+    admin = _admin(broker)
+    described = admin.describe_topics(TopicCollection(list(counts)))
     # The client uses another Base64 alphabet than Kafka's own tools.
     letters = str.maketrans("+/", "-_")
     return {
