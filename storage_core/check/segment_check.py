@@ -31,8 +31,7 @@ from storage_core.record.record_batches import SEQUENCES
 from storage_core.record.section import SectionMaker
 from storage_core.scan.read import RecordReader
 from storage_core.segment import DamagedRange, DamageScanner
-from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
-from storage_core.segment.damage import BatchProbe, reason_at
+from storage_core.segment.damage import MAX_ENCODABLE_BATCH_BYTES, BatchProbe, reason_at
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
 from storage_core.views.finding import Finding

@@ -18,7 +18,7 @@ from storage_core.directory.segment_listing import FileNames, SegmentFiles, list
 from storage_core.errors import CorruptError, LogDirectoryError, OffsetOverflowError
 from storage_core.log.producer_batches import ProducerBatches
 from storage_core.segment import DamageScanner, SegmentEnd, SegmentReader, TransactionIndex
-from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
+from storage_core.segment.damage import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     SWAP_SUFFIX,

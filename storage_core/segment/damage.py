@@ -11,6 +11,7 @@ from storage_core.record.batch_header import (
     HEADER_SIZE_BYTES,
     LENGTH_AND_MAGIC,
     LENGTH_POSITION,
+    LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
     MAX_OFFSET,
@@ -21,20 +22,19 @@ from storage_core.record.batch_header import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from storage_core.filesystem import OpenFile
 
 
+MAX_ENCODABLE_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES
+"""The size of the largest batch whose length fits the length field. A limit that excludes no batch."""
 _HEADER_BLOCK_BYTES: Final = 16 * 1024
 _CRC_BLOCK_BYTES: Final = 1024 * 1024
 # How many bytes of CRC may be computed in vain: random bytes hardly ever look like a header, forged
 # ones may. The allowance is renewed as the reader advances.
 _ALLOWANCE_BYTES: Final = 256 * 1024 * 1024
 _ALLOWANCE_FACTOR: Final = 4
-# How many bytes of CRC may be spent on proving where a damaged batch ends. After that, weaker evidence decides.
-_PROOF_ALLOWANCE_BYTES: Final = 64 * 1024 * 1024
 _LARGEST_CACHE: Final = 65_536
+_MOST_HEADERS: Final = 4096
 
 
 class BatchProbe:
@@ -54,9 +54,9 @@ class BatchProbe:
         self._log_file = log_file
         self._block = b""
         self._block_start = 0
+        self._headers: dict[int, BatchHeader | None] = {}
         self._checked: dict[int, bool] = {}
         self._allowance_bytes = _ALLOWANCE_BYTES
-        self._proof_allowance_bytes = _PROOF_ALLOWANCE_BYTES
         self._furthest_bytes = 0
 
     @property
@@ -71,23 +71,14 @@ class BatchProbe:
         """
         if not 0 <= position_bytes < self.end_bytes:
             return None
-        start = self._load(position_bytes)
-        return self._parsed(self._block, start, position_bytes)
+        if position_bytes not in self._headers:
+            if len(self._headers) >= _MOST_HEADERS:
+                self._headers.clear()
+            # Chains of headers lead over the same positions again and again.
+            self._headers[position_bytes] = self._parsed(position_bytes)
+        return self._headers[position_bytes]
 
-    def headers_but_for_magic(self, position_bytes: int) -> Iterator[BatchHeader]:
-        """Yield the headers that may be at a position if only the magic is damaged, the likeliest first."""
-        if not 0 <= position_bytes < self.end_bytes:
-            return
-        start = self._load(position_bytes)
-        head = bytearray(self._block[start : start + HEADER_SIZE_BYTES])
-        for magic in reversed(range(len(CRC_LAYOUTS))):
-            head[MAGIC_POSITION] = magic
-            header = self._parsed(head, 0, position_bytes)
-            if header is not None:
-                yield header
-
-    def _load(self, position_bytes: int) -> int:
-        """Read a header's bytes into the block if they are not in it, and return where they begin there."""
+    def _parsed(self, position_bytes: int) -> BatchHeader | None:
         start = position_bytes - self._block_start
         if start < 0 or start + HEADER_SIZE_BYTES > len(self._block):
             # After looking at the next batch, callers come back to this one.
@@ -98,11 +89,8 @@ class BatchProbe:
                 # The last message of a file may be shorter than a v2 header, and the file may have been cut off
                 # meanwhile.
                 self._block = (self._block + bytes(HEADER_SIZE_BYTES)).ljust(start + HEADER_SIZE_BYTES, b"\0")
-        return start
-
-    def _parsed(self, data: bytes | bytearray, start: int, position_bytes: int) -> BatchHeader | None:
         try:
-            header = parse_batch_header(data, start, position_bytes, path=self.path)
+            header = parse_batch_header(self._block, start, position_bytes, path=self.path)
         except CorruptRecordError:
             return None
         if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset > MAX_OFFSET:
@@ -156,24 +144,14 @@ class BatchProbe:
         self._allowance_bytes -= size_bytes
         return True
 
-    def charge_proof(self, size_bytes: int) -> bool:
-        """Take from the allowance for proofs. Return False if not enough is left: then nothing more is proven here."""
-        if size_bytes > self._proof_allowance_bytes:
-            return False
-        self._proof_allowance_bytes -= size_bytes
-        return True
-
     def advance_to(self, position_bytes: int) -> None:
         """Note how far the reader has got, which renews the allowances."""
         self.is_exhausted = False
         gained_bytes = position_bytes - self._furthest_bytes
         if gained_bytes > 0:
             self._furthest_bytes = position_bytes
-            renewed_bytes = _ALLOWANCE_FACTOR * gained_bytes
-            self._allowance_bytes = min(_ALLOWANCE_BYTES, self._allowance_bytes + renewed_bytes)
-            self._proof_allowance_bytes = min(
-                _PROOF_ALLOWANCE_BYTES, self._proof_allowance_bytes + renewed_bytes
-            )
+            renewed_bytes = self._allowance_bytes + _ALLOWANCE_FACTOR * gained_bytes
+            self._allowance_bytes = min(_ALLOWANCE_BYTES, renewed_bytes)
 
     def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
         """Read bytes, none from beyond the end."""

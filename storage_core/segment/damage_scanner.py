@@ -1,22 +1,56 @@
-"""Reading a log file with damage: which batches belong to the log, what is lost between them, and where the log ends."""
+"""Telling the batches of a log from damage, and finding where the log goes on after it.
+
+A batch belongs to the log if it is whole, its CRC is right, and its offsets follow those of the batch before it. After
+anything else the log goes on:
+
+1. at the end of the bad batch, if that is certain: its CRC is right, and only its offsets or its size are wrong;
+2. at the end that its header declares, if a batch of the log begins there, or headers lead from there to one. Batches
+   before that end count only if headers lead from them exactly to it: otherwise they are the value of a record;
+3. elsewhere at the next bytes that are a whole batch with a right CRC and offsets that fit.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections import deque
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+import itertools
+from typing import TYPE_CHECKING, Final, Literal
 
-from storage_core.errors import CorruptError, SegmentLogError
-from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
-from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
-from storage_core.segment.batch_search import BatchSearch
-from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, BatchSummary, BatchWalk, record_timestamps
-from storage_core.segment.damage import BatchProbe, DamagedRange, OffsetLimits, known_offset, reason_at
-from storage_core.segment.file_names import SegmentEnd
+import numpy as np
+import numpy.typing as npt
+
+from storage_core.errors import SegmentLogError
+from storage_core.record.batch_header import (
+    CODEC_MASK,
+    CRC_LAYOUTS,
+    HEADER_DTYPE,
+    HEADER_SIZE_BYTES,
+    KEY_LENGTH_POSITIONS,
+    KNOWN_ATTRIBUTES,
+    LEGACY_CODEC_COUNT,
+    LENGTH_BYTES,
+    LENGTH_DTYPE,
+    LENGTH_POSITION,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MAGIC_V2,
+    MAX_OFFSET_DELTA,
+    MESSAGE_DTYPE,
+    MESSAGE_SIZE_BYTES,
+    MIN_LENGTH_BY_MAGIC,
+    gather,
+)
+from storage_core.record.varint import varint_bytes
+from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES, record_timestamps
+from storage_core.segment.damage import (
+    MAX_ENCODABLE_BATCH_BYTES,
+    BatchProbe,
+    DamagedRange,
+    OffsetLimits,
+    known_offset,
+    reason_at,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from storage_core.filesystem import OpenFile
     from storage_core.record.batch_header import BatchHeader
@@ -27,18 +61,31 @@ TailKind = Literal["none", "blank", "cut", "bad"]
 
 A crash leaves the first three; the last one is mostly damage.
 """
-# At most this many batches at the end of a file may be damaged although their headers are not.
-_LARGEST_DAMAGED_TAIL: Final = 65_536
+LARGEST_DAMAGED_TAIL: Final = 65_536
+"""How many batches at the end of a file may be damaged although their headers are not."""
 # A transaction marker is a batch of its own; current brokers write 78 bytes.
 _LARGEST_MARKER_BYTES: Final = 256
+_FIRST_BLOCK_BYTES: Final = 4096
+_LARGEST_BLOCK_BYTES: Final = 1024 * 1024
+# At most this many damaged batches in a row may have undamaged headers.
+_LONGEST_DAMAGED_RUN: Final = 64
+# At most this many offsets may be missing between two batches that count as neighbours.
+_LARGEST_OFFSET_GAP: Final = 1 << 16
+# The cost of looking at one header, in bytes of CRC.
+_HEADER_COST_BYTES: Final = 1024
+_NULL_LENGTH: Final = -1
+_CRC_BYTES: Final = 4
+# At how many places the end of a batch is looked for by its CRC.
+_MOST_ENDS: Final = 64
+_Bytes = npt.NDArray[np.uint8]
+_Int64Array = npt.NDArray[np.int64]
 
 
 class DamageScanner:
     """Divides one open log file into batches of the log and damaged ranges.
 
-    The division is the same wherever a reader begins. A batch belongs to the log if it is whole, its CRC
-    matches, and its offsets follow those of the previous batch. No CRC covers a batch's base offset, so
-    of two batches out of order, one is an outlier and counts as damage.
+    The division is the same wherever a reader begins. No CRC covers a batch's base offset, so of two batches out of
+    order, one is an outlier and counts as damage.
 
     No batch reaches the end offset: the next segment's base offset, or the log end offset. It is None if the
     segment's end is not known yet.
@@ -57,11 +104,15 @@ class DamageScanner:
         self.limits = OffsetLimits(base_offset, end_offset)
         self._log_file = log_file
         self._max_batch_bytes = max_batch_bytes
-        self._search = BatchSearch(self.probe, self.limits, max_batch_bytes)
+        # A batch that is found by searching must have offsets that a segment can hold.
+        search_end_offset = base_offset + MAX_OFFSET_DELTA + 1
+        if end_offset is not None:
+            search_end_offset = min(end_offset, search_end_offset)
+        self._search_limits = OffsetLimits(base_offset, search_end_offset)
 
     def log_batch_at(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
         """Return the batch of the log at a boundary, after those below an offset, or None if there is damage."""
-        header = self._search.valid_batch_at(position_bytes, lowest_offset)
+        header = self._valid_batch_at(position_bytes, lowest_offset, self.limits)
         if header is None or self._is_outlier(header, lowest_offset):
             return None
         return header
@@ -71,7 +122,7 @@ class DamageScanner:
         found = self.log_batch_at(position_bytes, lowest_offset)
         while found is None and position_bytes < self.end_bytes:
             self.probe.advance_to(position_bytes)
-            next_position = self._search.position_after_damage(position_bytes, lowest_offset)
+            next_position = self._position_after_damage(position_bytes, lowest_offset)
             if next_position is None:
                 return None
             position_bytes = next_position
@@ -124,7 +175,7 @@ class DamageScanner:
 
     def is_blank(self, position_bytes: int) -> bool:
         """Return True if only zeros follow up to the end."""
-        return self._search.skip_zeros(position_bytes) is None
+        return self._skip_zeros(position_bytes) is None
 
     def tail_kind(self, position_bytes: int) -> TailKind:
         """Return what follows the last valid batch, which ends here."""
@@ -139,7 +190,7 @@ class DamageScanner:
 
     def declared_end(self, position_bytes: int, next_offset: int) -> int:
         """Return the offset after the batches that are declared from here on, one directly after the other."""
-        for _ in range(_LARGEST_DAMAGED_TAIL):
+        for _ in range(LARGEST_DAMAGED_TAIL):
             header = self.probe.header(position_bytes)
             if (
                 header is None
@@ -152,7 +203,22 @@ class DamageScanner:
 
     def is_intact(self, position_bytes: int) -> bool:
         """Return True if there is a whole batch with a matching CRC here, whatever its offsets."""
-        return self._search.intact_batch_at(position_bytes) is not None
+        return self._intact_batch_at(position_bytes) is not None
+
+    def _intact_batch_at(self, position_bytes: int) -> BatchHeader | None:
+        header = self.probe.header(position_bytes)
+        return header if header is not None and self.probe.is_crc_right(header) else None
+
+    def _valid_batch_at(
+        self, position_bytes: int, lowest_offset: int, limits: OffsetLimits
+    ) -> BatchHeader | None:
+        """Return the batch at a position if its CRC is right, its size within the limit, and its offsets fit, or None."""
+        header = self.probe.header(position_bytes)
+        if header is None or header.size_bytes > self._max_batch_bytes:
+            return None
+        if not limits.follows(header, lowest_offset):
+            return None
+        return header.with_base_offset(lowest_offset) if self.probe.is_crc_right(header) else None
 
     def _reason(self, position_bytes: int, lowest_offset: int) -> SegmentLogError:
         error = reason_at(self.probe, self.limits, position_bytes, lowest_offset, self._max_batch_bytes)
@@ -181,7 +247,7 @@ class DamageScanner:
                 and lowest_offset + header.last_offset_delta + 1 == following.base_offset
             ):
                 return True
-        third = self._search.intact_batch_at(following.end_position_bytes)
+        third = self._intact_batch_at(following.end_position_bytes)
         if third is None:
             return not header.is_wrapper
         if not (following.is_wrapper or third.is_wrapper):
@@ -217,316 +283,340 @@ class DamageScanner:
             position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
         return (position_bytes, lowest_offset) != (end_bytes, end_offset)
 
+    # Where the log goes on.
 
-# A walk remembers this many batches, this far apart: it returns to one of them to check every CRC from there.
-_REMEMBERED_BATCHES: Final = 256
-_REMEMBERED_DISTANCE_BYTES: Final = 64 * 1024
-
-
-class BatchLocation(NamedTuple):
-    """A batch of the log that was looked for, and what precedes it.
-
-    Attributes:
-        before: The last batch of the log before the one looked for; None if there is none.
-        damage: The damaged range after that, if there is one.
-        found: The batch; None if there is none.
-    """
-
-    before: BatchHeader | None
-    damage: DamagedRange | None
-    found: BatchHeader | None
-
-
-class DamageSkippingReader:
-    """A walk over batch headers that continues after damage, or raises an error that covers all of it.
-
-    A plain header walk notices damage late, or never: a changed length leads somewhere else. So this walk
-    trusts a header if the next batch follows without a gap in offsets. For any other batch, the CRC decides.
-
-    The scanner tells batches of the log from damage, and knows where the file ends.
-    """
-
-    def __init__(
-        self, log_file: OpenFile, base_offset: int, scanner: DamageScanner, *, skip_damage: bool
-    ) -> None:
-        self._log_file = log_file
-        self._base_offset = base_offset
-        self._scanner = scanner
-        self._skip_damage = skip_damage
-        self.strict = BatchWalk(log_file, base_offset, scanner.end_bytes)
-
-    def iter_summaries(self, position_bytes: int = 0) -> Iterator[BatchSummary]:
-        """Walk from a batch boundary and yield only the fields that look-ups compare.
-
-        Raises:
-            CorruptRecordError: Damage, unless it is skipped.
-        """
-        if self._skip_damage:
-            for header in self._hop(position_bytes):
-                yield _summary_of(header)
-            return
-        before = last = None
-        try:
-            for batch in self.strict.iter_summaries(position_bytes):
-                before, last = last, batch
-                yield batch
-        except CorruptError as error:
-            raise self._whole_error(error, before, last) from error
-
-    def batches(self, position_bytes: int = 0) -> Iterator[BatchHeader]:
-        """Walk from a batch boundary and yield whole headers. This raises what `iter_summaries` raises."""
-        if self._skip_damage:
-            yield from self._hop(position_bytes)
-            return
-        for batch in self.iter_summaries(position_bytes):
-            yield self.strict.header(batch.position_bytes, batch.base_offset)
-
-    def batch_at(self, position_bytes: int) -> BatchHeader | None:
-        """Return the header at a batch boundary.
+    def _position_after_damage(self, position_bytes: int, lowest_offset: int) -> int | None:
+        """Return where to continue after a position without a batch of the log.
 
         Returns:
-            The header; None if a walk would end there.
-
-        Raises:
-            CorruptRecordError: The bytes are no batch, unless damage is skipped.
+            A position where a valid batch begins or the damage continues; None if nothing follows.
         """
-        return next(self.batches(position_bytes), None)
-
-    def first_reaching(
-        self,
-        offset: int,
-        position_bytes: int,
-        index_proves_next: Callable[[BatchSummary, BatchSummary], bool] | None = None,
-    ) -> BatchHeader | None:
-        """Find the first batch from a boundary on whose last offset is at least ``offset``, or None.
-
-        A damaged length may lead into a record's value, which may hold batches of another log. So the CRCs of
-        the batches on the way are checked, unless only one is on the way and ``index_proves_next`` says that its
-        length is right.
-
-        Raises:
-            CorruptRecordError: Damage on the way, which may have held the offset.
-        """
-        if self._skip_damage:
-            return self.locate_offset(offset, position_bytes).found
-        before: BatchSummary | None = None
-        for batch in self.iter_summaries(position_bytes):
-            if batch.last_offset >= offset:
-                break
-            before = batch
+        bad = self.probe.header(position_bytes)
+        if bad is not None and self.probe.is_crc_right(bad):
+            # Only its offsets or its size are wrong: its end is certain.
+            return bad.end_position_bytes if bad.end_position_bytes < self.end_bytes else None
+        end_bytes = self._end_by_length(position_bytes)
+        next_batch = self._batch_led_to(end_bytes, lowest_offset)
+        if not self._leads_far(end_bytes):
+            end_by_crc = self._end_by_crc(position_bytes)
+            if end_by_crc is not None:
+                return end_by_crc if end_by_crc < self.end_bytes else None
+        if next_batch is None and self._chain(end_bytes)[0] != self.end_bytes:
+            return self._first_valid_batch(position_bytes, lowest_offset)
+        if end_bytes in (self._end_by_fields(position_bytes, magic) for magic in range(MAGIC_V2)):
+            within = None
         else:
-            return None
-        is_proven = (
-            index_proves_next is not None
-            and before is not None
-            and before.position_bytes == position_bytes
-            and index_proves_next(before, batch)
-        )
-        if is_proven or self.strict.is_proven(batch.position_bytes, position_bytes):
-            header = self.strict.batch_at(batch.position_bytes)
-            return None if header is None else header.with_base_offset(batch.base_offset)
-        location = self.locate_offset(offset, position_bytes)
-        if location.damage is not None and location.damage.end_offset > offset:
-            raise location.damage.error()
-        return location.found
+            within = self._batch_within(position_bytes, end_bytes, lowest_offset, next_batch)
+        if within is None and end_bytes < self.end_bytes:
+            return end_bytes
+        return within
 
-    def first_at_or_after(self, position_bytes: int, start_bytes: int) -> BatchSummary | None:
-        """Find the first batch that begins at or after a position, walking from a boundary, or None.
+    def _leads_far(self, position_bytes: int) -> bool:
+        """Return True if headers lead from a position to the end of the file, or further than a value's would."""
+        end_bytes, count = self._chain(position_bytes)
+        return count == _LONGEST_DAMAGED_RUN or end_bytes == self.end_bytes
 
-        If a plain walk hops over the position, or meets damage, every CRC on the way is checked.
+    def _chain(self, position_bytes: int) -> tuple[int, int]:
+        """Follow headers, back to back, while their offsets ascend.
+
+        Returns:
+            Where the last batch ends, in bytes; and how many batches there are.
         """
-        found: BatchSummary | None = None
-        with contextlib.suppress(CorruptError):
-            for batch in self.strict.iter_summaries(start_bytes):
-                if batch.position_bytes == position_bytes:
-                    return batch
-                if batch.position_bytes > position_bytes:
-                    found = batch
-                    break
-        if position_bytes - start_bytes > USUAL_MAX_BATCH_BYTES:
-            return found
-        for item in self._scanner.items(start_bytes, self._base_offset):
-            if not isinstance(item, DamagedRange) and item.position_bytes >= position_bytes:
-                return _summary_of(item)
+        lowest_offset = 0
+        for count in range(_LONGEST_DAMAGED_RUN):
+            header = self.probe.header(position_bytes)
+            if header is None or not self.limits.follows(header, lowest_offset):
+                return position_bytes, count
+            position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
+        return position_bytes, _LONGEST_DAMAGED_RUN
+
+    def _end_by_length(self, position_bytes: int) -> int:
+        """Return the end of a batch that its length states, whatever else is damaged."""
+        length = self.probe.read_at(LENGTH_BYTES, position_bytes + LENGTH_POSITION)
+        return position_bytes + LOG_OVERHEAD_BYTES + max(0, int.from_bytes(length, "big", signed=True))
+
+    def _end_by_fields(self, position_bytes: int, magic: int) -> int | None:
+        """Return the end of a message of format v0 or v1 by the lengths of its key and its value, or None.
+
+        The value ends the message, so batches in it may lead to its end, too.
+        """
+        end_bytes = position_bytes + KEY_LENGTH_POSITIONS[magic]
+        for _ in range(2):
+            length = int.from_bytes(self.probe.read_at(LENGTH_BYTES, end_bytes), "big", signed=True)
+            end_bytes += LENGTH_BYTES + max(length, 0)
+            if length < _NULL_LENGTH or end_bytes > self.end_bytes:
+                return None
+        return end_bytes
+
+    def _end_by_crc(self, position_bytes: int) -> int | None:
+        """Return the end for which the CRC of a bad batch is right: no CRC covers a length.
+
+        Returns:
+            Where the batch ends and another one may begin; None if more than its length is damaged.
+        """
+        header = self.probe.read_at(HEADER_SIZE_BYTES, position_bytes)
+        if len(header) < HEADER_SIZE_BYTES or header[MAGIC_POSITION] > MAGIC_V2:
+            return None
+        layout = CRC_LAYOUTS[magic := header[MAGIC_POSITION]]
+        stated = int.from_bytes(header[layout.position : layout.position + _CRC_BYTES], "big")
+        if magic < MAGIC_V2:
+            end_by_fields = self._end_by_fields(position_bytes, magic)
+            ends = iter(() if end_by_fields is None else (end_by_fields,))
+        else:
+            last_bytes = min(position_bytes + USUAL_MAX_BATCH_BYTES, self.end_bytes)
+            starts = self._candidates(position_bytes + HEADER_SIZE_BYTES, last_bytes, 0)
+            ends = itertools.chain(itertools.islice(starts, _MOST_ENDS), [last_bytes])
+        start_bytes, crc = position_bytes + layout.start, 0
+        for end_bytes in ends:
+            if not self.probe.charge_read(end_bytes - start_bytes):
+                break
+            crc = self.probe.crc(magic, start_bytes, end_bytes, crc)
+            if crc == stated:
+                return end_bytes
+            start_bytes = end_bytes
         return None
 
-    def locate_offset(self, offset: int, position_bytes: int) -> BatchLocation:
-        """Find the first batch that reaches an offset, walking from a boundary before it. Every CRC near it is checked."""
-        return self.locate_first(lambda header: header.last_offset >= offset, position_bytes)
+    def _batch_led_to(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
+        """Return the header at a position if its batch is valid, or headers lead from it to a valid batch. Otherwise None.
 
-    def locate_first(self, is_reached: Callable[[BatchHeader], bool], start_bytes: int) -> BatchLocation:
-        """Find the first batch that satisfies a condition, walking from a boundary. Every CRC near it is checked."""
-        before = found = None
-        damage_end_bytes, next_bytes = start_bytes, start_bytes
-        remembered: deque[BatchHeader] = deque(maxlen=_REMEMBERED_BATCHES)
-        for header in self._hop(start_bytes):
-            if header.position_bytes != next_bytes:
-                damage_end_bytes = header.position_bytes
-            next_bytes = header.end_position_bytes
-            if is_reached(header):
-                found = header
+        Several batches in a row may be damaged although their headers are not.
+        """
+        first: BatchHeader | None = None
+        for _ in range(_LONGEST_DAMAGED_RUN):
+            header = self.probe.header(position_bytes)
+            if header is None or not self.limits.follows(header, lowest_offset):
+                return None
+            first = first or header
+            if header.size_bytes <= self._max_batch_bytes and self.probe.is_crc_right(header):
+                return first.with_base_offset(lowest_offset) if first is header else first
+            position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
+        return None
+
+    def _batch_within(
+        self, position_bytes: int, end_bytes: int, lowest_offset: int, next_batch: BatchHeader | None
+    ) -> int | None:
+        """Find where a batch of the log begins before the end that a bad one states, or None."""
+        limits = self._search_limits
+        if next_batch is not None:
+            limits = OffsetLimits(self.limits.base_offset, known_offset(next_batch))
+        bad = self.probe.header(position_bytes)
+        if bad is not None and self.limits.follows(bad, lowest_offset):
+            # No other batch has the bad one's own offsets.
+            lowest_offset = bad.next_offset
+        if limits.end_offset is not None and lowest_offset >= limits.end_offset:
+            return None
+        dead_ends: set[int] = set()
+        for header in self._valid_batches(position_bytes + 1, end_bytes, lowest_offset, limits):
+            if self._leads_to(header.position_bytes, end_bytes, dead_ends):
+                return header.position_bytes
+        return None
+
+    def _first_valid_batch(self, position_bytes: int, lowest_offset: int) -> int | None:
+        """Return where the next valid batch after a position begins, unless a later one is preferred.
+
+        A later one is preferred if more batches follow it, and the earlier one leaves no offsets for it. And batches
+        within the extent that a bad header states may be the value of a record: another one is preferred if it follows
+        the bad one without a gap in offsets.
+        """
+        bad = self.probe.header(position_bytes)
+        bad_end_bytes, bad_offset, next_offset = 0, lowest_offset, 0
+        if bad is not None and lowest_offset <= bad.last_offset < lowest_offset + _LARGEST_OFFSET_GAP:
+            bad_end_bytes, bad_offset, next_offset = bad.end_position_bytes, bad.base_offset, bad.next_offset
+        first: BatchHeader | None = None
+        for header in self._valid_batches(
+            position_bytes + 1, self.end_bytes, lowest_offset, self._search_limits
+        ):
+            if first is None or self._is_superseded(first, header):
+                first = header
+            is_inside = first.position_bytes < bad_end_bytes
+            is_far = header.position_bytes > first.position_bytes + USUAL_MAX_BATCH_BYTES
+            if is_far or (not is_inside and self._leads_far(first.position_bytes)):
                 break
-            before = header
-            nearest_bytes = remembered[-1].position_bytes + _REMEMBERED_DISTANCE_BYTES if remembered else 0
-            if header.position_bytes >= nearest_bytes:
-                remembered.append(header)
-        end_bytes = self._scanner.end_bytes if found is None else found.position_bytes
-        start_bytes, lowest_offset = self._far_boundary(remembered, end_bytes, start_bytes)
-        is_whole = found is not None and damage_end_bytes <= start_bytes
-        if is_whole and self.strict.are_crcs_right(start_bytes, next_bytes):
-            return BatchLocation(before, None, found)
-        return self._locate_by_crcs(is_reached, start_bytes, lowest_offset)
+            if is_inside and header.base_offset == next_offset and not header.is_wrapper:
+                # A broker that did not cut off a torn batch has written its offsets again.
+                is_rewritten = first.base_offset in (lowest_offset, bad_offset) and self._leads_to(
+                    first.position_bytes, header.position_bytes, set()
+                )
+                return first.position_bytes if is_rewritten else header.position_bytes
+        return None if first is None else first.position_bytes
 
-    def _far_boundary(
-        self, remembered: deque[BatchHeader], end_bytes: int, start_bytes: int
-    ) -> tuple[int, int]:
-        """Choose a remembered batch too far before ``end_bytes`` for a usual batch to span the two.
+    def _is_superseded(self, first: BatchHeader, header: BatchHeader) -> bool:
+        """Return True if a batch leaves no offsets for a later one that leads further."""
+        if known_offset(header) >= known_offset(first) or not self.probe.charge_read(_HEADER_COST_BYTES):
+            return False
+        first_end_bytes, _ = self._chain(first.position_bytes)
+        end_bytes, _ = self._chain(header.position_bytes)
+        return self._leads_far(header.position_bytes) or (
+            end_bytes - header.position_bytes > first_end_bytes - first.position_bytes
+        )
+
+    def _end_of_value(self, position_bytes: int) -> int | None:
+        """Return the end of batches whose total size stands before them, as the length of a value does, or None."""
+        before = self.probe.read_at(LENGTH_BYTES, max(0, position_bytes - LENGTH_BYTES))
+        end_bytes = position_bytes
+        for _ in range(_LONGEST_DAMAGED_RUN):
+            header = self.probe.header(end_bytes)
+            if header is None or not self.probe.charge_read(_HEADER_COST_BYTES):
+                return None
+            end_bytes = header.end_position_bytes
+            size_bytes = end_bytes - position_bytes
+            if (
+                before.endswith(varint_bytes(size_bytes))
+                or before == size_bytes.to_bytes(LENGTH_BYTES + 4, "big")[4:]
+            ):
+                return end_bytes
+        return None
+
+    def _leads_to(self, position_bytes: int, goal_bytes: int, dead_ends: set[int]) -> bool:
+        """Return True if headers, back to back, lead from a batch to a goal. What does not goes into ``dead_ends``."""
+        passed = []
+        lowest_offset = 0
+        while position_bytes < goal_bytes:
+            passed.append(position_bytes)
+            if position_bytes in dead_ends or not self.probe.charge_read(_HEADER_COST_BYTES):
+                break
+            header = self.probe.header(position_bytes)
+            if header is None or not self.limits.follows(header, lowest_offset):
+                break
+            lowest_offset = header.next_offset
+            position_bytes = header.end_position_bytes
+        if position_bytes == goal_bytes:
+            return True
+        dead_ends.update(passed)
+        return False
+
+    def _skip_zeros(self, position_bytes: int) -> int | None:
+        """Find the first position from here on that is not zero.
 
         Returns:
-            Its position, and its offset.
+            The position; None if all the rest is zeros.
         """
-        for header in reversed(remembered):
-            if header.position_bytes <= end_bytes - USUAL_MAX_BATCH_BYTES:
-                lowest_offset = known_offset(header)
-                if self._scanner.log_batch_at(header.position_bytes, lowest_offset) is not None:
-                    return header.position_bytes, lowest_offset
-        return start_bytes, self._base_offset
+        block_bytes = HEADER_SIZE_BYTES
+        while position_bytes < self.end_bytes:
+            block = self.probe.read_at(block_bytes, position_bytes)
+            if not block:
+                return None
+            zeros = len(block) - len(block.lstrip(b"\0"))
+            if zeros < len(block):
+                return position_bytes + zeros
+            data_bytes = self.probe.next_data(position_bytes + len(block))
+            if data_bytes is None:
+                return None
+            position_bytes = data_bytes
+            block_bytes = min(16 * block_bytes, _LARGEST_BLOCK_BYTES)
+        return None
 
-    def _locate_by_crcs(
-        self, is_reached: Callable[[BatchHeader], bool], start_bytes: int, lowest_offset: int
-    ) -> BatchLocation:
-        """Do what `locate_first` does, with every CRC checked from the boundary on."""
-        before: BatchHeader | None = None
-        damage: DamagedRange | None = None
-        for item in self._scanner.items(start_bytes, lowest_offset):
-            if isinstance(item, DamagedRange):
-                damage = item
-            elif is_reached(item):
-                return BatchLocation(before, damage, item)
-            else:
-                before, damage = item, None
-        return BatchLocation(before, damage, None)
-
-    def _hop(self, start_bytes: int) -> Iterator[BatchHeader]:
-        """Walk from a boundary to the end, continuing after damage."""
-        scanner = self._scanner
-        position_bytes, lowest_offset = start_bytes, self._base_offset
-        while position_bytes < scanner.end_bytes:
-            for header, is_followed in self._pairs(position_bytes, lowest_offset):
-                if position_bytes == start_bytes > 0:
-                    # The caller has proven the batch at the boundary.
-                    lowest_offset = max(lowest_offset, known_offset(header))
-                if not is_followed and scanner.log_batch_at(position_bytes, lowest_offset) is None:
-                    break
-                yield header
-                position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
-            found = scanner.next_log_batch(position_bytes, lowest_offset)
-            if found is None:
+    def _valid_batches(
+        self, start_bytes: int, end_bytes: int, lowest_offset: int, limits: OffsetLimits
+    ) -> Iterator[BatchHeader]:
+        """Yield the valid batches that begin at any byte of a range and are not the value of a record."""
+        for candidate_bytes in self._candidates(start_bytes, end_bytes, lowest_offset):
+            header = None
+            if candidate_bytes >= start_bytes:
+                header = self._valid_batch_at(candidate_bytes, lowest_offset, limits)
+            if header is not None:
+                value_end_bytes = self._end_of_value(candidate_bytes)
+                if value_end_bytes is None:
+                    yield header
+                # What begins in a valid batch is its content.
+                start_bytes = value_end_bytes or header.end_position_bytes
+            if self.probe.is_exhausted:
                 return
-            yield found
-            position_bytes, lowest_offset = found.end_position_bytes, found.next_offset
 
-    def _pairs(self, position_bytes: int, lowest_offset: int) -> Iterator[tuple[BatchHeader, bool]]:
-        """Yield headers up to visible damage, each with whether the next one follows it without a gap."""
-        walk = BatchWalk(self._log_file, lowest_offset, self._scanner.end_bytes)
-        end_offset = self._scanner.limits.end_offset
-        before: BatchHeader | None = None
-        with contextlib.suppress(CorruptError):
-            for header in walk.batches(position_bytes):
-                if end_offset is not None and header.last_offset >= end_offset:
-                    break
-                if before is not None:
-                    is_followed = not header.is_wrapper and header.base_offset == before.next_offset
-                    yield before, is_followed
-                before = header
-        if before is not None:
-            yield before, False
-
-    def _whole_error(
-        self, error: CorruptError, before: BatchSummary | None, last: BatchSummary | None
-    ) -> Exception:
-        """Return the error that covers all of the damage that a walk has met after two batches."""
-        if error.position_bytes is None:
-            return error
-        position_bytes, lowest_offset = error.position_bytes, self._base_offset
-        if last is not None:
-            position_bytes = last.position_bytes
-            if before is not None:
-                lowest_offset = before.last_offset + 1
-            elif position_bytes > 0:
-                lowest_offset = last.base_offset
-            if self._scanner.log_batch_at(position_bytes, lowest_offset) is not None:
-                position_bytes, lowest_offset = last.end_bytes, last.last_offset + 1
-        damage = self._scanner.damage_at(position_bytes, lowest_offset)
-        return error if damage.end_bytes == damage.start_bytes else damage.error()
+    def _candidates(self, start_bytes: int, end_bytes: int, lowest_offset: int) -> Iterator[int]:
+        """Yield the positions in a range at which the bytes look like a batch header."""
+        position_bytes = start_bytes
+        block_bytes = _FIRST_BLOCK_BYTES
+        while position_bytes < end_bytes:
+            block = np.frombuffer(self.probe.read_at(block_bytes, position_bytes), np.uint8)
+            remaining_bytes = self.end_bytes - position_bytes
+            is_blank = not block.any()
+            if not is_blank:
+                for start, _ in batch_candidates(
+                    block, remaining_bytes, lowest_offset, largest_bytes=self._max_batch_bytes
+                ):
+                    if position_bytes + start >= end_bytes:
+                        return
+                    yield position_bytes + start
+            if len(block) < min(block_bytes, remaining_bytes) or len(block) == remaining_bytes:
+                return
+            # Blocks overlap by what may be the beginning of a header.
+            position_bytes += len(block) - HEADER_SIZE_BYTES + 1
+            if is_blank:
+                data_bytes = self.probe.next_data(position_bytes)
+                if data_bytes is None:
+                    return
+                position_bytes = max(position_bytes, data_bytes - HEADER_SIZE_BYTES)
+            block_bytes = min(4 * block_bytes, _LARGEST_BLOCK_BYTES)
 
 
-def _summary_of(header: BatchHeader) -> BatchSummary:
-    return BatchSummary(
-        header.position_bytes,
-        header.end_position_bytes,
-        header.base_offset,
-        header.last_offset,
-        header.max_timestamp_ms,
-    )
+def batch_candidates(
+    block: _Bytes, remaining_bytes: int, lowest_offset: int, *, largest_bytes: int = MAX_ENCODABLE_BATCH_BYTES
+) -> list[tuple[int, int]]:
+    """Find positions in a block that look like a batch of any format.
 
-
-_LOGGER: Final = logging.getLogger(__name__)
-
-
-def end_of_batches(
-    log_file: OpenFile,
-    base_offset: int,
-    start_position_bytes: int,
-    end_position_bytes: int,
-    *,
-    skip_damage: bool = False,
-) -> SegmentEnd | None:
-    """Find where the batches from a boundary on end.
-
-    The last append before a crash may be torn: cut in the middle, or of full length with pages that
-    never reached the disk. Such a tail is the end of the log and no damage, if nothing valid follows it.
-
-    Nothing valid is known to follow ``end_position_bytes``.
+    The CRC is not checked. Unless the block ends the file, of which ``remaining_bytes`` are left, its last 60 bytes
+    yield nothing: they may be the beginning of a header, and have to be examined again at the beginning of the next
+    block. Batches with lower offsets, or of more than ``largest_bytes``, are ignored. Among random bytes, such a
+    limit rules most candidates out.
 
     Returns:
-        Their end; None if none of them is whole and valid.
-
-    Raises:
-        CorruptRecordError: Damage that a valid batch follows, unless damage is skipped.
+        Each position with the batch's size in bytes, ascending.
     """
-    # A batch that is too large for a reader is still no torn append.
-    scanner = DamageScanner(log_file, base_offset, end_position_bytes, None, MAX_ENCODABLE_BATCH_BYTES)
-    walk = DamageSkippingReader(log_file, base_offset, scanner, skip_damage=skip_damage)
-    batches = (walk if skip_damage else walk.strict).iter_summaries(start_position_bytes)
-    last = _last_valid(batches, scanner)
-    if last is None:
-        position_bytes, next_offset = start_position_bytes, base_offset
-    else:
-        position_bytes, next_offset = last.end_bytes, last.last_offset + 1
-    if scanner.is_blank(position_bytes):
-        return None if last is None else SegmentEnd(next_offset, position_bytes)
-    found = scanner.next_log_batch(position_bytes, next_offset)
-    # A whole batch is not torn, even if its offsets do not fit.
-    is_damaged = found is not None or scanner.is_intact(position_bytes)
-    if is_damaged or scanner.probe.is_exhausted:
-        error = scanner.damage_at(position_bytes, next_offset).error()
-        if not skip_damage:
-            raise error
-        _LOGGER.warning("The log ends before damage: %s", error)
-        if last is not None:
-            # The damage belongs to the log, so that readers of its end report it.
-            return SegmentEnd(next_offset, end_position_bytes)
-    return None if last is None else SegmentEnd(next_offset, position_bytes)
+    is_end = len(block) >= remaining_bytes
+    count = len(block) - (MESSAGE_SIZE_BYTES if is_end else HEADER_SIZE_BYTES) + 1
+    if count <= 0:
+        return []
+    magics = block[MAGIC_POSITION : MAGIC_POSITION + count]
+    starts = np.flatnonzero(magics <= MAGIC_V2)
+    # The length rules most positions out, zeros above all.
+    lengths = gather(block, starts + LENGTH_POSITION, LENGTH_DTYPE).astype(np.int64)
+    is_long_enough = lengths >= np.array(MIN_LENGTH_BY_MAGIC)[magics[starts]]
+    sizes = lengths + LOG_OVERHEAD_BYTES
+    fits = is_long_enough & (sizes <= np.minimum(remaining_bytes - starts, largest_bytes))
+    starts, sizes = starts[fits], sizes[fits]
+    if is_end:
+        block = np.concatenate([block, np.zeros(HEADER_SIZE_BYTES, np.uint8)])
+    is_current = magics[starts] == MAGIC_V2
+    plausible = np.zeros(len(starts), np.bool_)
+    plausible[is_current] = _are_batches(block, starts[is_current], lowest_offset)
+    plausible[~is_current] = _are_messages(block, starts[~is_current], sizes[~is_current], lowest_offset)
+    return list(zip(starts[plausible].tolist(), sizes[plausible].tolist(), strict=True))
 
 
-def _last_valid(batches: Iterator[BatchSummary], scanner: DamageScanner) -> BatchSummary | None:
-    """Return the last batch whose CRC matches, or None."""
-    walked: deque[BatchSummary] = deque(maxlen=_LARGEST_DAMAGED_TAIL)
-    # The batches before an error are in the queue.
-    with contextlib.suppress(CorruptError):
-        walked.extend(batches)
-    for batch in reversed(walked):
-        if scanner.is_intact(batch.position_bytes):
-            return batch
-    return None
+def _are_batches(block: _Bytes, starts: _Int64Array, lowest_offset: int) -> npt.NDArray[np.bool_]:
+    headers = gather(block, starts, HEADER_DTYPE)
+    plausible: npt.NDArray[np.bool_] = headers["base_offset"] >= lowest_offset
+    plausible &= headers["last_offset_delta"] >= 0
+    plausible &= headers["record_count"] >= 0
+    plausible &= (headers["attributes"] & ~KNOWN_ATTRIBUTES) == 0
+    return plausible
+
+
+def _are_messages(
+    block: _Bytes, starts: _Int64Array, sizes: _Int64Array, lowest_offset: int
+) -> npt.NDArray[np.bool_]:
+    """Return for each message whether key and value fit it, as far as they are in the block."""
+    messages = gather(block, starts, MESSAGE_DTYPE)
+    plausible: npt.NDArray[np.bool_] = messages["offset"] >= lowest_offset
+    plausible &= (messages["attributes"] & CODEC_MASK) < LEGACY_CODEC_COUNT
+    key_positions = np.array(KEY_LENGTH_POSITIONS)[messages["magic"]]
+    ends = starts + sizes
+    key_ends, fits = _field_ends(block, starts + key_positions, ends - LENGTH_BYTES)
+    plausible &= fits
+    _, fits = _field_ends(block, key_ends, ends)
+    return plausible & fits
+
+
+def _field_ends(
+    block: _Bytes, positions: _Int64Array, limits: _Int64Array
+) -> tuple[_Int64Array, npt.NDArray[np.bool_]]:
+    """Find where fields end, given the positions of their lengths, and whether that is within the limits.
+
+    A length beyond the end of the block fits.
+    """
+    last = len(block) - LENGTH_BYTES
+    lengths = gather(block, np.minimum(positions, last), LENGTH_DTYPE).astype(np.int64)
+    ends = positions + LENGTH_BYTES + np.maximum(lengths, 0)
+    fits: npt.NDArray[np.bool_] = (positions > last) | ((lengths >= -1) & (ends <= limits))
+    return ends, fits

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
-from storage_core.segment.batch_candidates import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.batch_walk import (
     PAGE_SIZE_BYTES,
     USUAL_MAX_BATCH_BYTES,
@@ -25,11 +24,11 @@ from storage_core.segment.batch_walk import (
     read_batch,
     record_timestamps,
 )
-from storage_core.segment.damage_scanner import (
+from storage_core.segment.damage import MAX_ENCODABLE_BATCH_BYTES
+from storage_core.segment.damage_scanner import DamageScanner, TailKind
+from storage_core.segment.damage_skipping_reader import (
     BatchLocation,
-    DamageScanner,
     DamageSkippingReader,
-    TailKind,
     end_of_batches,
 )
 from storage_core.segment.file_names import (
@@ -550,7 +549,9 @@ class SegmentReader:
         if number:
             previous = index.entry(number - 1)
             start_bytes, lowest_offset = previous.position_bytes, previous.offset + 1
-        batch = walk.first_at_or_after(entry.position_bytes, start_bytes)
+        far = int(index.positions.searchsorted(start_bytes - USUAL_MAX_BATCH_BYTES)) - 1
+        far_bytes = index.entry(far).position_bytes if far >= 0 else 0
+        batch = walk.first_at_or_after(entry.position_bytes, start_bytes, far_bytes)
         if batch is None:
             if number == len(index) - 1:
                 # The last append was indexed, but is torn: the log ends before it.

@@ -128,6 +128,9 @@ class PartitionJudge:
         )  # fmt: skip
 
     def _check_segment(self, segment: SegmentTruth, wanted: range) -> None:
+        if self._read.mode != "FAILFAST" and segment.ambiguous:
+            # Once a reader takes one of these batches for one of the log, those with lower offsets are out of order.
+            return
         if not self._read.committed:
             standing = {
                 offset for found in segment.entries for offset, row in found.rows()

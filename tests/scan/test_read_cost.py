@@ -74,6 +74,15 @@ def test_one_percent_of_the_offsets_is_two_percent_of_the_bytes(log_root, scan, 
     assert planned.filesystem.statistics.bytes_read <= size * 0.02 + proof + rows
 
 
+@pytest.mark.parametrize("use_indexes", [True, False])
+def test_where_damage_is_skipped_planning_hops_over_what_is_sound(log_root, scan, use_indexes):
+    log = many_batches(log_root, 1600, b"x" * 1013, 16)
+    planned = scan(log.path, mode="DROPMALFORMED", use_indexes=use_indexes, start=12_800, end=13_056)
+    # Without an index, both ends of the range are looked for by hopping over headers, and the CRCs near them checked.
+    proof = 0 if use_indexes else 3 * USUAL_MAX_BATCH_BYTES
+    assert planned.filesystem.statistics.bytes_read <= log.log_path().stat().st_size * 0.02 + proof
+
+
 def test_a_whole_read_reads_everything_once(log_root, scan):
     log = many_batches(log_root, 500, b"x" * 1000, 16)
     planned = scan(log.path, max_bytes_per_partition="4m")

@@ -9,7 +9,7 @@ import pytest
 from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import DamageScanner
-from storage_core.segment.damage_scanner import DamageSkippingReader
+from storage_core.segment.damage_skipping_reader import DamageSkippingReader
 
 SIZE = 69
 

@@ -214,7 +214,7 @@ def test_zeros_and_nothing_are_blank(open_damaged, segment):
 def test_the_offsets_of_a_batchs_records(open_damaged):
     opened = open_damaged([])
     assert opened.record_offsets(opened.translate_offset(6)) == [6, 7]
-    opened = open_damaged([], max_batch_bytes=100)
+    opened = open_damaged([], max_batch_bytes=100, skip_damage=False)
     with pytest.raises(BatchTooLargeError):
         opened.record_offsets(opened.translate_offset(6))
 

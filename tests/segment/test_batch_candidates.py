@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.segment.batch_candidates import batch_candidates, record_candidates
+from storage_core.segment.damage_scanner import batch_candidates
 from tests.record.encoding import (
     GZIP,
     LZ4,
     TRANSACTIONAL,
     ZSTD,
     Batch,
-    Record,
     counted_records,
     with_header_field,
 )
@@ -184,40 +183,3 @@ def test_batches_are_found_among_anything_once(pieces, block_bytes):
 def test_codecs_of_older_formats():
     for codec in (0, GZIP, 2, LZ4):
         assert len(candidates(Message(attributes=codec).encode())) == 1
-
-
-def records(data):
-    """Where records may begin in some bytes, each with its end."""
-    starts, ends = record_candidates(np.frombuffer(data, np.uint8))
-    return set(zip(starts.tolist(), ends.tolist(), strict=True))
-
-
-@given(
-    st.binary(max_size=40),
-    st.builds(
-        Record,
-        st.integers(0, 2**31 - 1),
-        st.integers(0, 2**40),
-        st.none() | st.binary(max_size=9),
-        st.none() | st.binary(max_size=20_000),
-        st.lists(st.tuples(st.binary(max_size=9), st.none() | st.binary(max_size=9)), max_size=3).map(tuple),
-    ),
-    st.integers(1, 5),
-)
-def test_every_record_is_found_anywhere(before, record, width):
-    data = record.encode(0, width)
-    assert (len(before), len(before) + len(data)) in records(before + data)
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"\0", bytes(100), b"\x0c", b"\0\x0c", b"\xff" * 9 + b"\0", b"\x0b\0", b"\x0a\0"]
-)
-def test_what_is_no_record(data):
-    """No length, an odd one, which is negative, or one too short for what every record has."""
-    assert records(data) == set()
-
-
-def test_every_reading_of_a_length_is_a_candidate():
-    # 6; or 70, with a first byte that says that another one follows.
-    assert records(b"\x8c\x01\0") == {(0, 72)}
-    assert records(b"\x8c\x0c\0") == {(1, 8), (0, 2 + (12 + 128 * 12) // 2)}
