@@ -34,10 +34,8 @@ class VisibleCommits:
     Two are equal if the same rows are visible, and no log was truncated or deleted in between.
 
     Attributes:
-        last_commit: The last visible commit; None if there was none.
         journal_data: The journal of a commit that is not visible yet; None if there is none.
         partitions: The partitions that this commit changes: readers see them as they were before.
-        truncations_bytes: The size of the list of truncations.
     """
 
     last_commit: CommitEntry | None = None

@@ -174,7 +174,6 @@ class DamagedRange:
     """The bytes between two batches of the log, or between one and the end of the file.
 
     Attributes:
-        path: The log file.
         start_bytes: Position of the first byte: where a batch was expected.
         end_bytes: Position after the last byte: where the next batch of the log begins.
         start_offset: First offset that may be lost.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from storage_core.errors import CorruptRecordError, LogDirectoryError, OptionError, RecordBatchTooLargeError
 from storage_core.segment.batch_walk import BatchSummary, BatchWalk
 from storage_core.segment.file_names import AbortedTransaction, TimestampOffset
+from storage_core.segment.index_file import WriterFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,15 +25,13 @@ MAX_LOG_SIZE_BYTES: Final = 2**31 - 1
 """The largest size that the positions in an index can address."""
 
 
-class LogFile:
+class LogFile(WriterFile):
     """A log file for appending. Bytes after its known end, preallocated or left by a failed write, do not count."""
 
-    __slots__ = ("_file", "_filesystem", "_size_bytes", "path")
+    __slots__ = ("_size_bytes",)
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
-        self.path = path
-        self._filesystem = filesystem
-        self._file: PooledFile | None = None
+        super().__init__(filesystem, path)
         # None until it is first needed: then all of an existing file counts.
         self._size_bytes: int | None = None
 
@@ -120,29 +119,12 @@ class LogFile:
         """Prepare a flush whose wait the caller does, without a lock."""
         return self._open().prepare_flush()
 
-    @property
-    def is_open(self) -> bool:
-        """Return True if the file is open for writing."""
-        return self._file is not None
-
-    def close(self) -> None:
-        """Close the file as it is. It is opened again when it is needed."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
     def rename(self, path: str) -> None:
-        """Rename the file."""
+        """Rename the file, which must exist."""
         if path != self.path:
             self._filesystem.rename(self.path, path)
             self.path = path
-            if self._file is not None:
-                self._file.path = path
-
-    def delete(self) -> bool:
-        """Delete the file. Return True if it existed."""
-        self.close()
-        return self._filesystem.delete(self.path)
+        super().rename(path)
 
     def _open(self, *, create: bool = False, like: Sequence[str] = ()) -> PooledFile:
         if self._file is None:

@@ -93,10 +93,44 @@ def rename_if_exists(filesystem: FileSystem, source: str, target: str) -> bool:
     return True
 
 
+class WriterFile:
+    """A file of a segment for its writer, which opens it at its first use, and again when it was closed."""
+
+    __slots__ = ("_file", "_filesystem", "path")
+
+    def __init__(self, filesystem: FileSystem, path: str) -> None:
+        self.path = path
+        self._filesystem = filesystem
+        self._file: PooledFile | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if the file is open for writing."""
+        return self._file is not None
+
+    def close(self) -> None:
+        """Close the file as it is."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def rename(self, path: str) -> None:
+        """Rename the file if it exists: one that was never written does not appear."""
+        rename_if_exists(self._filesystem, self.path, path)
+        self.path = path
+        if self._file is not None:
+            self._file.path = path
+
+    def delete(self) -> bool:
+        """Delete the file. Return True if it existed."""
+        self.close()
+        return self._filesystem.delete(self.path)
+
+
 Entry = TypeVar("Entry")
 
 
-class IndexFile(ABC, Generic[Entry]):
+class IndexFile(WriterFile, ABC, Generic[Entry]):
     """An index that is written beside a log file. One writer, any number of readers.
 
     The file is created when it is first written to. While it grows, its whole size is ``segment.index.bytes``, rounded
@@ -106,13 +140,10 @@ class IndexFile(ABC, Generic[Entry]):
     __slots__ = (
         "_capacity",
         "_count",
-        "_file",
-        "_filesystem",
         "_last_entry",
         "_max_size_bytes",
         "_resizes_on_write",
         "base_offset",
-        "path",
     )
 
     entry_size_bytes: int
@@ -122,11 +153,9 @@ class IndexFile(ABC, Generic[Entry]):
     """How many entries are kept free for closing the segment."""
 
     def __init__(self, filesystem: FileSystem, path: str, base_offset: int, max_size_bytes: int) -> None:
-        self.path = path
+        super().__init__(filesystem, path)
         self.base_offset = base_offset
-        self._filesystem = filesystem
         self._max_size_bytes = max_size_bytes // self.entry_size_bytes * self.entry_size_bytes
-        self._file: PooledFile | None = None
         self._resizes_on_write = False
         self._last_entry: Entry | None = None
         # Both are set when the file is first read.
@@ -164,11 +193,6 @@ class IndexFile(ABC, Generic[Entry]):
     def is_full(self) -> bool:
         """Return True if there is no room for another entry."""
         return not self.room
-
-    @property
-    def is_open(self) -> bool:
-        """Return True if the file is open for writing."""
-        return self._file is not None
 
     @property
     def last_entry(self) -> Entry:
@@ -278,24 +302,10 @@ class IndexFile(ABC, Generic[Entry]):
         """Flush the file to disk, and create it if it does not exist."""
         self._open().flush()
 
-    def close(self) -> None:
-        """Close the file as it is. It is opened again when it is needed."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def rename(self, path: str) -> None:
-        """Rename the file if it exists."""
-        rename_if_exists(self._filesystem, self.path, path)
-        self.path = path
-        if self._file is not None:
-            self._file.path = path
-
     def delete(self) -> bool:
         """Delete the file. Return True if it existed."""
-        self.close()
         self._count, self._last_entry = -1, None
-        return self._filesystem.delete(self.path)
+        return super().delete()
 
     def require_room(self, offset: int) -> None:
         """Check that there is room for another entry.

@@ -66,7 +66,6 @@ class SegmentReader:
     Positions that are passed in are batch boundaries: 0, or taken from a batch header.
 
     Args:
-        directory: Path of the partition's directory.
         base_offset: Lower bound of the offsets inside: the number in the file names.
         file_names: All names in the directory, so that absent indexes are not looked for; None if
             the directory was not listed.

@@ -74,12 +74,7 @@ class SegmentScan:
     """What a scan of the valid batches at the beginning of a log file has found.
 
     Attributes:
-        end_position_bytes: Where the last one ends.
-        next_offset: The offset after it.
-        largest_timestamp: The largest timestamp.
         entries: The entries of the indexes, one part for each window.
-        aborted_transactions: What the observer has returned.
-        problem: See `RecoveredSegment`.
     """
 
     def __init__(

@@ -28,14 +28,14 @@ import numpy as np
 from storage_core.checkpoint.checkpoint_file import replace_file
 from storage_core.errors import CorruptIndexError, OffsetsOutOfOrderError
 from storage_core.segment.file_names import AbortedTransaction, log_paths_beside
-from storage_core.segment.index_file import rename_if_exists
+from storage_core.segment.index_file import WriterFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import FileSystem, OpenFile, PooledFile
+    from storage_core.filesystem import FileSystem, OpenFile
 
 
 MAX_TRANSACTION_INDEX_SIZE_BYTES: Final = 16 * 1024 * 1024
@@ -156,19 +156,17 @@ def _problem(entries: np.ndarray, base_offset: int) -> str | None:
     return None
 
 
-class TransactionIndexFile:
+class TransactionIndexFile(WriterFile):
     """The writer's own transaction index. One writer, any number of readers.
 
     Unlike the other indexes, it is created with the first entry, is not preallocated, and rarely has many entries.
     """
 
-    __slots__ = ("_file", "_filesystem", "_is_absent", "_last_offset", "_size_bytes", "base_offset", "path")
+    __slots__ = ("_is_absent", "_last_offset", "_size_bytes", "base_offset")
 
     def __init__(self, filesystem: FileSystem, path: str, base_offset: int) -> None:
-        self.path = path
+        super().__init__(filesystem, path)
         self.base_offset = base_offset
-        self._filesystem = filesystem
-        self._file: PooledFile | None = None
         self._is_absent = False
         # Both are set when the file is first read. A part of an entry at the end does not count.
         self._size_bytes = -1
@@ -296,25 +294,17 @@ class TransactionIndexFile:
             self._file = self._filesystem.open_pooled(self.path)
         self._file.flush()
 
-    def close(self) -> None:
-        """Close the file as it is. It is opened again when it is needed."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
     def rename(self, path: str) -> None:
         """Rename the file if it exists."""
-        if not self._is_absent:
-            rename_if_exists(self._filesystem, self.path, path)
-        self.path = path
-        if self._file is not None:
-            self._file.path = path
+        if self._is_absent:
+            self.path = path
+        else:
+            super().rename(path)
 
     def delete(self) -> bool:
         """Delete the file. Return True if it existed."""
-        self.close()
         self._size_bytes, self._last_offset = -1, None
-        return not self._is_absent and self._filesystem.delete(self.path)
+        return not self._is_absent and super().delete()
 
     def _load(self) -> int:
         if self._size_bytes < 0:
