@@ -111,13 +111,17 @@ class DamageSkippingReader:
         """
         if self._skip_damage:
             return self.locate_offset(offset, position_bytes).found
-        before: BatchSummary | None = None
-        for batch in self.iter_summaries(position_bytes):
-            if batch.last_offset >= offset:
-                break
-            before = batch
-        else:
-            return None
+        earlier = before = None
+        try:
+            # Not by `iter_summaries`, which would pass on each batch once more.
+            for batch in self.strict.iter_summaries(position_bytes):
+                if batch.last_offset >= offset:
+                    break
+                earlier, before = before, batch
+            else:
+                return None
+        except CorruptError as error:
+            raise self._whole_error(error, earlier, before) from error
         is_proven = (
             index_proves_next is not None
             and before is not None
