@@ -153,12 +153,14 @@ def test_batches_with_gaps_keep_to_their_size(batch_size_bytes):
     assert len(batches) < 500
 
 
-def test_without_gaps_offsets_change_nothing_but_the_base():
+def test_without_gaps_in_a_group_offsets_change_nothing_but_the_base():
     records = rows_of(500)
     encoding = BatchEncoding(batch_size_bytes=400)
-    kept = encode(records, [500], encoding, np.arange(7000, 7500))[0]
-    assert without_assigned(kept) == without_assigned(encode(records, [500], encoding)[0])
-    assert int.from_bytes(kept[0][:8], "big") == 7000
+    offsets = np.concatenate([np.arange(7000, 7250), np.arange(5, 255)])
+    kept = encode(records, [250, 500], encoding, offsets)
+    assigned_later = encode(records, [250, 500], encoding)
+    assert list(map(without_assigned, kept)) == list(map(without_assigned, assigned_later))
+    assert [int.from_bytes(batches[0][:8], "big") for batches in kept] == [7000, 5]
 
 
 def test_the_last_group_is_left_open_if_more_of_it_is_to_come():
