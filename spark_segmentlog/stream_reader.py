@@ -91,7 +91,7 @@ class SegmentLogStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTrig
         return start if start is not None and latest is offsets else json_of_offsets(latest)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Tell limited batches from those that read all there is. `latestOffset` applies all limits itself."""
+        """Return the limit that Spark hands to `latestOffset`, which only learns from it whether the batch is limited."""
         limits = self._options.limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)

@@ -196,9 +196,9 @@ def _choose_cases(items: list[pytest.Item]) -> None:
     for item in items:
         if hasattr(item, "callspec") and _INTEROP not in item.path.parents:
             tests.setdefault(_cell_of(item) or item.nodeid.partition("[")[0], []).append(item)
-    for name, items_of_test in tests.items():
+    for items_of_test in tests.values():
         marker = items_of_test[0].get_closest_marker("cases")
-        in_test, in_test_all = marker.args if marker else _WAYS if "|" in name else _CASES
+        in_test, in_test_all = marker.args if marker else _WAYS if _cell_of(items_of_test[0]) else _CASES
         cases = _those_with_new_values_first(items_of_test)
         quick = [case for case in cases if not case.get_closest_marker("thorough")][:in_test]
         others = [case for case in cases if case not in quick]
@@ -210,7 +210,9 @@ def _choose_cases(items: list[pytest.Item]) -> None:
 
 def _cell_of(item: pytest.Item) -> str | None:
     """Return the case and the column of a test of the matrix, None for another test."""
-    return next((str(value) for name, value in item.user_properties if name == "conformance cell"), None)
+    from conformance.matrix import CELL_PROPERTY
+
+    return next((str(value) for name, value in item.user_properties if name == CELL_PROPERTY), None)
 
 
 def _those_with_new_values_first(cases: list[pytest.Item]) -> list[pytest.Item]:

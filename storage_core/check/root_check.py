@@ -324,7 +324,10 @@ def _voters(filesystem: FileSystem, directory: str, check: RootCheck) -> list[in
         data = filesystem.read_file(path, _MOST_STATE_BYTES)
         state = {} if data is None else json.loads(data)
         return [each["voterId"] for each in state.get("currentVoters", ())]
-    except (LogDirectoryError, ValueError, LookupError, TypeError, AttributeError):
+    except LogDirectoryError as error:
+        check.refuse(path, f"The state of the quorum cannot be read: {error}")
+        return []
+    except (ValueError, LookupError, TypeError, AttributeError):
         check.refuse(path, "The state of the quorum is not JSON. Remove it.")
         return []
 

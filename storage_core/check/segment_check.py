@@ -268,8 +268,9 @@ def _tail(log_file: OpenFile, segment: SegmentReader, compared: IndexComparisons
     scanner = DamageScanner(
         log_file, segment.base_offset, compared.size_bytes, segment.offset_limit, MAX_ENCODABLE_BATCH_BYTES
     )
-    probe = BatchProbe(log_file, compared.size_bytes)
-    error = reason_at(probe, scanner.limits, start_bytes, compared.end.next_offset, segment.max_batch_bytes)
+    error = reason_at(
+        scanner.probe, scanner.limits, start_bytes, compared.end.next_offset, segment.max_batch_bytes
+    )
     kind = scanner.tail_kind(start_bytes)
     reason = "Expected a record batch, found other bytes." if error is None else str(error.args[0])
     return Tail(start_bytes, compared.size_bytes, reason, is_torn=kind != "bad", is_blank=kind == "blank")

@@ -132,7 +132,7 @@ class TruncationsFile:
         self._add(_Line(False, topic, partition, offset))
 
     def note_begin(self, topic: str, partition: int, offset: int) -> None:
-        """Tell readers of a truncation that `settle` ends."""
+        """Note for readers that a truncation has begun. `settle` notes its end."""
         self._add(_Line(True, topic, partition, offset))
 
     def settle(self) -> None:

@@ -163,7 +163,7 @@ def is_as_left_unflushed(filesystem: FileSystem, root: str, generation: int) -> 
 
 
 def forget_unflushed(filesystem: FileSystem, root: str) -> None:
-    """Remove the record, so that the next writer recovers the root unless it is clean."""
+    """Remove the note of `note_unflushed`: the next writer then recovers the root unless it is clean."""
     filesystem.delete(os.path.join(root, UNFLUSHED_FILE))
 
 

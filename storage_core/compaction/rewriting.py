@@ -151,7 +151,7 @@ class RetainedRecordEncoder:
 
 
 def _one_by_one(retained: RetainedRecords, deltas: _Int64Array) -> tuple[memoryview, _Int64Array]:
-    """Do the same for timestamps too far apart for `varint_words`."""
+    """Encode as `_by_column` does, with timestamp deltas too large for `varint_words`."""
     view = retained.buffer.data
     starts, lengths = retained.tails.starts.tolist(), retained.tails.lengths.tolist()
     records = []

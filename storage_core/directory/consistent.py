@@ -48,7 +48,7 @@ def list_again_if_gone(read: Callable[[], _Found], before_next: Callable[[], Non
 def read_consistently(monitor: CommitMonitor, read: Callable[[CommitMonitor], _Found]) -> _Found:
     """Repeat a read until no commit began or became visible during it, no log was truncated, and no file was gone.
 
-    Other errors count only then, too. During a truncation, or after an interrupted one, they count only if every attempt
+    An error of the read is raised only if nothing interfered with it. During a truncation, or after an interrupted one, it is raised only if every attempt
     fails.
 
     Args:

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# A flush may be faster than many threads. The flushing thread waits for those that came the last time, but for at most
-# this long, and not if no thread at all has come for the second one.
+# A flush may end before many threads have arrived. So the flushing thread waits for as many as the last time, but at most
+# for the first duration, and not once nobody has come for the second.
 _LONGEST_WAIT_SECONDS: Final = 0.005
 _LONGEST_SILENCE_SECONDS: Final = 0.0005
 

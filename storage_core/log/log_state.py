@@ -402,7 +402,7 @@ def readable_batch_bytes(config: LogConfig) -> int:
 def partition_log_of_view(
     state: LogState, view: LogView, truncations_bytes: int, *, with_file_names: bool
 ) -> PartitionLog:
-    """Return the files of an open log as of a view, in which later appends are not visible.
+    """Return an open log as its readers see it at a view: later appends are not visible.
 
     ``truncations_bytes`` is the size of the directory's truncations file before the view was taken. Only queries about
     transactions need the file names, for which the directory is listed.

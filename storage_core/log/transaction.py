@@ -262,7 +262,7 @@ def _next_incarnation(producer_id: int, known: ProducerState | None) -> Producer
 
 
 def _free_id(state: LogState) -> int:
-    """Return the first id without a transaction, in this process or open in the log."""
+    """Return the lowest producer id without a transaction, whether begun here or open in the log."""
     producer_id = _FIRST_OWN_ID
     while producer_id in state.current_transactions or producer_id in state.producers.open_transactions:
         producer_id += 1

@@ -315,7 +315,7 @@ def _batch_numbers(sizes_bytes: _Int64Array, batch_size_bytes: int, topic: _Topi
 
 
 def _scramble(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Random numbers of consecutive multiples of a step (SplitMix64)."""
+    """Mix consecutive multiples of a step into random numbers (SplitMix64)."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(_FIRST_FACTOR)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(_SECOND_FACTOR)
     return numbers ^ (numbers >> np.uint64(31))

@@ -489,7 +489,7 @@ class _SortedRows:
                 longer_delta_ms *= _NEXT_BYTE
 
     def _sums(self, deltas_bytes: int) -> memoryview:
-        """Return cumulative record sizes, from 0, for a total width of both deltas."""
+        """Return cumulative record sizes, from 0, if the two deltas of each record take this many bytes."""
         bodies = self._bodies + deltas_bytes
         sizes = np.zeros(self._count + 1, np.int64)
         np.cumsum(np.broadcast_to(bodies + varint_lengths(bodies), self._count), out=sizes[1:])

@@ -532,7 +532,7 @@ class _IndexTrust:
             offset_index is not None
             and self._fits_log(segment, end_offset)
             # Brokers rebuild missing and damaged indexes of any segment, and cleaners replace segments.
-            and segment.has_offset_index(offset_index)
+            and segment.is_offset_index_unchanged(offset_index)
             and segment.is_in_place()
         )
 

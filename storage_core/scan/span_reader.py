@@ -112,7 +112,7 @@ class _OffsetRanges:
 
 
 def missing_range(span: LogSpan) -> DamagedRange:
-    """Return the offsets of a span without bytes: records that are missing at the end of a log."""
+    """Return a damaged range without bytes for the records that are missing at the end of a log."""
     return DamagedRange(
         os.path.join(span.directory, span.file_name),
         span.position_bytes,

@@ -111,7 +111,10 @@ class DamageScanner:
         self._search_limits = OffsetLimits(base_offset, search_end_offset)
 
     def log_batch_at(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
-        """Return the batch of the log at a boundary, after those below an offset, or None if there is damage."""
+        """Return the batch at a boundary if it is one of the log's, or None.
+
+        ``lowest_offset`` is the offset after the batch before.
+        """
         header = self._valid_batch_at(position_bytes, lowest_offset, self.limits)
         if header is None or self._is_outlier(header, lowest_offset):
             return None
@@ -312,7 +315,7 @@ class DamageScanner:
         return within
 
     def _leads_far(self, position_bytes: int) -> bool:
-        """Return True if headers lead from a position to the end of the file, or further than a value's would."""
+        """Return True if headers lead to the end of the file, or through more batches than a value may hold."""
         end_bytes, count = self._chain(position_bytes)
         return count == _LONGEST_DAMAGED_RUN or end_bytes == self.end_bytes
 
@@ -441,7 +444,7 @@ class DamageScanner:
         return None if first is None else first.position_bytes
 
     def _is_superseded(self, first: BatchHeader, header: BatchHeader) -> bool:
-        """Return True if a batch leaves no offsets for a later one that leads further."""
+        """Return True if a later batch with lower offsets leads further than the first one, which left none for it."""
         if known_offset(header) >= known_offset(first) or not self.probe.charge_read(_HEADER_COST_BYTES):
             return False
         first_end_bytes, _ = self._chain(first.position_bytes)
@@ -451,7 +454,7 @@ class DamageScanner:
         )
 
     def _end_of_value(self, position_bytes: int) -> int | None:
-        """Return the end of batches whose total size stands before them, as the length of a value does, or None."""
+        """Return where a value ends that consists of batches and whose length stands before them, or None."""
         before = self.probe.read_at(LENGTH_BYTES, max(0, position_bytes - LENGTH_BYTES))
         end_bytes = position_bytes
         for _ in range(_LONGEST_DAMAGED_RUN):
@@ -468,7 +471,10 @@ class DamageScanner:
         return None
 
     def _leads_to(self, position_bytes: int, goal_bytes: int, dead_ends: set[int]) -> bool:
-        """Return True if headers, back to back, lead from a batch to a goal. What does not goes into ``dead_ends``."""
+        """Return True if headers, back to back, lead from a batch to a goal.
+
+        Positions that do not lead there are added to ``dead_ends``.
+        """
         passed = []
         lowest_offset = 0
         while position_bytes < goal_bytes:
@@ -613,7 +619,7 @@ def _field_ends(
 ) -> tuple[_Int64Array, npt.NDArray[np.bool_]]:
     """Find where fields end, given the positions of their lengths, and whether that is within the limits.
 
-    A length beyond the end of the block fits.
+    A length that lies beyond the block counts as within.
     """
     last = len(block) - LENGTH_BYTES
     lengths = gather(block, np.minimum(positions, last), LENGTH_DTYPE).astype(np.int64)

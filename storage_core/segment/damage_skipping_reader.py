@@ -255,7 +255,7 @@ class DamageSkippingReader:
     def _whole_error(
         self, error: CorruptError, before: BatchSummary | None, last: BatchSummary | None
     ) -> Exception:
-        """Return the error that covers all of the damage that a walk has met after two batches."""
+        """Return an error about the whole damaged range that a walk met after ``before`` and ``last``."""
         if error.position_bytes is None:
             return error
         position_bytes, lowest_offset = error.position_bytes, self._base_offset
@@ -281,7 +281,7 @@ def _summary_of(header: BatchHeader) -> BatchSummary:
     )
 
 
-_LOGGER: Final = logging.getLogger(__name__)
+_log: Final = logging.getLogger(__name__)
 
 
 def end_of_batches(
@@ -323,7 +323,7 @@ def end_of_batches(
         error = scanner.damage_at(position_bytes, next_offset).error()
         if not skip_damage:
             raise error
-        _LOGGER.warning("The log ends before damage: %s", error)
+        _log.warning("The log ends before damage: %s", error)
         if last is not None:
             # The damage belongs to the log, so that readers of its end report it.
             return SegmentEnd(next_offset, end_position_bytes)

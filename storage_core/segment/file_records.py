@@ -116,7 +116,7 @@ class LogFile(WriterFile):
         self._open().flush()
 
     def prepare_flush(self) -> Callable[[], None]:
-        """Prepare a flush whose wait the caller does, without a lock."""
+        """Return a function that waits for the disk, for the caller to call without a lock."""
         return self._open().prepare_flush()
 
     def rename(self, path: str) -> None:

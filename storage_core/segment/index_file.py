@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem, OpenFile, PooledFile
 
 
+MISSING: Final = "the file is missing"
+"""The problem of an index file that is not there."""
 LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
 """The largest distance from a segment's base offset that an index entry can hold."""
 MAX_INDEX_SIZE_BYTES: Final = 64 * 1024 * 1024
@@ -55,7 +57,7 @@ def read_index_file(filesystem: FileSystem, path: str, entry_size_bytes: int) ->
     try:
         opened = filesystem.open(path)
     except FileNotFoundError:
-        return IndexContent(b"", 0, "the file is missing")
+        return IndexContent(b"", 0, MISSING)
     with opened:
         size_bytes = opened.status.size_bytes
         problem: str | None = None
@@ -84,7 +86,11 @@ def read_index_file(filesystem: FileSystem, path: str, entry_size_bytes: int) ->
 
 
 def rename_if_exists(filesystem: FileSystem, source: str, target: str) -> bool:
-    """Rename a file if it exists: an index that was never written does not appear. Return True if it exists."""
+    """Rename a file if it exists: an index that was never written does not appear.
+
+    Returns:
+        False if there is no such file, which is not noticed if both names are equal.
+    """
     if source != target:
         try:
             filesystem.rename(source, target)

@@ -39,6 +39,7 @@ from storage_core.segment.file_names import (
     time_index_file_name,
     transaction_index_file_name,
 )
+from storage_core.segment.index_file import MISSING
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import OffsetIndex
 from storage_core.segment.time_index import TimeIndex
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """The largest batch that a reader accepts, compressed or not."""
-_LOGGER: Final = logging.getLogger(__name__)
+_log: Final = logging.getLogger(__name__)
 # After this many entries of the offset index that the log contradicts, the index is set aside.
 _MAX_REFUTED_ENTRIES: Final = 4
 
@@ -218,7 +219,7 @@ class SegmentReader:
             last_entry = opened.read_at(OFFSET_ENTRY_BYTES, max(0, status.size_bytes - OFFSET_ENTRY_BYTES))
         return status if any(last_entry) or not status.size_bytes else None
 
-    def has_offset_index(self, status: FileStatus) -> bool:
+    def is_offset_index_unchanged(self, status: FileStatus) -> bool:
         """Return True if the offset index still has this ``stat`` result."""
         return self.filesystem.status(self._path(offset_index_file_name(self.base_offset))) == status
 
@@ -261,11 +262,11 @@ class SegmentReader:
         return self._path(file_name)
 
     def _why_no_index(self) -> str:
-        return "the file is missing" if self.use_indexes else "indexes are not to be used"
+        return MISSING if self.use_indexes else "indexes are not to be used"
 
     def _report(self, kind: str, problem: str | None) -> None:
         if problem is not None and self.use_indexes:
-            _LOGGER.info("%s: %s not used, the log is walked instead: %s", self.log_path, kind, problem)
+            _log.info("%s: %s not used, the log is walked instead: %s", self.log_path, kind, problem)
 
     def batches(
         self, position_bytes: int = 0, end_position_bytes: int | None = None
@@ -517,7 +518,7 @@ class SegmentReader:
         return self._proven_position_after(walk, self.offset_index.number_at_or_below(offset), boundary_bytes)
 
     def _proven_position_after(self, walk: DamageSkippingReader, number: int, boundary_bytes: int) -> int:
-        """Return a `proven_position` after a boundary, or the boundary. An entry that is no help is not checked."""
+        """Return a `proven_position` after a boundary, or the boundary, below which no entry is checked."""
         index = self.offset_index
         if number < 0 or index.entry(number).position_bytes <= boundary_bytes:
             return boundary_bytes

@@ -25,7 +25,7 @@ from storage_core.segment.file_names import (
     time_index_file_name,
     transaction_index_file_name,
 )
-from storage_core.segment.index_file import read_index_file
+from storage_core.segment.index_file import MISSING, read_index_file
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import decode_offset_entries
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 OFFSET: Final = "offset"
 TIME: Final = "time"
 TRANSACTION: Final = "transaction"
-MISSING: Final = "the file is missing"
 BEYOND_LOG: Final = "the log ends before it"
 
 MOST_REPORTED: Final = 100
@@ -136,7 +135,7 @@ class IndexComparison:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexComparisons:
-    """The indexes of one segment, compared by its log.
+    """The indexes of one segment, compared with its log.
 
     Attributes:
         indexes: Offset index, time index, transaction index.
@@ -152,7 +151,7 @@ class IndexComparisons:
 
     @property
     def indexed_offset(self) -> int:
-        """Return the offset after the last one that an index knows, if the log contradicts it only in being shorter."""
+        """The offset after the last one of an offset or time index that the log contradicts only by ending earlier."""
         return 1 + max(
             (
                 int(index.columns["offset"][-1])

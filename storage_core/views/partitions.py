@@ -563,7 +563,7 @@ def _last_batch(segment: SegmentReader, *, is_complete: bool) -> tuple[BatchHead
 
 
 def _add_exact_facts(filesystem: FileSystem, log: PartitionLog, found: _PartitionFacts) -> None:
-    """Read the header of every batch."""
+    """Add the facts that take reading every batch header."""
     statistics = HeaderStatistics()
     examine = partial(summarize_segment, filesystem, exact=True, start_offset=log.log_start_offset)
     for file in segment_files(log):
