@@ -17,10 +17,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 # Two batches of some megabytes: one being handed over, the next one ready.
 _DEPTH: Final = 2
-_END: Final = object()
 
 
 def prefetch(produce: Callable[[], Iterator[_Item]], depth: int = _DEPTH) -> Generator[_Item]:
@@ -56,18 +55,84 @@ def prefetch(produce: Callable[[], Iterator[_Item]], depth: int = _DEPTH) -> Gen
     Its exceptions are raised here, after the items before them. When the consumer stops early, the thread
     closes the iterator (and so its files), and is joined.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="segmentlog-prefetch") as thread:
-        items = thread.submit(produce).result()
-        ahead = deque(thread.submit(next, items, _END) for _ in range(depth))
+    queue = _BoundedQueue[_Item](depth)
+    thread = threading.Thread(target=_run, args=(produce, queue), name="segmentlog-prefetch", daemon=True)
+    thread.start()
+    try:
+        while (item := queue.take()) is not None:
+            yield item[0]
+    finally:
+        queue.close()
+        thread.join()
+
+
+class _BoundedQueue(Generic[_Item]):
+    """A bounded queue between two threads that either side can end."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._items: deque[_Item] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._is_finished = False
+        self._error: BaseException | None = None
+
+    def put(self, item: _Item) -> bool:
+        """Wait for room and add an item. Return False if the queue is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or len(self._items) < self._depth)
+            if not self._is_closed:
+                self._items.append(item)
+                self._changed.notify_all()
+            return not self._is_closed
+
+    def finish(self, error: BaseException | None) -> None:
+        """End the queue after the present items, with the producer's error if there is one."""
+        with self._changed:
+            self._is_finished = True
+            self._error = error
+            self._changed.notify_all()
+
+    def take(self) -> tuple[_Item] | None:
+        """Wait for an item, or raise the producer's error.
+
+        Returns:
+            The item in a tuple; None after the last one.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._is_finished)
+            if self._items:
+                item = self._items.popleft()
+                self._changed.notify_all()
+                return (item,)
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def close(self) -> None:
+        """Drop the items, and refuse others."""
+        with self._changed:
+            self._is_closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+
+def _run(produce: Callable[[], Iterator[_Item]], queue: _BoundedQueue[_Item]) -> None:
+    error: BaseException | None = None
+    try:
+        items = produce()
         try:
-            while (item := ahead.popleft().result()) is not _END:
-                ahead.append(thread.submit(next, items, _END))
-                yield cast("_Item", item)
+            for item in items:
+                if not queue.put(item):
+                    break
         finally:
-            for each in ahead:
-                each.cancel()
             # Files are closed by the thread that opened them, before the consumer goes on.
-            thread.submit(getattr(items, "close", object)).result()
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()
+    except BaseException as raised:  # noqa: BLE001  (the consumer raises it)
+        error = raised
+    queue.finish(error)
 
 
 class BatchReader(SentToWorkers, DataSourceReader):

@@ -310,7 +310,8 @@ class FileSystem:
             parent = os.path.dirname(path)
             self.make_directories(parent, like=like)
             self.make_directory(path)
-            self.make_as_private(path, like)
+            if like:
+                self.make_as_private(path, like)
             self.flush_directory(parent)
 
     def make_as_private(self, path: str, like: Sequence[str]) -> None:

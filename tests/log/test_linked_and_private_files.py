@@ -154,6 +154,17 @@ def test_what_is_made_in_a_private_directory_is_private(tmp_path, mode):
         assert mode != 0o755 or found in (0o755, 0o644), name
 
 
+def test_a_new_log_directory_belongs_to_the_group_of_a_shared_one(tmp_path):
+    """A directory with the set-group-id bit gives it to those that are made in it."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o2775)
+    root = shared / "new" / "logs"
+    with LogDirectory.open(root, config=LogConfig()) as logs:
+        logs.create("t", 0)
+    assert all((path.stat().st_mode & stat.S_ISGID) for path in (root.parent, root, root / "t-0"))
+
+
 def test_a_temporary_name_cannot_be_taken_beforehand(tmp_path):
     names = []
 
