@@ -192,6 +192,8 @@ class SpanReader:
         self._source = WindowReader(opened, span.position_bytes, span.end_position_bytes, buffer)
         self._lowest_offset = span.base_offset
         self._is_past_end = False
+        # A wrapper of old formats after damage begins there: its own offsets are relative.
+        self._damage_end_offset = 0
         self._known_scanner: DamageScanner | None = None
 
     def parts(self) -> Iterator[WindowPart | DamagedRange]:
@@ -204,7 +206,7 @@ class SpanReader:
         if not self._span.size_bytes:
             yield self._missing_range()
         while not (source.is_at_end or self._is_past_end):
-            window = source.window(self._lowest_offset)
+            window = source.window(max(self._lowest_offset, self._damage_end_offset))
             if source.end_position_bytes < self._span.end_position_bytes:
                 raise FileReplacedError
             next_bytes: int | None = None
@@ -347,6 +349,7 @@ class SpanReader:
 
     def _damage_at(self, position_bytes: int) -> DamagedRange:
         damage = self._scanner.damage_at(position_bytes, self._lowest_offset)
+        self._damage_end_offset = damage.end_offset
         self._require_whole_file()
         if damage.end_bytes <= position_bytes:
             # A valid batch, but the span ends within it: a wrong index misled the planning.

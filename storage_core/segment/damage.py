@@ -33,6 +33,8 @@ _CRC_BLOCK_BYTES: Final = 1024 * 1024
 # ones may. The allowance is renewed as the reader advances.
 _ALLOWANCE_BYTES: Final = 256 * 1024 * 1024
 _ALLOWANCE_FACTOR: Final = 4
+# What may be read to prove where damage ends is counted apart, so that proofs never keep a batch from being checked.
+_PROOF_ALLOWANCE_BYTES: Final = 64 * 1024 * 1024
 _LARGEST_CACHE: Final = 65_536
 _MOST_HEADERS: Final = 4096
 
@@ -58,6 +60,7 @@ class BatchProbe:
         self._checked: dict[int, bool] = {}
         self._allowance_bytes = _ALLOWANCE_BYTES
         self._furthest_bytes = 0
+        self._proof_allowance_bytes = _PROOF_ALLOWANCE_BYTES
 
     @property
     def path(self) -> str:
@@ -144,14 +147,24 @@ class BatchProbe:
         self._allowance_bytes -= size_bytes
         return True
 
+    def charge_proof(self, size_bytes: int) -> bool:
+        """Take from the allowance for proofs. Return False if not enough is left: nothing more is proven here."""
+        if size_bytes > self._proof_allowance_bytes:
+            return False
+        self._proof_allowance_bytes -= size_bytes
+        return True
+
     def advance_to(self, position_bytes: int) -> None:
         """Note how far the reader has got, which renews the allowances."""
         self.is_exhausted = False
         gained_bytes = position_bytes - self._furthest_bytes
         if gained_bytes > 0:
             self._furthest_bytes = position_bytes
-            renewed_bytes = self._allowance_bytes + _ALLOWANCE_FACTOR * gained_bytes
-            self._allowance_bytes = min(_ALLOWANCE_BYTES, renewed_bytes)
+            renewed_bytes = _ALLOWANCE_FACTOR * gained_bytes
+            self._allowance_bytes = min(_ALLOWANCE_BYTES, self._allowance_bytes + renewed_bytes)
+            self._proof_allowance_bytes = min(
+                _PROOF_ALLOWANCE_BYTES, self._proof_allowance_bytes + renewed_bytes
+            )
 
     def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
         """Read bytes, none from beyond the end."""

@@ -371,7 +371,7 @@ class DamageScanner:
             ends = itertools.chain(itertools.islice(starts, _MOST_ENDS), [last_bytes])
         start_bytes, crc = position_bytes + layout.start, 0
         for end_bytes in ends:
-            if not self.probe.charge_read(end_bytes - start_bytes):
+            if not self.probe.charge_proof(end_bytes - start_bytes):
                 break
             crc = self.probe.crc(magic, start_bytes, end_bytes, crc)
             if crc == stated:
@@ -445,13 +445,28 @@ class DamageScanner:
 
     def _is_superseded(self, first: BatchHeader, header: BatchHeader) -> bool:
         """Return True if a later batch with lower offsets leads further than the first one, which left none for it."""
-        if known_offset(header) >= known_offset(first) or not self.probe.charge_read(_HEADER_COST_BYTES):
+        if known_offset(header) >= known_offset(first) or not self.probe.charge_proof(_HEADER_COST_BYTES):
             return False
         first_end_bytes, _ = self._chain(first.position_bytes)
+        if first_end_bytes == header.position_bytes and self._is_lowered(first, header):
+            return False
         end_bytes, _ = self._chain(header.position_bytes)
         return self._leads_far(header.position_bytes) or (
             end_bytes - header.position_bytes > first_end_bytes - first.position_bytes
         )
+
+    def _is_lowered(self, first: BatchHeader, header: BatchHeader) -> bool:
+        """Return True if only the base offset of a batch is wrong, which headers lead to from the first one.
+
+        The batch after it goes on where the one before it would have it, and not where its own offsets end.
+        """
+        before: BatchHeader | None = first
+        while before is not None and before.end_position_bytes < header.position_bytes:
+            before = self.probe.header(before.end_position_bytes)
+        after = self.probe.header(header.end_position_bytes)
+        if before is None or after is None or after.base_offset == header.next_offset:
+            return False
+        return known_offset(after) >= before.next_offset + header.last_offset_delta + 1
 
     def _end_of_value(self, position_bytes: int) -> int | None:
         """Return where a value ends that consists of batches and whose length stands before them, or None."""
@@ -459,7 +474,7 @@ class DamageScanner:
         end_bytes = position_bytes
         for _ in range(_LONGEST_DAMAGED_RUN):
             header = self.probe.header(end_bytes)
-            if header is None or not self.probe.charge_read(_HEADER_COST_BYTES):
+            if header is None or not self.probe.charge_proof(_HEADER_COST_BYTES):
                 return None
             end_bytes = header.end_position_bytes
             size_bytes = end_bytes - position_bytes
@@ -479,7 +494,7 @@ class DamageScanner:
         lowest_offset = 0
         while position_bytes < goal_bytes:
             passed.append(position_bytes)
-            if position_bytes in dead_ends or not self.probe.charge_read(_HEADER_COST_BYTES):
+            if position_bytes in dead_ends or not self.probe.charge_proof(_HEADER_COST_BYTES):
                 break
             header = self.probe.header(position_bytes)
             if header is None or not self.limits.follows(header, lowest_offset):

@@ -522,8 +522,10 @@ def _windows_and_damage(log_file: OpenFile, segment: SegmentReader) -> Iterator[
         segment_end_offset=offset_limit,
     )
     buffer = WindowBuffer(min(WINDOW_BYTES, size_bytes))
+    # A batch that is too large to be decoded is no damage.
+    max_batch_bytes = max(segment.max_batch_bytes, WINDOW_BYTES)
     try:
-        for part in SpanReader(log_file, span, buffer, segment.max_batch_bytes).parts():
+        for part in SpanReader(log_file, span, buffer, max_batch_bytes).parts():
             if not isinstance(part, DamagedRange):
                 yield part.valid_window()
             # Damage at the end of an unknown extent is a torn append.

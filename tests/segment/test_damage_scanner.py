@@ -478,6 +478,29 @@ class TestLimits:
         assert filesystem.statistics.bytes_read < 10 * len(content)
 
 
+@pytest.mark.parametrize(("lost", "lowered"), [(5, 10), (5, 40), (20, 30), (30, 50)])
+def test_a_lowered_offset_takes_no_batch_before_it(items_of, make_batch, lost, lowered):
+    """The base offset of a batch, which no CRC covers, becomes that of a batch that is lost."""
+    content = bytearray(b"".join(make_batch(offset, (offset,)) for offset in range(100, 160)))
+    content[lost * SIZE + 16] = 9
+    content[lost * SIZE + 9] ^= 3
+    content[lowered * SIZE : lowered * SIZE + 8] = struct.pack(">q", 100 + lost)
+    found = [item for item in items_of(content, end_offset=160) if isinstance(item, int)]
+    assert found == [offset for offset in range(100, 160) if offset not in (100 + lost, 100 + lowered)]
+
+
+def test_proofs_keep_no_sound_batch_from_being_checked(items_of, make_batch, monkeypatch):
+    """What is read to find where bad batches end does not count against the CRCs of others."""
+    monkeypatch.setattr("storage_core.segment.damage._ALLOWANCE_BYTES", 64 << 10)
+    content = bytearray(b"".join(make_batch(offset, (offset,)) for offset in range(100, 900)))
+    for number in range(3, 800, 50):
+        content[number * SIZE + 66] ^= 1
+    for number in range(15, 800, 50):
+        content[number * SIZE + 9] ^= 3
+    found = [item for item in items_of(content, end_offset=900) if isinstance(item, int)]
+    assert found == [100 + number for number in range(800) if number % 50 not in (3, 15)]
+
+
 def test_whether_markers_may_be_among_what_is_lost(open_content, make_batch):
     def damage(*lost):
         content = bytearray(make_batch(100, (1,)) + b"".join(lost) + make_batch(110, (1,)))

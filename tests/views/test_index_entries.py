@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from conformance.archives import unpack_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -241,3 +242,32 @@ def test_changed_bytes_are_noticed_or_harmless(tmp_path_factory, number, change)
             assert position in positions.values()
             # The batch of each offset from the entry's own on begins at or after its position.
             assert positions[offset // 3 * 3] >= position
+
+
+def test_a_batch_that_is_too_large_to_decode_is_no_damage(payments):
+    segment = SegmentReader(FileSystem(), str(payments), 0, max_batch_bytes=100)
+    assert compare_indexes(FileSystem(), segment).damage == ()
+
+
+def test_an_index_beside_damage_in_old_formats_is_right(tmp_path):
+    """The offset of a wrapper is known once it is read: after damage it is not below what is lost."""
+    logs, _ = unpack_case("mixed-magic", tmp_path / "case")
+    checked = 0
+    for path in sorted(logs.glob("mixed-*/*.log")):
+        content = path.read_bytes()
+        position = 0
+        while position < len(content):
+            size = 12 + struct.unpack_from(">i", content, position + 8)[0]
+            damaged = bytearray(content)
+            damaged[position + size - 3] ^= 0x10
+            path.write_bytes(damaged)
+            compared = judged(path.parent, int(path.stem))
+            checked += 1
+            position += size
+            is_last = position == len(content)
+            assert is_last or not any(len(index.wrong_numbers) for index in compared.indexes), (
+                path,
+                position,
+            )
+        path.write_bytes(content)
+    assert checked > 50
