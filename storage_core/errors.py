@@ -12,6 +12,9 @@
     │   └── LogTruncationError          the log was truncated or deleted while it was read
     ├── UnsupportedFormatError          a message format or codec that this version does not support
     ├── TimestampRangeError             a record's timestamp does not fit the column's type
+    ├── ValueDecodeError                a record's key or value does not decode by its schema
+    ├── SchemaError                     a schema is malformed, missing, or beyond what is supported
+    │   └── SchemaResolutionError       values of one schema cannot be read as those of another
     ├── AppendError                     an append was rejected before anything of it was written
     │   ├── InvalidRecordError          columns, keys or batches are invalid for the log
     │   ├── InvalidTimestampError       a timestamp too far from the present, or below -1
@@ -82,6 +85,8 @@ __all__ = [
     "RecordTooLargeError",
     "RecoveryWouldDiscardError",
     "ReplicaConflictError",
+    "SchemaError",
+    "SchemaResolutionError",
     "SegmentLogError",
     "StorageError",
     "TimestampNotFoundError",
@@ -89,6 +94,7 @@ __all__ = [
     "TransactionCoordinatorFencedError",
     "UnreadableError",
     "UnsupportedFormatError",
+    "ValueDecodeError",
 ]
 
 
@@ -213,6 +219,18 @@ class UnsupportedFormatError(SegmentLogError):
 
 class TimestampRangeError(SegmentLogError):
     """A record's timestamp does not fit a column of microseconds since 1970."""
+
+
+class ValueDecodeError(SegmentLogError):
+    """The key or value of a record does not decode by its schema."""
+
+
+class SchemaError(SegmentLogError):
+    """A schema is malformed, missing, or beyond what is supported."""
+
+
+class SchemaResolutionError(SchemaError):
+    """Values of the writer's schema cannot be read as those of the reader's."""
 
 
 class RecordError(NamedTuple):

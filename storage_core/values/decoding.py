@@ -1,0 +1,92 @@
+"""What goes into a decoder of values and what comes out: byte ranges, columns, and an error for each row that does not decode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+
+Reason = Literal["unframed", "unknown-id", "malformed", "encrypted", "unresolvable"]
+"""Why a record does not decode."""
+Paths: TypeAlias = tuple[tuple[str, ...], ...] | None
+"""Paths of the wanted fields within a column, as ``("items", "price")``; None for all. Lists are passed through."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSource:
+    """Text of a schema, with all schemas that it refers to.
+
+    Attributes:
+        text: Avro or JSON as text, a ``.proto`` file, or a FileDescriptorProto in base64.
+        references: Name and text of each schema referred to, transitively; those that others need come first.
+    """
+
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+class Payloads(NamedTuple):
+    """Encoded values, one for each row: ranges of bytes of one buffer.
+
+    Attributes:
+        data: The bytes of all values, and perhaps others between them.
+        starts: Where each value begins.
+        ends: Where each value ends.
+    """
+
+    data: npt.NDArray[np.uint8]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+
+    @classmethod
+    def of_array(cls, values: pa.BinaryArray) -> Payloads:
+        """Take the values of an array without copying them. Nulls are empty."""
+        _, offsets_buffer, data_buffer = values.buffers()
+        if offsets_buffer is None or data_buffer is None:
+            nothing = np.zeros(len(values), np.int64)
+            return cls(np.zeros(0, np.uint8), nothing, nothing)
+        offsets = np.frombuffer(offsets_buffer, np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
+        return cls(np.frombuffer(data_buffer, np.uint8), offsets[:-1], offsets[1:])
+
+
+class RowError(NamedTuple):
+    """A row that does not decode.
+
+    Attributes:
+        row: Its number among the rows given to the decoder.
+        message: What is wrong, as one sentence.
+    """
+
+    row: int
+    reason: Reason
+    message: str
+    schema_id: int | None = None
+
+
+class Decoded(NamedTuple):
+    """A column of decoded values.
+
+    Attributes:
+        array: One value for each row; null for a row that does not decode.
+        errors: What is wrong with those rows, in ascending order.
+    """
+
+    array: pa.Array
+    errors: list[RowError]
+
+
+class Decoder(Protocol):
+    """Decodes values that were written with one schema."""
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """Type of the column."""
+
+    def decode(self, payloads: Payloads) -> Decoded:
+        """Decode values. What does not decode is an error of its row alone."""
