@@ -28,7 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.interop.broker import KafkaBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 SEED = 2026
 WEEK_START_MS = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp() * 1000)
@@ -155,7 +155,8 @@ def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _producer(bootstrap_servers: str, **settings: object) -> Producer:
+def producer_for(bootstrap_servers: str, **settings: object) -> Producer:
+    """Create a producer whose batches end at each flush."""
     # The long linger leaves the grouping to flush(): in every run, each flush makes one batch per partition.
     defaults: dict[str, object] = {
         "bootstrap.servers": bootstrap_servers,
@@ -166,7 +167,8 @@ def _producer(bootstrap_servers: str, **settings: object) -> Producer:
     return Producer({**defaults, **settings})
 
 
-def _send(producer: Producer, topic: str, records: list[ExampleRecord]) -> None:
+def send(producer: Producer, topic: str, records: list[ExampleRecord]) -> None:
+    """Produce records, and wait until the broker has them."""
     for record in records:
         producer.produce(
             topic,
@@ -184,7 +186,8 @@ def _fail_if_undelivered(error: object, _message: object) -> None:
         raise RuntimeError(f"A record was not delivered: {error}")
 
 
-def _in_groups(records: Iterator[ExampleRecord], size: int) -> Iterator[list[ExampleRecord]]:
+def in_groups(records: Iterator[ExampleRecord], size: int) -> Iterator[list[ExampleRecord]]:
+    """Yield records in lists of a size; the last one may be shorter."""
     group: list[ExampleRecord] = []
     for record in records:
         group.append(record)
@@ -197,38 +200,38 @@ def _in_groups(records: Iterator[ExampleRecord], size: int) -> Iterator[list[Exa
 
 def write_orders(bootstrap_servers: str, source: random.Random) -> None:
     """Write ``orders``: batches of about 60 records, zstd."""
-    producer = _producer(bootstrap_servers, **{"compression.type": "zstd"})
-    for group in _in_groups(orders(source), 180):
-        _send(producer, "orders", group)
+    producer = producer_for(bootstrap_servers, **{"compression.type": "zstd"})
+    for group in in_groups(orders(source), 180):
+        send(producer, "orders", group)
 
 
 def write_payments(bootstrap_servers: str, source: random.Random) -> None:
     """Write ``payments``: one transaction per group, lz4; the 41st is aborted and sent again."""
     settings: dict[str, object] = {"compression.type": "lz4", "transactional.id": "payments-writer"}
-    producer = _producer(bootstrap_servers, **settings)
+    producer = producer_for(bootstrap_servers, **settings)
     producer.init_transactions()
     for number, group in enumerate(payments(source)):
         if number == 40:
             producer.begin_transaction()
-            _send(producer, "payments", group)
+            send(producer, "payments", group)
             producer.abort_transaction()
         producer.begin_transaction()
-        _send(producer, "payments", group)
+        send(producer, "payments", group)
         producer.commit_transaction()
 
 
 def write_clicks(bootstrap_servers: str, source: random.Random) -> None:
     """Write ``clicks``: not compressed."""
-    producer = _producer(bootstrap_servers, **{"compression.type": "none"})
-    for group in _in_groups(clicks(source), 100):
-        _send(producer, "clicks", group)
+    producer = producer_for(bootstrap_servers, **{"compression.type": "none"})
+    for group in in_groups(clicks(source), 100):
+        send(producer, "clicks", group)
 
 
 def write_inventory(bootstrap_servers: str, source: random.Random) -> None:
     """Write ``inventory``: gzip, small batches."""
-    producer = _producer(bootstrap_servers, **{"compression.type": "gzip"})
-    for group in _in_groups(inventory(source), 40):
-        _send(producer, "inventory", group)
+    producer = producer_for(bootstrap_servers, **{"compression.type": "gzip"})
+    for group in in_groups(inventory(source), 40):
+        send(producer, "inventory", group)
 
 
 TOPICS = (
@@ -278,10 +281,11 @@ def make(target: Path) -> None:
                 created[topic.name].result(30)
                 topic.write(broker.bootstrap_servers, random.Random(f"{SEED} {topic.name}"))
             wait_until_compacted(broker.log_directory, "inventory", 0)
-        _copy(broker.log_directory, target)
+        copy_logs(broker.log_directory, target, TOPICS)
 
 
-def _copy(log_directory: Path, target: Path) -> None:
+def copy_logs(log_directory: Path, target: Path, topics: Iterable[ExampleTopic]) -> None:
+    """Replace the broker's files in ``target`` with those of the topics."""
     target.mkdir(parents=True, exist_ok=True)
     for old in target.iterdir():
         if old.is_dir():
@@ -290,7 +294,7 @@ def _copy(log_directory: Path, target: Path) -> None:
             old.unlink()
     for name in ROOT_FILES:
         shutil.copy2(log_directory / name, target / name)
-    for topic in TOPICS:
+    for topic in topics:
         for partition in range(topic.partitions):
             name = f"{topic.name}-{partition}"
             shutil.copytree(log_directory / name, target / name)
