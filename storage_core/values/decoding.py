@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow as pa
 
 
 Reason = Literal["unframed", "unknown-id", "malformed", "encrypted", "unresolvable"]
@@ -53,6 +53,19 @@ class Payloads(NamedTuple):
             return cls(np.zeros(0, np.uint8), nothing, nothing)
         offsets = np.frombuffer(offsets_buffer, np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
         return cls(np.frombuffer(data_buffer, np.uint8), offsets[:-1], offsets[1:])
+
+    def to_array(self) -> pa.LargeBinaryArray:
+        """Copy the values into one array."""
+        cuts = np.column_stack((self.starts, self.ends)).ravel()
+        if len(cuts) and (np.diff(cuts) < 0).any():
+            return pa.array(
+                [self.data[s:e].tobytes() for s, e in zip(self.starts, self.ends, strict=True)],
+                pa.large_binary(),
+            )
+        # Values and what lies between them are the items of one array over the bytes as they are: every second is a value.
+        offsets = pa.py_buffer(np.append(cuts, cuts[-1:]).astype(np.int64))
+        pieces = pa.Array.from_buffers(pa.large_binary(), len(cuts), [None, offsets, pa.py_buffer(self.data)])
+        return pieces.take(pa.array(np.arange(0, len(cuts), 2)))
 
 
 class RowError(NamedTuple):

@@ -1,0 +1,365 @@
+"""Columns of JSON and of text: by column with pyarrow's reader, and one value at a time with Python's where that cannot.
+
+pyarrow reads a file of documents and trusts its user: it neither checks UTF-8 nor minds where a value ends, takes NaN,
+and crashes on some input. So it gets only values that lie in one line each, from the first brace to the last, and what
+it returns counts only if it has found as many documents. All that it does not read the other way decides.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as pa_json
+
+from storage_core.values.decoding import Decoded
+from storage_core.values.halving import decode_by_halves
+from storage_core.values.json_schema import (
+    JsonArray,
+    JsonLeaf,
+    JsonMap,
+    JsonNode,
+    JsonObject,
+    json_node,
+    node_type,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from storage_core.values.decoding import Decoder, Paths, Payloads, SchemaSource
+
+    Convert: TypeAlias = Callable[[Any], Any]
+
+_Value = TypeVar("_Value")
+
+# RFC 3339, which JSON Schema's formats mean. Digits beyond microseconds are cut.
+_TIME = r"^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)$"
+_DATE = r"^\d{4}-\d\d-\d\d$"
+_BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_LARGEST_LONG = 2**63 - 1
+
+# Rows with more opening brackets may be nested deeper than Python's reader allows.
+_MOST_BRACKETS = 500
+_MOST_BYTES_AT_ONCE = 1 << 26
+_LINE_ENDS_TO_TABS = bytes.maketrans(b"\r\n", b"\t\t")
+
+
+def json_decoder(schema: SchemaSource | None, paths: Paths = None) -> Decoder:
+    """Return a decoder of JSON: into the columns of a schema, or without one into the text, checked to be one document.
+
+    Raises:
+        OptionError: A path names a field that the schema does not have.
+        SchemaError: The schema is malformed, or not supported.
+    """
+    return _JsonTextDecoder() if schema is None else _JsonDecoder(json_node(schema, paths))
+
+
+def json_type(schema: SchemaSource | None, paths: Paths = None) -> pa.DataType:
+    """Return the type of the column that `json_decoder` makes."""
+    return pa.string() if schema is None else node_type(json_node(schema, paths))
+
+
+def string_decoder() -> Decoder:
+    """Return a decoder of text in UTF-8."""
+    return _StringDecoder()
+
+
+class _StringDecoder:
+    """Text, checked to be UTF-8."""
+
+    arrow_type = pa.string()
+
+    def decode(self, payloads: Payloads) -> Decoded:
+        return decode_by_halves(payloads.to_array(), self.arrow_type, _to_strings, _to_string)
+
+
+class _JsonTextDecoder:
+    """JSON as text, checked to be one document."""
+
+    arrow_type = pa.string()
+
+    def decode(self, payloads: Payloads) -> Decoded:
+        return decode_by_halves(payloads.to_array(), self.arrow_type, self._decode_all, self._decode_row)
+
+    @staticmethod
+    def _decode_all(values: pa.Array) -> pa.Array | None:
+        strings = _to_strings(values)
+        return None if strings is None or _read_documents(strings, pa.struct([])) is None else strings
+
+    @staticmethod
+    def _decode_row(value: bytes) -> str:
+        text = _to_string(value)
+        _read_document(text)
+        return text
+
+
+class _JsonDecoder:
+    """JSON into the columns of a schema."""
+
+    def __init__(self, node: JsonNode) -> None:
+        self.arrow_type = node_type(node)
+        self._node = node
+        self._read_type = _read_type(node) if isinstance(node, JsonObject) else None
+        self._convert = _converter(node, "The value")
+
+    def decode(self, payloads: Payloads) -> Decoded:
+        return decode_by_halves(payloads.to_array(), self.arrow_type, self._decode_all, self._decode_row)
+
+    def _decode_all(self, values: pa.Array) -> pa.Array | None:
+        strings = _to_strings(values) if self._read_type is not None else None
+        documents = None if strings is None else _read_documents(strings, self._read_type)
+        return None if documents is None else _with_times(documents, self.arrow_type)
+
+    def _decode_row(self, value: bytes) -> Any:
+        return self._convert(_read_document(_to_string(value)))
+
+
+def _to_strings(values: pa.Array) -> pa.StringArray | None:
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+
+
+def _to_string(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"The text is not UTF-8: {error.reason} at byte {error.start}.") from None
+
+
+def _read_type(node: JsonNode) -> pa.DataType | None:
+    """Return what pyarrow can read of a node, times as text; None if it cannot."""
+    match node:
+        case JsonLeaf("text") | JsonMap():
+            return None
+        case JsonLeaf("date-time" | "date"):
+            return pa.string()
+        case JsonLeaf():
+            return node_type(node)
+        case JsonArray():
+            item = _read_type(node.item)
+            return None if item is None else pa.list_(item)
+        case JsonObject():
+            fields = [(name, _read_type(field)) for name, field in node.fields.items()]
+            return None if any(kind is None for _, kind in fields) else pa.struct(fields)
+
+
+def _read_documents(strings: pa.StringArray, fields: pa.StructType) -> pa.StructArray | None:
+    """Read objects, one of each string; None if not each string is one object, or one has a value of another type."""
+    strings = pc.ascii_trim(strings, " \t\r\n")
+    offsets, text = _text_of(strings)
+    if not _are_readable(strings, text, offsets):
+        return None
+    lines = np.insert(np.frombuffer(text.translate(_LINE_ENDS_TO_TABS), np.uint8), offsets[1:], ord("\n"))
+    schema = pa.schema(list(fields)) if len(fields) else pa.schema([("", pa.null())])
+    try:
+        table = pa_json.read_json(
+            pa.BufferReader(pa.py_buffer(lines)),
+            pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+            pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return table.to_struct_array().combine_chunks() if table.num_rows == len(strings) else None
+
+
+def _text_of(strings: pa.StringArray) -> tuple[np.ndarray, bytes]:
+    """Return the text of all strings, and where in it each begins and ends."""
+    _, offsets_buffer, data = strings.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, len(strings) + 1, strings.offset * 4)
+    text = data.slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes() if data is not None else b""
+    return offsets - offsets[0], text
+
+
+def _are_readable(strings: pa.StringArray, text: bytes, offsets: np.ndarray) -> bool:
+    """Tell whether each string goes from brace to brace, and pyarrow reads no more into them than Python does.
+
+    An object that is not complete in its line would go on with the next one's opening brace, which is no JSON.
+    """
+    if (
+        not 0 < len(text) <= _MOST_BYTES_AT_ONCE
+        or b"NaN" in text
+        or b"Inf" in text
+        or (np.diff(offsets) == 0).any()
+    ):
+        return False
+    characters = np.frombuffer(text, np.uint8)
+    if (characters[offsets[:-1]] != ord("{")).any() or (characters[offsets[1:] - 1] != ord("}")).any():
+        return False
+    brackets = pc.add(pc.count_substring(strings, "{"), pc.count_substring(strings, "["))
+    return bool(pc.max(brackets).as_py() <= _MOST_BRACKETS)
+
+
+def _with_times(array: pa.Array, arrow_type: pa.DataType) -> pa.Array | None:
+    """Make times and dates of their texts; None if one of them is none."""
+    if array.type.equals(arrow_type):
+        return array
+    if pa.types.is_struct(arrow_type):
+        children = [
+            _with_times(array.field(i), arrow_type.field(i).type) for i in range(arrow_type.num_fields)
+        ]
+        return (
+            None
+            if any(c is None for c in children)
+            else pa.StructArray.from_arrays(children, fields=list(arrow_type), mask=array.is_null())
+        )
+    if pa.types.is_list(arrow_type):
+        items = _with_times(array.values, arrow_type.value_type)
+        return (
+            None
+            if items is None
+            else pa.ListArray.from_arrays(array.offsets, items, type=arrow_type, mask=array.is_null())
+        )
+    is_date = pa.types.is_date(arrow_type)
+    if pc.all(pc.match_substring_regex(array, _DATE if is_date else _TIME)).as_py() is False:
+        return None
+    try:
+        return pc.replace_substring_regex(array, _BEYOND_MICROSECONDS, r"\1").cast(arrow_type)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _read_document(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_reject_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"The value is not one JSON document: {error}.") from None
+    except RecursionError:
+        raise ValueError("The JSON document is nested too deeply.") from None
+    except ValueError:
+        # Python makes no integers of thousands of digits.
+        return json.loads(text, parse_constant=_reject_constant, parse_int=float)
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"The value is not JSON: {name} is not a number.")
+
+
+def _converter(node: JsonNode, where: str) -> Convert:
+    """Return what makes a column's value of one that Python's reader returns, or raises ValueError; `where` names the value."""
+    match node:
+        case JsonLeaf():
+            convert = _LEAVES[node.name]
+        case JsonArray():
+            convert = _list_converter(_converter(node.item, f"An item of {where[0].lower()}{where[1:]}"))
+        case JsonMap():
+            convert = _map_converter(_converter(node.value, f"A value of {where[0].lower()}{where[1:]}"))
+        case JsonObject():
+            convert = _object_converter(
+                {name: _converter(field, f"Field '{name}'") for name, field in node.fields.items()}
+            )
+
+    def convert_or_explain(value: Any) -> Any:
+        try:
+            return None if value is None else convert(value)
+        except _UnfitError as error:
+            raise ValueError(f"{where} {error}.") from None
+
+    return convert_or_explain
+
+
+class _UnfitError(Exception):
+    """What a value is not."""
+
+
+def _list_converter(convert: Convert) -> Convert:
+    return lambda value: [convert(item) for item in _of_type(value, list, "an array")]
+
+
+def _map_converter(convert: Convert) -> Convert:
+    return lambda value: [(_to_text(k), convert(v)) for k, v in _of_type(value, dict, "an object").items()]
+
+
+def _object_converter(fields: dict[str, Convert]) -> Convert:
+    def convert(value: Any) -> dict[str, Any]:
+        present = _of_type(value, dict, "an object")
+        return {name: convert_field(present.get(name)) for name, convert_field in fields.items()}
+
+    return convert
+
+
+def _of_type(value: Any, kind: type[_Value], name: str) -> _Value:
+    if type(value) is not kind:
+        raise _UnfitError(f"is not {name}")
+    return value
+
+
+def _to_boolean(value: Any) -> bool:
+    return _of_type(value, bool, "a boolean")
+
+
+def _to_long(value: Any) -> int:
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    number = _of_type(value, int, "an integer")
+    if not -_LARGEST_LONG - 1 <= number <= _LARGEST_LONG:
+        raise _UnfitError("does not fit 64 bits")
+    return number
+
+
+def _to_double(value: Any) -> float:
+    try:
+        number = float(value if type(value) is int else _of_type(value, float, "a number"))
+    except OverflowError:
+        number = math.inf
+    if math.isinf(number):
+        raise _UnfitError("does not fit a double")
+    return number
+
+
+def _to_text(value: Any) -> str:
+    text = _of_type(value, str, "a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _UnfitError("has half of a surrogate pair, which is not text") from None
+    return text
+
+
+def _to_microseconds(value: Any) -> int:
+    text = _to_text(value)
+    try:
+        if re.fullmatch(_TIME, text, re.ASCII):
+            time = datetime.fromisoformat(re.sub(_BEYOND_MICROSECONDS, r"\1", text.upper()))
+            return (time - _EPOCH) // timedelta(microseconds=1)
+    except ValueError:
+        pass
+    raise _UnfitError("is not a date and time of RFC 3339")
+
+
+def _to_days(value: Any) -> int:
+    text = _to_text(value)
+    try:
+        if re.fullmatch(_DATE, text, re.ASCII):
+            return date.fromisoformat(text).toordinal() - _EPOCH_DAY
+    except ValueError:
+        pass
+    raise _UnfitError("is not a date of RFC 3339")
+
+
+def _to_json(value: Any) -> str:
+    try:
+        return _to_text(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+    except (ValueError, RecursionError):
+        raise _UnfitError("has a number that no double holds, or is nested too deeply") from None
+
+
+_LEAVES: dict[str, Convert] = {
+    "boolean": _to_boolean,
+    "integer": _to_long,
+    "number": _to_double,
+    "string": _to_text,
+    "date-time": _to_microseconds,
+    "date": _to_days,
+    "text": _to_json,
+}

@@ -1,0 +1,34 @@
+"""Paths of the wanted fields within a column, one level at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from storage_core.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from storage_core.values.decoding import Paths
+
+
+def paths_of_fields(paths: Paths, names: Collection[str], where: str) -> dict[str, Paths]:
+    """Return the wanted ones among the fields of a struct, in their order, with the paths below each.
+
+    Args:
+        paths: Paths within the struct; None for all.
+        names: All fields.
+        where: What an error calls the struct.
+
+    Raises:
+        OptionError: A path names a field that the struct does not have.
+    """
+    if paths is None or () in paths:
+        return dict.fromkeys(names)
+    below: dict[str, list[tuple[str, ...]]] = {}
+    for first, *rest in paths:
+        below.setdefault(first, []).append(tuple(rest))
+    for name in below:
+        if name not in names:
+            raise OptionError(f"{where} has no field '{name}': it has {', '.join(names) or 'none'}.")
+    return {name: None if () in below[name] else tuple(below[name]) for name in names if name in below}
