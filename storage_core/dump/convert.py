@@ -255,6 +255,8 @@ class _Target:
         self._flush_directories(self.staging)
         if self._is_overwriting:
             filesystem.delete(os.path.join(self.path, SUCCESS_FILE))
+            # A power cut must not keep it beside files of which some are deleted.
+            filesystem.flush_directory(self.path)
             for entry in filesystem.list_directory(self.path):
                 if entry.name != _STAGING:
                     self._delete_tree(os.path.join(self.path, entry.name))

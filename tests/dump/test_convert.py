@@ -18,6 +18,8 @@ from storage_core.errors import CorruptRecordError, OptionError, StorageError
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
 from storage_core.scan.plan import plan_scan
+from tests.faults.crash_points import crashes
+from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.log.logs import append, flip, name, open_directory, small, table
 
 DAY_MS = 86_400_000
@@ -324,6 +326,34 @@ class TestFailures:
         with pytest.raises(CorruptRecordError):
             converted(days, tmp_path / "out", settings=ConvertSettings(is_overwriting=True))
         assert files_of(tmp_path / "out") == before
+
+    @pytest.mark.parametrize("is_overwriting", [False, True])
+    def test_with_a_success_file_a_power_cut_leaves_a_whole_dataset(self, days, is_overwriting):
+        def dataset(filesystem):
+            files = filesystem.files().items()
+            return {
+                path.removeprefix("/out/"): content
+                for path, content in files
+                if path.startswith(("/out/topic=", "/out/_SUCCESS"))
+            }
+
+        filesystem = SimulatedFileSystem()
+        for path in days.rglob("*.log"):
+            filesystem.put(f"/data/{path.relative_to(days)}", path.read_bytes())
+        settings = ConvertSettings(is_overwriting=is_overwriting)
+        if is_overwriting:
+            converted("/data", "/out", filesystem=filesystem, include_headers=True)
+        before = dataset(filesystem)
+        left = crashes(
+            filesystem,
+            lambda: converted("/data", "/out", filesystem=filesystem, settings=settings),
+            variants=3,
+        )
+        after = dataset(filesystem)
+        for crash in left:
+            found = dataset(crash.filesystem)
+            assert "_SUCCESS" not in found or found in (before, after), crash.name
+        assert dataset(left[-1].filesystem) == after != before
 
 
 def test_a_refused_write_raises_its_error(days, tmp_path, monkeypatch):

@@ -8,9 +8,9 @@ import pytest
 
 from storage_core.errors import CorruptRecordError
 from storage_core.record.decode import decode_one_by_one
-from tests.record.cases import MALFORMED
+from tests.record.cases import MALFORMED, WELL_FORMED
 from tests.record.encoding import Batch, counted_records
-from tests.record.sections import EVERYTHING, section_of
+from tests.record.sections import EVERYTHING, rows_of, section_of
 
 MESSAGES = {
     "a count that is too high": "record 3 to be well formed, but a variable-length integer is cut off",
@@ -50,6 +50,12 @@ def test_the_message_says_what_was_expected_and_what_was_found(name, message):
     assert message in text
     assert "The batch's CRC is right: it was written like this." in text
     assert "/logs/orders-0/00000000000000000000.log, bytes 0 to " in text
+
+
+def test_timestamps_wrap_as_in_java():
+    case = WELL_FORMED["timestamps beyond 64 bits wrap"]
+    section = section_of(case.data)
+    assert rows_of(section, decode_one_by_one(section, EVERYTHING)) == case.rows
 
 
 def test_the_first_bad_batch_is_named():
