@@ -94,14 +94,6 @@ _THOROUGH = (
 _CASES = (12, sys.maxsize)
 # How many ways of reading in a cell of the conformance matrix.
 _WAYS = (2, 2)
-# Modules that start Spark in other processes, and need none in this one.
-_SPARK_OF_THEIR_OWN = (
-    "spark/test_connect.py",
-    "spark/test_forked_workers.py",
-    "test_documents.py",
-    "test_examples.py",
-    "test_versions.py",
-)
 
 
 @pytest.fixture(autouse=True)
@@ -254,9 +246,7 @@ def _dealt_out(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
 
 def _starts_a_spark_of_its_own(item: pytest.Item) -> bool:
     """In another process: it does not need the session of this one."""
-    return item.get_closest_marker("spark") is not None and any(
-        item.path.match(f"tests/{pattern}") for pattern in _SPARK_OF_THEIR_OWN
-    )
+    return item.get_closest_marker("spark") is not None and "spark" not in item.fixturenames
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -31,14 +31,20 @@ SPARK_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+_UNSEEN = ("spark.sql.shuffle.partitions", "spark.ui.enabled", "spark.ui.showConsoleProgress")
 _REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def environment_of_a_user() -> dict[str, str]:
-    """For examples in processes of their own: Spark's settings come from conf/, and its workers run this Python."""
+    """For examples in processes of their own: Spark's settings come from conf/, and its workers run this Python.
+
+    What a user does not see is as small as in the other tests.
+    """
+    small = (f"--conf {name}={SPARK_SETTINGS[name]}" for name in _UNSEEN)
     return {
         **{name: value for name, value in os.environ.items() if name not in {"SPARK_HOME", "SPARK_REMOTE"}},
         "JDK_JAVA_OPTIONS": _JAVA_OPTIONS,
+        "PYSPARK_SUBMIT_ARGS": " ".join([*small, "pyspark-shell"]),
         "PYTHONPATH": str(_REPOSITORY),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_AUTH_SOCKET_TIMEOUT": AUTH_SOCKET_TIMEOUT_S,

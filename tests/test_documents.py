@@ -30,13 +30,18 @@ PAGES = sorted(
 )
 NEEDS_A_BROKER = "docs/load-into-kafka.md"
 
-RUN_BLOCKS = """
-import json, sys
+# Each page finds what a user finds who begins with it: no names, and no files but the examples.
+RUN_PAGES = """
+import json, pathlib, shutil, sys
 
-namespace = {"__name__": "__main__"}
-for line, text in json.load(sys.stdin):
-    print(chr(0), flush=True)
-    exec(compile("\\n" * line + text, sys.argv[1], "exec"), namespace)
+for page, blocks in json.load(sys.stdin):
+    namespace = {"__name__": "__main__"}
+    for line, text in blocks:
+        print(chr(0), flush=True)
+        exec(compile("\\n" * line + text, page, "exec"), namespace)
+    for path in pathlib.Path().iterdir():
+        if not path.is_symlink():
+            shutil.rmtree(path)
 """
 
 
@@ -47,24 +52,23 @@ def blocks_in(page: str, language: str) -> list[Block]:
     return [block for block in blocks if block.language == language]
 
 
-def pages_with_code() -> list[object]:
-    """A page that starts a Spark of its own is for `make test-all`."""
-    pages = []
-    for page in PAGES:
-        if blocks := blocks_in(page, "python"):
-            is_spark = any("SparkSession" in block.text for block in blocks)
-            pages.append(
-                pytest.param(page, marks=[pytest.mark.spark, pytest.mark.thorough] if is_spark else [])
-            )
-    return pages
+def needs_spark(page: str) -> bool:
+    return any("SparkSession" in block.text for block in blocks_in(page, "python"))
 
 
-def printed_by(page: str, folder: Path) -> list[str]:
-    """What each block prints, in one fresh interpreter whose directory has ``examples``."""
+PAGES_WITH_CODE = [page for page in PAGES if blocks_in(page, "python")]
+PAGES_WITH_SPARK = [page for page in PAGES_WITH_CODE if needs_spark(page)]
+
+
+def assert_pages_print_what_they_show(pages: list[str], folder: Path) -> None:
+    """Run the blocks of pages, one page after the other in one interpreter whose directory has ``examples``."""
+    blocks = [(page, block) for page in pages for block in blocks_in(page, "python")]
     (folder / "examples").symlink_to(EXAMPLES)
     done = subprocess.run(
-        [sys.executable, "-c", RUN_BLOCKS, page],
-        input=json.dumps([(block.line, block.text) for block in blocks_in(page, "python")]),
+        [sys.executable, "-c", RUN_PAGES],
+        input=json.dumps(
+            [(page, [(block.line, block.text) for block in blocks_in(page, "python")]) for page in pages]
+        ),
         cwd=folder,
         env=environment_of_a_user(),
         capture_output=True,
@@ -72,14 +76,20 @@ def printed_by(page: str, folder: Path) -> list[str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.split("\0\n")[1:]
-
-
-@pytest.mark.parametrize("page", pages_with_code())
-def test_the_code_of_a_page_prints_what_the_page_shows(page: str, tmp_path: Path):
-    for block, printed in zip(blocks_in(page, "python"), printed_by(page, tmp_path), strict=True):
+    for (page, block), printed in zip(blocks, done.stdout.split("\0\n")[1:], strict=True):
         assert_shown(printed, block)
-        assert block.shown or not printed, f"line {block.line}: the page does not show\n{printed}"
+        assert block.shown or not printed, f"{page}, line {block.line}: the page does not show\n{printed}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES_WITH_CODE if page not in PAGES_WITH_SPARK])
+def test_the_code_of_a_page_prints_what_the_page_shows(page: str, tmp_path: Path):
+    assert_pages_print_what_they_show([page], tmp_path)
+
+
+@pytest.mark.spark
+@pytest.mark.thorough
+def test_the_code_of_pages_with_spark_prints_what_they_show(tmp_path: Path):
+    assert_pages_print_what_they_show(PAGES_WITH_SPARK, tmp_path)
 
 
 def commands() -> list[str]:

@@ -114,8 +114,9 @@ def test_processes_share_the_partitions():
 
 @pytest.mark.spark
 @pytest.mark.thorough
-def test_a_query_prints_what_is_appended_after_its_start():
-    assert run("examples/tail_live_directory.py").splitlines() == [
+def test_a_query_prints_what_is_appended_after_its_start(spark, capsys):
+    runpy.run_path(str(EXAMPLES / "tail_live_directory.py"))["tail_own_log"](spark)
+    assert capsys.readouterr().out.splitlines() == [
         "batch 1: readings-0 1: reading 0",
         "batch 2: readings-0 2: reading 1",
         "batch 3: readings-0 3: reading 2",
