@@ -98,14 +98,14 @@ jobs_flag = click.option(
 """``jobs``: how many processes share the work."""
 
 
-def output_flag(*formats: OutputFormat, default: OutputFormat = "table") -> Callable[[_Function], _Function]:
+def output_flag(*formats: OutputFormat) -> Callable[[_Function], _Function]:
     """Add ``output``: an `Output` of one of these formats, of all if none is named."""
     choices = formats or OUTPUT_FORMATS
     output = click.option(
         "--output",
         "-o",
         type=click.Choice(choices),
-        default=default,
+        default="table",
         show_default=True,
         callback=lambda context, _parameter, value: Output(value, context.meta.get(_FORMULAS, False)),
         help="How the result is printed.",

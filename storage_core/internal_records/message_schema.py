@@ -328,13 +328,13 @@ def read_message(message: Message, version: int, data: bytes, position: int = 0)
     return _message_reader(message, max(version, 0))(cursor), cursor.position
 
 
-def read_int16(data: bytes, position: int = 0) -> int:
+def read_int16(data: bytes) -> int:
     """Read the version or type before a message.
 
     Raises:
         CorruptRecordError: There are fewer than two bytes.
     """
-    value: int = _INT16(_Cursor(data, position))
+    value: int = _INT16(_Cursor(data, 0))
     return value
 
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from storage_core.checkpoint import EpochEntry
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import BytesLike, FileSystem
-    from storage_core.segment.file_records import FetchedData
+    from storage_core.log.log_read import FetchedData
 
 
 _ACKS: Final = (0, 1, -1, "all")

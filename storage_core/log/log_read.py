@@ -31,7 +31,6 @@ from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.plan import plan_partition
 from storage_core.scan.read import read_schema, read_tasks
 from storage_core.segment import SegmentReader, TimestampOffset
-from storage_core.segment.file_records import FetchedData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from storage_core.checkpoint import EpochEntry
     from storage_core.filesystem import FileSystem
     from storage_core.record.batch_header import BatchHeader
+    from storage_core.segment.file_names import AbortedTransaction
 
 
 # Kafka's ListOffsetsRequest gives these negative timestamps a meaning.
@@ -266,6 +266,25 @@ def _require_within(log: PartitionLog, offset: int) -> None:
             path=log.path,
             offset=offset,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedData:
+    """The bytes of batches, from the one that holds the requested offset on.
+
+    Args:
+        base_offset: The first batch's base offset. Of a wrapper of format v0 or v1 it is a lower bound.
+        data: The bytes. The last batch may be cut off.
+        is_first_entry_incomplete: Whether the first batch is larger than the requested size.
+        aborted_transactions: The aborted transactions that overlap the whole batches, in the order of their
+            markers, if only committed records were requested; otherwise None.
+    """
+
+    base_offset: int
+    position_bytes: int
+    data: bytes
+    is_first_entry_incomplete: bool
+    aborted_transactions: tuple[AbortedTransaction, ...] | None = None
 
 
 def fetch(

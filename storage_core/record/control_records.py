@@ -11,7 +11,6 @@ from storage_core.record.arrow_columns import Slices
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CONTROL_FLAG,
-    DELETE_HORIZON_FLAG,
     HEADER_SIZE_BYTES,
     NO_TIMESTAMP_MS,
     TRANSACTIONAL_FLAG,
@@ -19,7 +18,7 @@ from storage_core.record.batch_header import (
 )
 from storage_core.record.column_encode import encode_one_by_one
 from storage_core.record.decode import decode_one_by_one
-from storage_core.record.record_batches import NO_PRODUCER, ProducerSequence, RecordBatches, batch_of
+from storage_core.record.record_batches import ProducerSequence, RecordBatches, batch_of
 from storage_core.record.section import RecordSection, WantedFields, batch_section
 
 # Version int16, type int16.
@@ -191,14 +190,8 @@ def empty_batch(
     *,
     leader_epoch: int,
     max_timestamp_ms: int,
-    producer: ProducerSequence = NO_PRODUCER,
-    attributes: int = 0,
 ) -> RecordBatches:
-    """Return a batch without records, which replaces a batch that compaction emptied.
-
-    The state of its producer outlives its records this way. Of its attributes, the codec and the delete horizon are
-    dropped.
-    """
+    """Return a batch without records, as compaction leaves one where it removed all."""
     return batch_of(
         b"",
         count=0,
@@ -207,6 +200,4 @@ def empty_batch(
         base_offset=base_offset,
         last_offset_delta=last_offset - base_offset,
         leader_epoch=leader_epoch,
-        attributes=attributes & ~(CODEC_MASK | DELETE_HORIZON_FLAG),
-        producer=producer,
     )

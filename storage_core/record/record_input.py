@@ -122,8 +122,8 @@ _EXPECTED: Final = {
 }
 
 
-def plain_rows(records: Records, default_timestamp_ms: int, first_row: int = 0) -> Sequence[PlainRecord]:
-    """Return the rows as Python objects. Errors number them from ``first_row``.
+def plain_rows(records: Records, default_timestamp_ms: int) -> Sequence[PlainRecord]:
+    """Return the rows as Python objects.
 
     Raises what `check_rows` raises.
     """
@@ -138,9 +138,9 @@ def plain_rows(records: Records, default_timestamp_ms: int, first_row: int = 0) 
         elif name == "key":
             keys = _byte_strings(column)
         elif name == "timestamp":
-            timestamps = _timestamps_ms(column, default_timestamp_ms, first_row)
+            timestamps = _timestamps_ms(column, default_timestamp_ms)
         else:
-            headers = _headers(column, first_row)
+            headers = _headers(column)
     return list(zip(timestamps, keys, values, headers, strict=True))
 
 
@@ -152,9 +152,7 @@ def _as_bytes(content: str | bytes | None) -> bytes | None:
     return content.encode() if isinstance(content, str) else content
 
 
-def _timestamps_ms(
-    column: pa.Array | pa.ChunkedArray, default_timestamp_ms: int, first_row: int
-) -> list[int]:
+def _timestamps_ms(column: pa.Array | pa.ChunkedArray, default_timestamp_ms: int) -> list[int]:
     kind = column.type
     if kinds.is_null(kind):
         return [default_timestamp_ms] * len(column)
@@ -165,7 +163,7 @@ def _timestamps_ms(
         factor = _MILLISECONDS[kind.unit]
         if kind.unit == "s":
             raw = [None if item is None else item * factor for item in raw]
-            for row, item in enumerate(raw, first_row):
+            for row, item in enumerate(raw):
                 if item is not None and not -(1 << 63) <= item < 1 << 63:
                     _fail_timestamp(row)
         elif factor > 1:
@@ -180,9 +178,9 @@ def _fail_timestamp(row: int) -> NoReturn:
     raise InvalidRecordError(message, record_errors=(RecordError(row, message),))
 
 
-def _headers(column: pa.Array | pa.ChunkedArray, first_row: int) -> list[PlainHeaders]:
+def _headers(column: pa.Array | pa.ChunkedArray) -> list[PlainHeaders]:
     rows: list[PlainHeaders] = []
-    for row, pairs in enumerate(column.to_pylist(), first_row):
+    for row, pairs in enumerate(column.to_pylist()):
         headers = []
         for pair in pairs or ():
             if pair is None or pair["key"] is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from storage_core.errors import CorruptRecordError, LogDirectoryError, OptionError, RecordBatchTooLargeError
+from storage_core.errors import CorruptRecordError, LogDirectoryError, RecordBatchTooLargeError
 from storage_core.segment.batch_walk import BatchSummary, BatchWalk
-from storage_core.segment.file_names import AbortedTransaction, TimestampOffset
+from storage_core.segment.file_names import TimestampOffset
 from storage_core.segment.index_file import WriterFile
 
 if TYPE_CHECKING:
@@ -132,25 +132,6 @@ class LogFile(WriterFile):
         return self._file
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedData:
-    """The bytes of batches, from the one that holds the requested offset on.
-
-    Args:
-        base_offset: The first batch's base offset. Of a wrapper of format v0 or v1 it is a lower bound.
-        data: The bytes. The last batch may be cut off.
-        is_first_entry_incomplete: Whether the first batch is larger than the requested size.
-        aborted_transactions: The aborted transactions that overlap the whole batches, in the order of their
-            markers, if only committed records were requested; otherwise None.
-    """
-
-    base_offset: int
-    position_bytes: int
-    data: bytes
-    is_first_entry_incomplete: bool
-    aborted_transactions: tuple[AbortedTransaction, ...] | None = None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LogFileView:
     """A view of a segment that is being written, as it is now (Kafka's ``LogSegment.read``).
@@ -169,40 +150,13 @@ class LogFileView:
     size_bytes: int
     offset_index: OffsetIndexFile
 
-    def translate_offset(self, offset: int, start_position_bytes: int = 0) -> BatchHeader | None:
-        """Return the first batch from a boundary on whose last offset is at least ``offset``, or None."""
-        return self._walk_from(
-            offset, start_position_bytes, lambda walk, start_bytes: walk.first_reaching(offset, start_bytes)
-        )
-
-    def read(
-        self, start_offset: int, max_size_bytes: int, max_position_bytes: int | None, *, min_one_message: bool
-    ) -> FetchedData | None:
-        """Read bytes from the batch on that holds an offset; see `LogSegment.read`."""
-        if max_size_bytes < 0:
-            raise OptionError(f"Expected a size of at least 0 bytes to read, found {max_size_bytes}.")
-        first = self.translate_offset(start_offset)
-        if first is None:
-            return None
-        wanted_bytes = max(max_size_bytes, first.size_bytes) if min_one_message else max_size_bytes
-        end_bytes = (
-            self.size_bytes if max_position_bytes is None else min(max_position_bytes, self.size_bytes)
-        )
-        size_bytes = max(0, min(wanted_bytes, end_bytes - first.position_bytes))
-        data = b""
-        if size_bytes:
-            with self.filesystem.open(self.path) as log_file:
-                data = log_file.read_at(size_bytes, first.position_bytes)
-        return FetchedData(
-            first.base_offset,
-            first.position_bytes,
-            data,
-            is_first_entry_incomplete=wanted_bytes < first.size_bytes,
-        )
+    def translate_offset(self, offset: int) -> BatchHeader | None:
+        """Return the first batch whose last offset is at least ``offset``, or None."""
+        return self._walk_from(offset, lambda walk, start_bytes: walk.first_reaching(offset, start_bytes))
 
     def next_offset(self) -> int:
         """Return the offset after the last batch, or the base offset without a batch."""
-        found = self._walk_from(self.offset_index.last_offset, 0, _next_offset)
+        found = self._walk_from(self.offset_index.last_offset, _next_offset)
         if found is None and len(self.offset_index):
             # The last batch with an index entry is torn.
             return self.walked_next_offset()
@@ -231,23 +185,20 @@ class LogFileView:
                     found = TimestampOffset(batch.max_timestamp_ms, batch.last_offset)
             return found
 
-        return self._walk_from(known.offset, 0, largest)
+        return self._walk_from(known.offset, largest)
 
-    def _walk_from(
-        self, offset: int, start_position_bytes: int, look: Callable[[BatchWalk, int], Found]
-    ) -> Found:
+    def _walk_from(self, offset: int, look: Callable[[BatchWalk, int], Found]) -> Found:
         """Walk from the index entry for an offset, or from the beginning if there is no batch at that entry."""
-        indexed_bytes = self.offset_index.lookup(offset).position_bytes
-        if not 0 <= indexed_bytes < self.size_bytes:
-            indexed_bytes = 0
-        start_bytes = max(indexed_bytes, start_position_bytes)
+        start_bytes = self.offset_index.lookup(offset).position_bytes
+        if not 0 <= start_bytes < self.size_bytes:
+            start_bytes = 0
         with self.filesystem.open(self.path) as log_file:
             try:
                 return look(BatchWalk(log_file, self.base_offset, self.size_bytes), start_bytes)
             except CorruptRecordError:
-                if start_bytes == start_position_bytes:
+                if start_bytes == 0:
                     raise
-            return look(BatchWalk(log_file, self.base_offset, self.size_bytes), start_position_bytes)
+            return look(BatchWalk(log_file, self.base_offset, self.size_bytes), 0)
 
 
 def _next_offset(walk: BatchWalk, start_bytes: int) -> int | None:

@@ -288,10 +288,8 @@ class IndexFile(WriterFile, ABC, Generic[Entry]):
             file.truncate(0)
         self._begin_empty()
 
-    def resize(self, max_size_bytes: int | None = None) -> bool:
-        """Make room up to the full size, or to another one. Return True if that changed the file's size."""
-        if max_size_bytes is not None:
-            self._max_size_bytes = max_size_bytes // self.entry_size_bytes * self.entry_size_bytes
+    def resize(self) -> bool:
+        """Make room up to the full size. Return True if that changed the file's size."""
         self._resizes_on_write = False
         # Entries are never cut off.
         return self._set_size(max(self._max_size_bytes, len(self) * self.entry_size_bytes))

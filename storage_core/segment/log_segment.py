@@ -17,7 +17,7 @@ import numpy as np
 from storage_core.record.batch_header import LOG_OVERHEAD_BYTES, BatchHeader
 from storage_core.segment.batch_windows import WINDOW_BYTES, read_windows
 from storage_core.segment.file_names import DELETED_SUFFIX, AbortedTransaction, TimestampOffset, log_file_name
-from storage_core.segment.file_records import FetchedData, LogFile, LogFileView
+from storage_core.segment.file_records import LogFile, LogFileView
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET, offset_overflow
 from storage_core.segment.offset_index import OffsetIndexFile
 from storage_core.segment.segment_indexes import SegmentIndexes, index_entries
@@ -250,29 +250,9 @@ class LogSegment:
                 window_bytes=window_bytes,
             )
 
-    def translate_offset(self, offset: int, start_position_bytes: int = 0) -> BatchHeader | None:
+    def translate_offset(self, offset: int) -> BatchHeader | None:
         """Return the first batch whose last offset is at least ``offset``: the one after a gap if it is in a gap."""
-        return self._view().translate_offset(offset, start_position_bytes)
-
-    def read(
-        self,
-        start_offset: int,
-        max_size_bytes: int,
-        max_position_bytes: int | None = None,
-        *,
-        min_one_message: bool = False,
-    ) -> FetchedData | None:
-        """Read bytes from the batch on that holds an offset, or from the one after the gap that it is in.
-
-        The last batch is cut off after ``max_size_bytes``, or at ``max_position_bytes`` of the file. With
-        ``min_one_message`` the first one is read whole even if it is larger.
-
-        Returns:
-            The bytes; None if no batch reaches the offset.
-        """
-        return self._view().read(
-            start_offset, max_size_bytes, max_position_bytes, min_one_message=min_one_message
-        )
+        return self._view().translate_offset(offset)
 
     def read_next_offset(self) -> int:
         """Read the offset after the last batch from the file, or return the base offset without a batch."""
@@ -281,10 +261,6 @@ class LogSegment:
     def walked_next_offset(self) -> int:
         """Return the offset after the last batch by a walk over all headers, ignoring the offset index."""
         return self._view().walked_next_offset()
-
-    def offset_for_timestamp(self, timestamp_ms: int, start_offset: int = 0) -> TimestampOffset | None:
-        """Find the first record with at least this timestamp and at least this offset, or None."""
-        return self.reader().offset_for_timestamp(timestamp_ms, max(start_offset, self.base_offset))
 
     def alter_config(self, config: LogConfig) -> None:
         """Use another configuration for rolling and for the size of batches. The index files keep their settings."""

@@ -185,14 +185,9 @@ class _Entries:
         first, last = self._sorted.searchsorted([start, end])
         return self._order[first:last]
 
-    def comparison(self, end: SegmentEnd) -> IndexComparison:
-        """Return the outcome for a log that ends there."""
-        self.finish(end)
+    def comparison(self) -> IndexComparison:
+        """Return the outcome."""
         return IndexComparison(*self._of_file, self.codes)
-
-    def finish(self, end: SegmentEnd) -> None:
-        """Compare the entries with the end of the log, and with each other."""
-        raise NotImplementedError
 
 
 class _OffsetEntries(_Entries):
@@ -228,6 +223,7 @@ class _OffsetEntries(_Entries):
         self.codes[self.between(damage.start_bytes, damage.end_bytes)] = DAMAGED
 
     def finish(self, end: SegmentEnd) -> None:
+        """Compare the entries with the end of the log, and with each other."""
         codes = self.codes
         codes[(codes == _NO_BATCH) & (self.positions >= end.position_bytes)] = _BEYOND_END
         limits = np.minimum(np.append(self._batch_offsets[1:], MAX_OFFSET), min(end.next_offset, MAX_OFFSET))
@@ -279,6 +275,7 @@ class _TimeEntries(_Entries):
         self._next_offset = max(self._next_offset, damage.end_offset)
 
     def finish(self, end: SegmentEnd) -> None:
+        """Compare the entries with the end of the log, and with each other."""
         codes = self.codes
         codes[(codes == _NO_HOLDER) & (self.offsets >= end.next_offset)] = _BEYOND_END
         is_later = (self.timestamps_ms[1:] > self.timestamps_ms[:-1]) & (np.diff(self.offsets) >= 0)
@@ -424,6 +421,7 @@ class _TransactionEntries(_Entries):
             self._producers[producer_id] = known._replace(first_offset=-1)
 
     def finish(self, end: SegmentEnd) -> None:
+        """Compare the entries with the end of the log, and with each other."""
         codes, last_offsets = self.codes, self._last_offsets
         codes[(codes == _NO_MARKER) & (last_offsets >= end.next_offset)] = _BEYOND_END
         codes[1:][last_offsets[1:] <= last_offsets[:-1]] = _NOT_ASCENDING
@@ -485,8 +483,10 @@ def compare_indexes(
                     entries.add_damage(item)
                 else:
                     entries.add(item)
+    for entries in (offsets, times, transactions):
+        entries.finish(end)
     return IndexComparisons(
-        (offsets.comparison(end), times.comparison(end), transactions.comparison(end)),
+        (offsets.comparison(), times.comparison(), transactions.comparison()),
         end,
         times.largest,
         transactions.found(),

@@ -8,15 +8,10 @@ import pytest
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.record.batch_header import parse_batch_header
 from storage_core.record.control_records import ControlType, control_type, empty_batch, end_transaction_marker
-from storage_core.record.record_batches import ProducerSequence
 from tests.record import golden
 from tests.record.encoding import (
     CODECS,
     CONTROL,
-    DELETE_HORIZON,
-    LOG_APPEND_TIME,
-    TRANSACTIONAL,
-    ZSTD,
     Batch,
     Record,
     compress,
@@ -67,19 +62,16 @@ def test_a_marker_needs_an_end_and_a_producer(kind, changes):
         marker(kind, **changes)
 
 
-def test_an_empty_batch_is_that_of_kafka_byte_for_byte():
-    batch = empty_batch(
-        15, 37, leader_epoch=15, max_timestamp_ms=1700000000000, producer=ProducerSequence(23423, 145, 983)
-    )
-    assert bytes_of([batch]) == EMPTY.data
-    assert len(EMPTY.data) == 61
+def test_an_empty_batch_is_that_of_kafka_but_for_its_producer():
+    batch = empty_batch(15, 37, leader_epoch=15, max_timestamp_ms=1700000000000)
+    expected = window_of(EMPTY.data).headers
+    found = window_of(bytes_of([batch])).headers
+    others = {"crc", "producer_id", "producer_epoch", "base_sequence"}
+    assert {*found.dtype.names} > others
+    for name in {*found.dtype.names} - others:
+        assert found[name] == expected[name], name
+    assert (found["producer_id"], found["producer_epoch"], found["base_sequence"]) == (-1, -1, -1)
     assert (batch.base_offset, batch.next_offset, batch.count) == (15, 38, 1)
-
-
-def test_an_empty_batch_keeps_what_its_attributes_say_of_the_producer():
-    kept = TRANSACTIONAL | CONTROL | LOG_APPEND_TIME
-    batch = empty_batch(0, 0, leader_epoch=0, max_timestamp_ms=-1, attributes=kept | DELETE_HORIZON | ZSTD)
-    assert window_of(bytes_of([batch])).headers["attributes"].tolist() == [kept]
 
 
 # -- Types of control records --------

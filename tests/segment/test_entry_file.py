@@ -84,11 +84,6 @@ def test_trim_and_resize_keep_the_entries_and_say_whether_they_did_anything(path
     assert path.read_bytes() == b"entry 01entry 02" + bytes(80)
     assert (len(entries), entries.capacity) == (2, 12)
     assert entries.resize() is False
-    assert entries.resize(47) is True
-    assert (len(entries), entries.capacity, path.stat().st_size) == (2, 5, 40)
-    # Entries are never cut off.
-    entries.resize(8)
-    assert (len(entries), entries.capacity, path.stat().st_size) == (2, 2, 16)
 
 
 def test_an_existing_file_has_room_for_what_its_size_says(path):

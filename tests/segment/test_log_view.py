@@ -4,9 +4,8 @@ import struct
 
 import pytest
 
-from storage_core.errors import CorruptRecordError, OptionError
+from storage_core.errors import CorruptRecordError
 from storage_core.segment import TimestampOffset
-from storage_core.segment.file_records import FetchedData
 
 # Base and last offset of each batch; between 44 and 50 is a gap.
 BATCHES = [(40, 40), (41, 44), (50, 50), (51, 52), (60, 60)]
@@ -41,54 +40,11 @@ def test_translate_offset_finds_the_first_batch_that_reaches_an_offset(segment, 
         assert found == (*BATCHES[number], position, len(batches[number]))
 
 
-def test_translate_offset_looks_for_nothing_before_a_position(segment, batches):
-    assert segment.translate_offset(41, len(batches[0])).base_offset == 41
-    assert segment.translate_offset(41, len(batches[0] + batches[1])).base_offset == 50
-
-
-@pytest.mark.parametrize("offset", [0, 40, 100])
-def test_an_empty_segment_has_nothing_to_read(folder, offset):
-    assert folder.create(40).read(offset, 1000) is None
-
-
-def test_a_negative_size_is_refused(segment):
-    with pytest.raises(OptionError, match="found -1"):
-        segment.read(40, -1)
-
-
-@pytest.mark.parametrize("offset", range(38, 63))
-def test_read_begins_with_the_whole_batch_that_holds_an_offset(segment, batches, offset):
-    number = number_reaching(offset)
-    expected = None
-    if number is not None:
-        position = sum(map(len, batches[:number]))
-        expected = FetchedData(BATCHES[number][0], position, b"".join(batches[number:]), False)
-    assert segment.read(offset, 10_000) == expected
-
-
-@pytest.mark.parametrize("min_one_message", [False, True])
-@pytest.mark.parametrize("size", [0, 1, 50, 68, 100, 150, 1000])
-def test_read_is_cut_at_a_size(segment, batches, size, min_one_message):
-    everything = b"".join(batches[1:])
-    first = len(batches[1])
-    wanted = max(size, first) if min_one_message else size
-    found = segment.read(43, size, min_one_message=min_one_message)
-    assert found == FetchedData(41, len(batches[0]), everything[:wanted], wanted < first)
-
-
-@pytest.mark.parametrize("end", [0, 10, 68, 70, 200, 10_000])
-def test_read_stops_at_a_position(segment, batches, end):
-    log = b"".join(batches)
-    found = segment.read(41, 1000, end)
-    assert found == FetchedData(41, len(batches[0]), log[len(batches[0]) : end], False)
-
-
-def test_what_is_not_counted_yet_is_not_read(folder, append, make_batch):
+def test_what_is_not_counted_yet_is_not_found(folder, append, make_batch):
     segment = folder.create(preallocate=True, internal_segment_bytes=1000)
-    batch = make_batch(0)
-    append(segment, batch)
-    assert segment.read(0, 10_000).data == batch
-    assert segment.read(1, 10_000) is None
+    append(segment, make_batch(0))
+    assert segment.translate_offset(0).base_offset == 0
+    assert segment.translate_offset(1) is None
 
 
 def test_next_offset(segment, folder):
@@ -123,7 +79,7 @@ def test_damage_is_reported(folder, make_batch):
     damaged[16] = 9
     folder.put(".log", make_batch(0) + damaged)
     with pytest.raises(CorruptRecordError, match="magic"):
-        folder.open().read(1, 1000)
+        folder.open().translate_offset(1)
 
 
 def test_the_largest_timestamp_of_what_the_time_index_leaves_out(folder, append, make_batch):

@@ -33,7 +33,7 @@ def test_what_is_in_an_empty_one(folder):
     assert segment.largest_timestamp == TimestampOffset(-1, 7)
     assert segment.reader().end().next_offset == 7
     assert list(segment.windows()) == []
-    assert segment.offset_for_timestamp(0) is None
+    assert segment.reader().offset_for_timestamp(0) is None
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_what_is_in_an_empty_one(folder):
 )
 def test_offset_for_timestamp(segment, timestamp_ms, start_offset, found):
     expected = found and TimestampOffset(*found)
-    assert segment.offset_for_timestamp(timestamp_ms, start_offset) == expected
+    assert segment.reader().offset_for_timestamp(timestamp_ms, start_offset) == expected
     segment.seal()
-    assert segment.offset_for_timestamp(timestamp_ms, start_offset) == expected
+    assert segment.reader().offset_for_timestamp(timestamp_ms, start_offset) == expected
 
 
 def test_a_reader_sees_what_was_there_when_it_was_made(segment, append, make_batch):

@@ -67,7 +67,7 @@ def test_indexes_are_built_anew_whatever_was_there(folder, make_segment, batches
     assert [segment.translate_offset(next_offset_of(b) - 1).size_bytes for b in batches] == list(
         map(len, batches)
     )
-    assert segment.offset_for_timestamp(20) == TimestampOffset(30, 12)
+    assert segment.reader().offset_for_timestamp(20) == TimestampOffset(30, 12)
     assert (".txnindex" in folder.names) == (".txnindex" in indexes)
     if ".txnindex" in indexes:
         assert folder.bytes_of(".txnindex") == b""
