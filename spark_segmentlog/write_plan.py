@@ -144,7 +144,7 @@ def plan_write(
 
 def _root(filesystem: FileSystem, path: str) -> str:
     """Return the log directory; tasks may run with another working directory."""
-    if "," in path and filesystem.status(path, follow_symlinks=True) is None:
+    if "," in path and not filesystem.exists(path):
         raise OptionError(
             f"path {path!r} names several directories, or one that does not exist. A write goes to one log directory; "
             "if its name has a comma, create it first."

@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from storage_core.checkpoint.truncations_file import is_known_since, truncated_to
 from storage_core.directory import PartitionLog
-from storage_core.errors import CorruptError, OptionError
+from storage_core.errors import CorruptError, OptionError, first_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -188,8 +188,7 @@ def _lost(job: JobContext, entry: CommitEntry, directories: Sequence[PartitionDi
             texts.append(f"{left} of offsets {start} to {end - 1} in {topic}-{partition}")
     if not texts:
         return "" if is_known or not entry.ranges else ", and whether they are all left is not known"
-    more = f" and {len(texts) - _PARTITIONS_SHOWN} more" if len(texts) > _PARTITIONS_SHOWN else ""
-    return f", of which {left_count} are left ({', '.join(texts[:_PARTITIONS_SHOWN])}{more})"
+    return f", of which {left_count} are left ({first_of(texts, _PARTITIONS_SHOWN)})"
 
 
 def _bounds(

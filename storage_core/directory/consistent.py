@@ -21,8 +21,8 @@ GONE: Final = (FileNotFoundError, DataLossError)
 """Errors that say that a listed file is gone, or has become another one."""
 # How often the files of a live directory are listed until all of them are still there when they are read.
 _LISTINGS: Final = 3
-# Planning is faster than a commit or the pause between two.
-_LOOKS_BETWEEN_COMMITS: Final = 10
+LOOKS_BETWEEN_COMMITS: Final = 10
+"""How often a look is repeated in which a commit interferes: it is faster than a commit or the pause between two."""
 _Found = TypeVar("_Found")
 
 
@@ -48,8 +48,8 @@ def list_again_if_gone(read: Callable[[], _Found], before_next: Callable[[], Non
 def read_consistently(monitor: CommitMonitor, read: Callable[[CommitMonitor], _Found]) -> _Found:
     """Repeat a read until no commit began or became visible during it, no log was truncated, and no file was gone.
 
-    An error of the read is raised only if nothing interfered with it. During a truncation, or after an interrupted one, it is raised only if every attempt
-    fails.
+    An error of the read is raised only if nothing interfered with it. During a truncation, or after an interrupted one,
+    it is raised only if every attempt fails.
 
     Args:
         monitor: The log directories; knows afterwards what was visible in them.
@@ -62,7 +62,7 @@ def read_consistently(monitor: CommitMonitor, read: Callable[[CommitMonitor], _F
 
 
 def _read_between_commits(monitor: CommitMonitor, read: Callable[[CommitMonitor], _Found]) -> _Found:
-    for attempts_left in reversed(range(_LOOKS_BETWEEN_COMMITS)):
+    for attempts_left in reversed(range(LOOKS_BETWEEN_COMMITS)):
         try:
             found = read(monitor)
         except SegmentLogError:
@@ -73,6 +73,6 @@ def _read_between_commits(monitor: CommitMonitor, read: Callable[[CommitMonitor]
                 return found
     message = (
         "Expected to read this log directory between two commits or truncations, found that one interfered with "
-        f"each of {_LOOKS_BETWEEN_COMMITS} attempts. Read again, or commit less often."
+        f"each of {LOOKS_BETWEEN_COMMITS} attempts. Read again, or commit less often."
     )
     raise DataLossError(message, path=", ".join(monitor.known))

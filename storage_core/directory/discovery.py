@@ -41,6 +41,7 @@ from storage_core.errors import (
     OptionError,
     ReplicaConflictError,
     UnreadableError,
+    first_of,
 )
 from storage_core.filesystem.values import MissingError
 from storage_core.segment.file_names import LOG_SUFFIX, base_offset_of
@@ -588,8 +589,5 @@ def _is_log_file(entry: DirectoryEntry) -> bool:
 
 def _some(names: list[str]) -> str:
     # A name may contain line ends or terminal escape codes.
-    shown = ", ".join(
-        name if name.isprintable() else ascii(name)[1:-1] for name in names[:_NAMES_IN_A_MESSAGE]
-    )
-    more = len(names) - _NAMES_IN_A_MESSAGE
-    return f"{shown} and {more} more" if more > 0 else shown
+    printable = [name if name.isprintable() else ascii(name)[1:-1] for name in names]
+    return first_of(printable, _NAMES_IN_A_MESSAGE)

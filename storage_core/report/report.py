@@ -27,7 +27,7 @@ from storage_core.record.batch_header import (
     wrapper_rows,
 )
 from storage_core.segment.file_names import log_file_name
-from storage_core.views.finding import Finding, by_severity
+from storage_core.views.finding import Finding, by_severity, has_severity
 from storage_core.views.group_offsets import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
@@ -246,7 +246,7 @@ class Report:
     @property
     def has_damage(self) -> bool:
         """Whether anything contradicts its format or its checksum."""
-        return any(each.severity == "damage" for each in self.findings)
+        return has_severity("damage", self.findings)
 
     @property
     def is_complete(self) -> bool:

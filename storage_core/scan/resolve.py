@@ -500,7 +500,7 @@ def _expanded(filesystem: FileSystem, path: str) -> list[str]:
 
 def _exists(filesystem: FileSystem, path: str) -> bool:
     try:
-        return filesystem.status(path, follow_symlinks=True) is not None
+        return filesystem.exists(path)
     except UnreadableError:
         raise
     except LogDirectoryError:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from storage_core.checkpoint import META_PROPERTIES, REPLICATION_OFFSET_CHECKPOINT
 from storage_core.checkpoint.truncations_file import truncated_to
 from storage_core.directory import LogDirectoryFiles, find_partitions
+from storage_core.directory.consistent import LOOKS_BETWEEN_COMMITS
 from storage_core.directory.discovery import OTHER_DIRECTORIES
 from storage_core.directory.log_directory_files import LOCK_FILE, is_log_directory
 from storage_core.directory.visibility import CommitMonitor, read_visible_commits
@@ -44,8 +45,6 @@ _SEARCH_FOR_THE_FIRST_S: Final = 1
 # What looks like damage while a broker truncates or replaces files is gone a moment later.
 _ATTEMPTS: Final = 3
 _FAILING_S: Final = 1.0
-# A look is faster than a commit or the pause between two, so the second attempt usually succeeds.
-_LOOKS_BETWEEN_COMMITS: Final = 10
 _UNKNOWN: Final = None, False
 # A broker renews its checkpoint every 5 seconds, unless replica.high.watermark.checkpoint.interval.ms is another number.
 _QUIET_S: Final = 60
@@ -176,7 +175,7 @@ class PartitionMonitor:
             SegmentLogError: A log cannot be read, in several polls one after the other.
         """
         self.examined = {}
-        for _ in range(_LOOKS_BETWEEN_COMMITS):
+        for _ in range(LOOKS_BETWEEN_COMMITS):
             changed_roots = self._changed_roots()
             have_directories_changed = self._have_directories_changed()
             if changed_roots or have_directories_changed:
@@ -291,7 +290,7 @@ class PartitionMonitor:
         paths = split_paths(self._filesystem, self._options.read.paths)
         for path in paths:
             self._watched_directories.setdefault(path, _UNKNOWN)
-        absent = [path for path in paths if self._filesystem.status(path, follow_symlinks=True) is None]
+        absent = [path for path in paths if not self._filesystem.exists(path)]
         if is_first:
             for path in absent:
                 _log.warning("%s does not exist yet. Waits for it.", path)
@@ -489,7 +488,7 @@ class PartitionMonitor:
         """
         tailed.directory_status = None
         directories = (tailed.directory, *tailed.directory.copies)
-        if all(self._filesystem.status(each.path, follow_symlinks=True) is not None for each in directories):
+        if all(self._filesystem.exists(each.path) for each in directories):
             return True
         self._watched_directories = dict.fromkeys(self._watched_directories, _UNKNOWN)
         return False

@@ -336,7 +336,7 @@ def tolerating_damage(options: ReadOptions) -> ReadOptions:
 
 def check_condition(view: View, condition: Predicate | None) -> None:
     """Raise `OptionError` if a condition names a column that a view does not have."""
-    for name in _names_in(condition):
+    for name in columns_of(condition) if condition else ():
         if view.column_of(name) is None:
             raise OptionError(
                 f"The condition in where names {name}, and view={view.name} has no such column. Leave it out."
@@ -344,17 +344,13 @@ def check_condition(view: View, condition: Predicate | None) -> None:
 
 
 def _columns_of(view: View, condition: Predicate | None) -> frozenset[str]:
-    found = (view.column_of(name) for name in _names_in(condition))
+    found = (view.column_of(name) for name in columns_of(condition)) if condition else ()
     return frozenset(name for name in found if name is not None)
-
-
-def _names_in(condition: Predicate | None) -> frozenset[str]:
-    return frozenset() if condition is None else columns_of(condition)
 
 
 def _matching(view: View, condition: Predicate, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Keep the rows for which a condition is true."""
-    named = {name: batch.column(view.column_of(name)) for name in _names_in(condition)}
+    named = {name: batch.column(view.column_of(name)) for name in columns_of(condition)}
     if not named:
         # As `TRUE` or `NULL`.
         named = {"offset": pa.nulls(batch.num_rows, pa.int64())}
