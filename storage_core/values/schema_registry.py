@@ -1,0 +1,568 @@
+"""What the topic of a schema registry holds: every schema that it has seen, with its id, subject, version and state.
+
+Keys and values are JSON, as Confluent's registry, Karapace and Redpanda write them (Confluent's ``SchemaKey``,
+``SchemaValue`` and ``KafkaStoreMessageHandler``). Keys are compared after parsing, because their fields come in different
+orders. Fields and kinds of records that are not known are ignored, and records that cannot be read are counted.
+
+Schemas that were deleted are kept, too: records that were written before the deletion still need them. An id is unique in
+its context, which a subject names in front: ``:.staging:orders-value``; other subjects are in the context ``.``.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from storage_core.cached_property import cached_property
+from storage_core.errors import SchemaError, first_of
+from storage_core.values.decoding import SchemaSource
+from storage_core.values.registered_schema import (
+    DEFAULT_CONTEXT,
+    RegisteredSchema,
+    SchemaReference,
+    State,
+    context_and_name,
+    context_of_subject,
+    qualified,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+SUFFIXES: Final = {AVRO: ".avsc", PROTOBUF: ".proto", JSON: ".json"}
+"""Of the files of schemas, by type."""
+_TYPES: Final = {suffix: schema_type for schema_type, suffix in SUFFIXES.items()}
+INDEX_FILE: Final = "schemas.json"
+"""The file that lists the schemas of a folder with their subjects, versions and references."""
+_SCHEMA, _DELETE_SUBJECT, _CONFIG, _MODE = "SCHEMA", "DELETE_SUBJECT", "CONFIG", "MODE"
+# Records of these kinds do not matter for decoding.
+_IGNORED: Final = frozenset({"NOOP", "CLEAR_SUBJECT", "CONTEXT", "ASSOC"})
+_MOST_NUMBER: Final = (1 << 31) - 1
+# Confluent's limit in its backups, and one for what a schema refers to in total.
+_DEEPEST_REFERENCE: Final = 50
+_MOST_REFERENCES: Final = 1_000
+_MOST_CHARACTERS: Final = 1 << 30
+_CHARACTERS_PER_SCHEMA: Final = 200
+_SHOWN: Final = 10
+_DECODER: Final = json.JSONDecoder()
+_STATES: Final[tuple[State, ...]] = ("live", "soft-deleted", "tombstoned")
+
+
+class DuplicateId(NamedTuple):
+    """An id that different schemas have in one context. The registry that gave it out twice knows the first one by it."""
+
+    context: str
+    schema_id: int
+    schemas: tuple[RegisteredSchema, ...]
+
+
+@dataclass(frozen=True)
+class SchemaRegistry:
+    """Schemas of a registry.
+
+    Attributes:
+        schemas: By subject, version and offset.
+        configs: Configuration as JSON, by subject; that of the subject None is for all.
+        modes: Likewise the modes.
+        unreadable_offsets: Of the records that are not what a registry writes.
+        unknown_count: How many records are of a kind that is not known.
+    """
+
+    schemas: tuple[RegisteredSchema, ...]
+    configs: Mapping[str | None, str]
+    modes: Mapping[str | None, str]
+    unreadable_offsets: tuple[int, ...] = ()
+    unknown_count: int = 0
+
+    @cached_property
+    def _by_subject(self) -> dict[str, list[RegisteredSchema]]:
+        found: defaultdict[str, list[RegisteredSchema]] = defaultdict(list)
+        for schema in self.schemas:
+            found[schema.subject].append(schema)
+        return dict(found)
+
+    @cached_property
+    def _by_version(self) -> dict[tuple[str, int], RegisteredSchema]:
+        """Schemas by subject and version; the one to read with, where an earlier one had another id."""
+        found: dict[tuple[str, int], RegisteredSchema] = {}
+        for schema in self.schemas:
+            place = schema.subject, schema.version
+            found[place] = min(found.get(place, schema), schema, key=_reading_order)
+        return found
+
+    @cached_property
+    def _by_id(self) -> dict[tuple[str, int], list[RegisteredSchema]]:
+        """Schemas in the order of the log."""
+        found: defaultdict[tuple[str, int], list[RegisteredSchema]] = defaultdict(list)
+        for schema in sorted(self.schemas, key=lambda schema: schema.offset):
+            if schema.schema_id is not None:
+                found[schema.context, schema.schema_id].append(schema)
+        return dict(found)
+
+    @cached_property
+    def _by_guid(self) -> dict[str, RegisteredSchema]:
+        # What is computed goes before what is stored: a registry may change texts as it reads them.
+        computed = {schema.guid: schema for schema in reversed(self.schemas) if schema.guid}
+        stored = {schema.stored_guid: schema for schema in reversed(self.schemas) if schema.stored_guid}
+        return stored | computed
+
+    @cached_property
+    def duplicate_ids(self) -> tuple[DuplicateId, ...]:
+        """Ids that different schemas have in one context."""
+        return tuple(
+            DuplicateId(context, schema_id, tuple(different))
+            for (context, schema_id), schemas in sorted(self._by_id.items())
+            if len(different := _different(schemas)) > 1
+        )
+
+    def by_id(
+        self, schema_id: int, context: str = DEFAULT_CONTEXT, subject: str | None = None
+    ) -> RegisteredSchema | None:
+        """Look a schema up by its id.
+
+        Args:
+            schema_id: The id.
+            context: Where the id is unique.
+            subject: The subject to prefer if different schemas have the id.
+
+        Returns:
+            The schema; None if the id is not known.
+        """
+        found = self._by_id.get((context, schema_id), [])
+        return next((each for each in found if each.subject == subject), found[0] if found else None)
+
+    def by_guid(self, guid: str) -> RegisteredSchema | None:
+        """Look a schema up by its GUID: that of its text, or else the one that the registry has stored.
+
+        Returns:
+            The schema; None if the GUID is not known.
+        """
+        return self._by_guid.get(guid)
+
+    def context_of(self, topic: str, *, is_key: bool = False) -> str:
+        """Return the context of the ids in a topic's records: where its subjects are, or else the default one.
+
+        Raises:
+            SchemaError: Several contexts other than the default one have its subjects.
+        """
+        column, other = ("key", "value") if is_key else ("value", "key")
+        contexts = self._contexts_of(f"{topic}-{column}") or self._contexts_of(f"{topic}-{other}")
+        if not contexts or DEFAULT_CONTEXT in contexts:
+            return DEFAULT_CONTEXT
+        if len(contexts) > 1:
+            subjects = [qualified(context, f"{topic}-{column}") for context in contexts]
+            raise SchemaError(
+                f"Topic {topic} has subjects in several contexts: {first_of(subjects, _SHOWN)}. Name one as "
+                f"{column}Subject."
+            )
+        return contexts[0]
+
+    def _contexts_of(self, subject: str) -> list[str]:
+        return self._contexts.get(subject, [])
+
+    @cached_property
+    def _contexts(self) -> dict[str, list[str]]:
+        """Contexts that have a subject, by its name in them."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for subject in self._by_subject:
+            context, name = context_and_name(subject)
+            found[name].append(context)
+        return dict(found)
+
+    def reader_schema(
+        self,
+        topic: str,
+        *,
+        is_key: bool = False,
+        subject: str | None = None,
+        version: int | None = None,
+        schema_id: int | None = None,
+    ) -> RegisteredSchema | None:
+        """Choose the schema that a topic's records are read as: the latest live version of the topic's subject.
+
+        Without a live version it is the latest soft-deleted one, and without that the latest tombstoned one in the log.
+
+        Args:
+            topic: The topic.
+            is_key: Whether keys are read.
+            subject: Another subject.
+            version: Another version.
+            schema_id: An id instead, in the context of the subject or the topic.
+
+        Returns:
+            The schema; None if no subject is named and the topic has none.
+
+        Raises:
+            SchemaError: What is named does not exist.
+        """
+        context = context_of_subject(subject) if subject else self.context_of(topic, is_key=is_key)
+        wanted = subject or qualified(context, f"{topic}-{'key' if is_key else 'value'}")
+        if schema_id is not None:
+            found = self.by_id(schema_id, context, wanted)
+            if found is None:
+                raise SchemaError(
+                    f"No schema has the id {schema_id} in context {context}. {self._known_ids(context)}"
+                )
+            return found
+        versions = [each for each in self._by_subject.get(wanted, []) if each.text is not None]
+        if version is not None:
+            versions = [each for each in versions if each.version == version]
+        if not versions and (subject or version is not None):
+            what = f"subject {wanted}" + (f" version {version}" if version is not None else "")
+            raise SchemaError(f"There is no schema of {what}. {self._known_versions(wanted)}")
+        return min(versions, key=_reading_order, default=None)
+
+    def _known_ids(self, context: str) -> str:
+        ids = [str(schema_id) for of_context, schema_id in sorted(self._by_id) if of_context == context]
+        return f"Known are: {first_of(ids, _SHOWN)}." if ids else "None is known there."
+
+    def _known_versions(self, subject: str) -> str:
+        versions = [str(each.version) for each in self._by_subject.get(subject, []) if each.text is not None]
+        if versions:
+            return f"Its versions are: {first_of(versions, _SHOWN)}."
+        return f"Known subjects are: {first_of(sorted(self._by_subject), _SHOWN) or 'none'}."
+
+    def source_of(self, schema: RegisteredSchema) -> SchemaSource:
+        """Return the text of a schema, with those that it refers to, directly or not.
+
+        Raises:
+            SchemaError: One is missing; or they refer to each other in a circle, too deeply, or are too many.
+        """
+        if schema.text is None:
+            raise SchemaError(f"Only the tombstone of {schema.described} is left in the topic, and no text.")
+        found: dict[str, str] = {}
+        self._collect(schema, (), found)
+        return SchemaSource(schema.text, tuple(found.items()))
+
+    def _collect(
+        self, schema: RegisteredSchema, path: tuple[RegisteredSchema, ...], found: dict[str, str]
+    ) -> None:
+        """Add the texts that a schema refers to, each behind those that it needs; the first one of a name counts."""
+        path = (*path, schema)
+        if len(path) > _DEEPEST_REFERENCE:
+            raise SchemaError(f"The references of {path[0].described} are deeper than {_DEEPEST_REFERENCE}.")
+        for reference in schema.references:
+            if reference.name in found:
+                continue
+            referred = self.referred(schema, reference)
+            if referred is None or referred.text is None:
+                raise SchemaError(
+                    f"{schema.described} refers to {reference.subject} version {reference.version}, which is not in the "
+                    "topic."
+                )
+            if referred in path:
+                names = [each.described for each in (*path, referred)]
+                raise SchemaError(f"Schemas refer to each other in a circle: {' → '.join(names)}.")
+            self._collect(referred, path, found)
+            found.setdefault(reference.name, referred.text)
+            if len(found) > _MOST_REFERENCES:
+                raise SchemaError(f"{path[0].described} refers to more than {_MOST_REFERENCES:,} schemas.")
+
+    def referred(self, schema: RegisteredSchema, reference: SchemaReference) -> RegisteredSchema | None:
+        """Look up what a schema refers to: in its own context, unless the reference names another one.
+
+        Returns:
+            The schema; None if it is not in the topic.
+        """
+        context, name = context_and_name(reference.subject)
+        subject = qualified(schema.context, name) if context == DEFAULT_CONTEXT else reference.subject
+        return self._by_version.get((subject, reference.version))
+
+
+def _reading_order(schema: RegisteredSchema) -> tuple[int, int, int]:
+    return _STATES.index(schema.state), -schema.version, -schema.offset
+
+
+def _different(schemas: Sequence[RegisteredSchema]) -> list[RegisteredSchema]:
+    """Return the first schema of each text; JSON may be laid out differently."""
+    by_text: dict[str | None, RegisteredSchema] = {}
+    for schema in schemas:
+        by_text.setdefault(schema.text, schema)
+    if len(by_text) == 1:
+        return [schemas[0]]
+    by_content: dict[str | None, RegisteredSchema] = {}
+    for text, schema in by_text.items():
+        by_content.setdefault(_layout_free(text), schema)
+    return list(by_content.values())
+
+
+def _layout_free(text: str | None) -> str | None:
+    """Return JSON without its layout and order; other texts as they are."""
+    try:
+        return text and json.dumps(json.loads(text), sort_keys=True)
+    except (ValueError, RecursionError):
+        return text
+
+
+def read_registry(records: Iterable[tuple[int, int, bytes | None, bytes | None]]) -> SchemaRegistry:
+    """Read the records of a registry's topic.
+
+    Args:
+        records: Offset, timestamp in milliseconds, key and value of each, in the order of the log.
+
+    Raises:
+        SchemaError: The texts of its schemas do not fit into memory.
+    """
+    replay = _Replay()
+    for offset, timestamp_ms, key, value in records:
+        try:
+            replay.apply(offset, timestamp_ms, key, value)
+        except (ValueError, RecursionError):
+            replay.unreadable_offsets.append(offset)
+    return replay.registry()
+
+
+class _Replay:
+    """State of a registry while its log is read.
+
+    Attributes:
+        current: The last schema of each subject and version.
+        former: Those that had the same subject and version before, but another id.
+        tombstones: Offset and timestamp of the tombstone, by subject and version that were deleted last.
+        deletions: By subject, the offsets and highest versions of deletions that no later one covers.
+    """
+
+    def __init__(self) -> None:
+        self.current: dict[tuple[str, int], RegisteredSchema] = {}
+        self.former: dict[tuple[str, int, int | None, str | None], RegisteredSchema] = {}
+        self.tombstones: dict[tuple[str, int], tuple[int, int]] = {}
+        self.deletions: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        self.settings: dict[str, dict[str | None, str]] = {_CONFIG: {}, _MODE: {}}
+        self.unreadable_offsets: list[int] = []
+        self.unknown_count = 0
+        self.characters = 0
+
+    def apply(self, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None) -> None:
+        """Apply a record.
+
+        Raises:
+            ValueError: It is not what a registry writes.
+            RecursionError: Its JSON is too deep.
+            SchemaError: The texts of all schemas do not fit into memory.
+        """
+        fields = _object(key)
+        kind = _text(fields, "keytype")
+        if kind == _SCHEMA:
+            self._apply_schema(offset, timestamp_ms, fields, value)
+        elif kind == _DELETE_SUBJECT:
+            if value is not None:
+                self._delete_subject(offset, _object(value))
+        elif kind in self.settings:
+            self._apply_setting(kind, fields.get("subject"), value)
+        elif kind not in _IGNORED:
+            self.unknown_count += 1
+
+    def _apply_schema(self, offset: int, timestamp_ms: int, key: dict[str, Any], value: bytes | None) -> None:
+        place = _text(key, "subject"), _number(key, "version")
+        if value is None:
+            self.tombstones[place] = offset, timestamp_ms
+            return
+        schema = _registered(*place, _object(value), offset, timestamp_ms)
+        self.tombstones.pop(place, None)
+        before = self.current.get(place)
+        self.current[place] = schema
+        self.characters += _size(schema)
+        if before is None:
+            pass
+        elif before.schema_id == schema.schema_id:
+            self.characters -= _size(before)
+        else:
+            content = *place, before.schema_id, before.text
+            self.characters -= _size(before) if content in self.former else 0
+            self.former[content] = before._replace(state="tombstoned")
+        if self.characters > _MOST_CHARACTERS:
+            raise SchemaError(
+                f"The schemas in the topic have more than {_MOST_CHARACTERS:,} characters. Name a folder of the files that "
+                "are needed as schemasPath."
+            )
+
+    def _delete_subject(self, offset: int, value: dict[str, Any]) -> None:
+        subject, version = _text(value, "subject"), _number(value, "version")
+        deletions = self.deletions[subject]
+        while deletions and deletions[-1][1] <= version:
+            deletions.pop()
+        deletions.append((offset, version))
+
+    def _apply_setting(self, kind: str, subject: Any, value: bytes | None) -> None:
+        if subject is not None and not isinstance(subject, str):
+            raise ValueError
+        if value is None:
+            self.settings[kind].pop(subject, None)
+        else:
+            self.settings[kind][subject] = json.dumps(_object(value))
+
+    def registry(self) -> SchemaRegistry:
+        """Return what is known after the last record."""
+        schemas = [self._with_state(place, schema) for place, schema in self.current.items()]
+        schemas += self.former.values()
+        schemas += [
+            RegisteredSchema(*place, None, None, None, (), "tombstoned", *when)
+            for place, when in self.tombstones.items()
+            if place not in self.current
+        ]
+        schemas.sort(key=lambda schema: (schema.subject, schema.version, schema.offset))
+        return SchemaRegistry(
+            tuple(schemas),
+            self.settings[_CONFIG],
+            self.settings[_MODE],
+            tuple(self.unreadable_offsets),
+            self.unknown_count,
+        )
+
+    def _with_state(self, place: tuple[str, int], schema: RegisteredSchema) -> RegisteredSchema:
+        if place in self.tombstones:
+            return schema._replace(state="tombstoned")
+        # Deletions have ascending offsets and descending versions: the first one after the schema reaches furthest.
+        deletions = self.deletions.get(schema.subject, ())
+        later = bisect.bisect_right(deletions, (schema.offset, _MOST_NUMBER))
+        is_deleted = later < len(deletions) and schema.version <= deletions[later][1]
+        return schema._replace(state="soft-deleted") if is_deleted else schema
+
+
+def _registered(
+    subject: str, version: int, value: dict[str, Any], offset: int, timestamp_ms: int
+) -> RegisteredSchema:
+    """Return the schema in a record's value.
+
+    Raises:
+        ValueError: It is not what a registry writes.
+    """
+    text, schema_type = _text(value, "schema"), value.get("schemaType") or AVRO
+    metadata, rule_set, md5 = value.get("metadata"), value.get("ruleSet"), value.get("md5")
+    references = tuple(map(_reference, value.get("references") or ()))
+    if not isinstance(schema_type, str) or not isinstance(md5, (str, type(None))):
+        raise ValueError  # noqa: TRY004  (what a caller catches)
+    return RegisteredSchema(
+        subject,
+        version,
+        _number(value, "id"),
+        schema_type,
+        text,
+        references,
+        "soft-deleted" if value.get("deleted") is True else "live",
+        offset,
+        timestamp_ms,
+        md5,
+        None if metadata is None else json.dumps(_checked_object(metadata)),
+        None if rule_set is None else json.dumps(_checked_object(rule_set)),
+    )
+
+
+def _reference(value: Any) -> SchemaReference:
+    fields = _checked_object(value)
+    return SchemaReference(_text(fields, "name"), _text(fields, "subject"), _number(fields, "version"))
+
+
+def _object(data: bytes | None) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Raises:
+        ValueError: The bytes are none.
+        RecursionError: It is too deep.
+    """
+    if data is None:
+        raise ValueError
+    text = str(data, "utf-8").strip()
+    value, end = _DECODER.raw_decode(text)
+    if end != len(text):
+        raise ValueError
+    return _checked_object(value)
+
+
+def _checked_object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError  # noqa: TRY004  (what a caller catches)
+    return value
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise ValueError  # noqa: TRY004  (what a caller catches)
+    if not value.isascii():
+        # Surrogates without their other half are no text.
+        value.encode()
+    return value
+
+
+def _number(fields: dict[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_NUMBER:
+        raise ValueError
+    return value
+
+
+def _size(schema: RegisteredSchema) -> int:
+    """Return about how many characters a schema takes."""
+    texts = len(schema.text or "") + len(schema.metadata or "") + len(schema.rule_set or "")
+    return texts + _CHARACTERS_PER_SCHEMA * (1 + len(schema.references))
+
+
+def registry_of_files(files: Mapping[str, str]) -> SchemaRegistry:
+    """Return the schemas in a folder of files that are named by id: ``17.avsc``, ``18.proto``, ``19.json``.
+
+    With an index, as `INDEX_FILE` has it, they have their subjects and versions again. Without one they have neither, and
+    each of them may refer to all files that have other names, by those: ``com.acme.Address.avsc``, ``common.proto``.
+
+    Args:
+        files: The content of each file, by its name.
+
+    Raises:
+        SchemaError: The index is not one, or a file that it lists is missing.
+    """
+    index = files.get(INDEX_FILE)
+    return _registry_without_index(files) if index is None else _registry_with_index(index, files)
+
+
+def _registry_without_index(files: Mapping[str, str]) -> SchemaRegistry:
+    by_id: list[RegisteredSchema] = []
+    others: dict[str, RegisteredSchema] = {}
+    for file, text in sorted(files.items()):
+        stem, dot, suffix = file.rpartition(".")
+        schema_type = _TYPES.get(dot + suffix)
+        if schema_type is None:
+            continue
+        if stem.isascii() and stem.isdigit() and int(stem) <= _MOST_NUMBER:
+            by_id.append(RegisteredSchema("", int(stem), int(stem), schema_type, text, (), "live"))
+        else:
+            name = stem if schema_type == AVRO else file
+            others[name] = RegisteredSchema(file, 1, None, schema_type, text, (), "live")
+    references = {
+        of_type: tuple(
+            SchemaReference(name, each.subject, 1)
+            for name, each in others.items()
+            if each.schema_type == of_type
+        )
+        for of_type in SUFFIXES
+    }
+    schemas = [each._replace(references=references[each.schema_type or AVRO]) for each in by_id]
+    return SchemaRegistry((*schemas, *others.values()), {}, {})
+
+
+def _registry_with_index(index: str, files: Mapping[str, str]) -> SchemaRegistry:
+    try:
+        listed = _checked_object(json.loads(index))
+        schemas = [_listed(_checked_object(entry), files) for entry in listed["schemas"]]
+        configs, modes = (
+            {each["subject"]: json.dumps(each["value"]) for each in listed.get(kind, ())}
+            for kind in ("configs", "modes")
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SchemaError(f"{INDEX_FILE} is not an index of schemas: {error!r}.") from error
+    return SchemaRegistry(tuple(schemas), configs, modes)
+
+
+def _listed(entry: dict[str, Any], files: Mapping[str, str]) -> RegisteredSchema:
+    """Return a schema that an index lists."""
+    place, state = (_text(entry, "subject"), _number(entry, "version")), entry["state"]
+    if state not in _STATES:
+        raise ValueError(f"state {state!r}")
+    value = {**entry, "schema": files[_text(entry, "file")]}
+    return _registered(*place, value, entry.get("offset", -1), entry.get("timestampMs", -1))._replace(
+        state=state
+    )
