@@ -49,6 +49,7 @@ from storage_core.options.values import (
     parse_paths,
     parse_time_zone,
     parse_timestamp_ms,
+    parse_topic,
     parse_topics,
     value_kind,
 )
@@ -242,6 +243,12 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
     Option("exact", "exact", BOOLEAN, "false", only="batch", views=("segments", "partitions"),
            doc="With `view=segments` or `view=partitions`: walk every batch header, for what names and sizes of files do not "
                "tell."),
+    Option("schemasPath", "schemas_paths", value_kind("paths", parse_paths),
+           doc="Where the schemas of typed values are, if not in the directories that are read: a log directory with the topic of "
+               "a schema registry, or a folder of schema files named by id (`17.avsc`, `18.proto`, `19.json`), as "
+               "`segmentlog schemas --export` writes it."),
+    Option("schemasTopic", "schemas_topic", value_kind("topic", parse_topic), "_schemas",
+           doc="The topic of the schema registry (its setting `kafkastore.topic`)."),
     Option("maxOffsetsPerTrigger", "max_offsets", value_kind("count", partial(parse_count, least=0)), only="stream",
            doc="The most offsets in a micro-batch, shared among the partitions in proportion to what each of them has; 0 "
                "reads nothing."),
@@ -278,6 +285,7 @@ class ReadOptions:
         corrupt_record_column: With mode PERMISSIVE, the column that describes damage.
         as_of_ms: The time as of which group offsets are wanted; None for the latest.
         exact: Whether a view walks every batch header for what file names and sizes do not tell.
+        schemas_paths: Where the schemas of values are; None for the directories that are read.
         assumes_zone: Whether ``where`` has a time that neither it nor ``timeZone`` puts into a zone.
     """
 
@@ -309,6 +317,8 @@ class ReadOptions:
     view: str
     as_of_ms: int | None
     exact: bool
+    schemas_paths: tuple[str, ...] | None
+    schemas_topic: str
     assumes_zone: bool
 
     @property

@@ -99,6 +99,14 @@ def parse_topics(option: str, value: object) -> tuple[str, ...]:
     return topics
 
 
+def parse_topic(option: str, value: object) -> str:
+    """Parse the name of one topic."""
+    topics = parse_topics(option, value)
+    if len(topics) > 1:
+        raise OptionError(f"{option} is {value!r}. Name one topic.")
+    return topics[0]
+
+
 def parse_columns(option: str, value: object) -> tuple[str, ...]:
     """Parse names of columns: comma separated, or a JSON list."""
     if isinstance(value, str):

@@ -335,6 +335,15 @@ def test_the_disorder_of_timestamps_is_an_interval():
 # -- The registry --------
 
 
+def test_where_the_schemas_are():
+    assert (parse().schemas_paths, parse().schemas_topic) == (None, "_schemas")
+    options = parse(schemasPath="/schemas", schemas_topic=" registry ")
+    assert (options.schemas_paths, options.schemas_topic) == (("/schemas",), "registry")
+    for value in ("a,b", ""):
+        with pytest.raises(OptionError, match="schemasTopic"):
+            parse(schemasTopic=value)
+
+
 def test_no_name_stands_for_two_options():
     names = [option_key(name) for spec in READ_OPTIONS for name in (spec.name, *spec.aliases)]
     assert len(names) == len(set(names))
