@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from storage_core.errors import OptionError
 from storage_core.options.bounds import (
@@ -22,6 +22,15 @@ from storage_core.options.bounds import (
     parse_partition_timestamps,
     parse_timestamp,
 )
+from storage_core.options.column_format import (
+    COLUMNS,
+    FORMAT_FIELDS,
+    FORMAT_OPTIONS,
+    Column,
+    ColumnChoice,
+    Format,
+    split_columns,
+)
 from storage_core.options.java_pattern import compile_java_pattern
 from storage_core.options.option import (
     Kind,
@@ -33,7 +42,7 @@ from storage_core.options.option import (
     option_key,
     refuse_conflicting_names,
 )
-from storage_core.options.predicate import Predicate, checked_predicate
+from storage_core.options.predicate import Predicate, checked_predicate, columns_of
 from storage_core.options.values import (
     BATCH_SIZE,
     BATCH_SIZE_DEFAULT,
@@ -214,7 +223,9 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
     Option("includeMetadata", "include_metadata", BOOLEAN, "false", views=(RECORDS,),
            doc="Adds the column `_metadata`."),
     Option("columns", "columns", value_kind("names", parse_columns),
-           doc="The columns to read, in this order; comma separated or a JSON list."),
+           doc="The columns to read, in this order; comma separated or a JSON list. A path such as `value.amount` reads only "
+               "that field of a typed column."),
+    *FORMAT_OPTIONS,
     Option("followSymlinks", "follow_symlinks", BOOLEAN, "false",
            doc="Whether partition directories that are symbolic links count."),
     Option("filterPushdown", "filter_pushdown", BOOLEAN, "false", only="batch",
@@ -285,6 +296,8 @@ class ReadOptions:
         corrupt_record_column: With mode PERMISSIVE, the column that describes damage.
         as_of_ms: The time as of which group offsets are wanted; None for the latest.
         exact: Whether a view walks every batch header for what file names and sizes do not tell.
+        value_format: What the value is, as the fields after it say in detail; likewise of the key.
+        field_paths: Paths of ``columns`` that reach into a column, which they begin with.
         schemas_paths: Where the schemas of values are; None for the directories that are read.
         assumes_zone: Whether ``where`` has a time that neither it nor ``timeZone`` puts into a zone.
     """
@@ -317,6 +330,19 @@ class ReadOptions:
     view: str
     as_of_ms: int | None
     exact: bool
+    value_format: Format
+    value_schema: str | None
+    value_schema_id: int | None
+    value_schema_version: int | None
+    value_subject: str | None
+    value_message: str | None
+    key_format: Format
+    key_schema: str | None
+    key_schema_id: int | None
+    key_schema_version: int | None
+    key_subject: str | None
+    key_message: str | None
+    field_paths: tuple[tuple[str, ...], ...]
     schemas_paths: tuple[str, ...] | None
     schemas_topic: str
     assumes_zone: bool
@@ -325,6 +351,19 @@ class ReadOptions:
     def names_topics(self) -> bool:
         """Whether one of `TOPIC_OPTIONS` is given."""
         return (self.subscribe, self.subscribe_pattern, self.assign) != (None, None, None)
+
+    @property
+    def typed_columns(self) -> tuple[ColumnChoice, ...]:
+        """What is asked for of each column that is read, and not as bytes."""
+        wanted = COLUMNS if self.columns is None else self.columns
+        choices = (self.choice_of(column) for column in COLUMNS if column in wanted)
+        return tuple(choice for choice in choices if choice.format != "bytes")
+
+    def choice_of(self, column: Column) -> ColumnChoice:
+        """Return what is asked for of the type of a column."""
+        fields = tuple(path[1:] for path in self.field_paths if path[0] == column)
+        chosen: dict[str, Any] = {name: getattr(self, f"{column}_{name}") for name in FORMAT_FIELDS}
+        return ColumnChoice(column, **chosen, fields=fields or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,8 +496,10 @@ def _parse(
     context = _Context(first["zone"], int(time.time() * 1000) if now_ms is None else now_ms, view)
     values = _DEFAULTS | given_values(_OTHERS, given, context)
     condition: Condition | None = values.pop("where")
+    if view == RECORDS and values["columns"] is not None:
+        values["columns"], values["field_paths"] = split_columns(values["columns"])
     options = ReadOptions(
-        **values,
+        **{"field_paths": (), **values},
         view=view,
         where=None if condition is None else condition.predicate,
         assumes_zone=condition is not None and not condition.has_zones and "timeZone" not in given,
@@ -479,9 +520,21 @@ def _check_together(options: ReadOptions) -> None:
             "endingAt=highWatermark needs the checkpoint of high watermarks, and ignoreCheckpoints leaves it out. "
             "Give one of them."
         )
+    for column in COLUMNS:
+        _check_format(options, options.choice_of(column))
     # Another view checks the names of columns itself.
     if options.columns is not None and options.view == RECORDS:
         _check_columns(options, options.columns)
+
+
+def _check_format(options: ReadOptions, choice: ColumnChoice) -> None:
+    choice.check()
+    column = choice.column
+    if choice.format != "bytes" and options.where is not None and column in columns_of(options.where):
+        raise OptionError(
+            f"where compares the bytes of the {column}, and {column}Format={choice.format} gives the column another type. "
+            f"Filter the rows that are read, or read {column}Format=bytes."
+        )
 
 
 def _check_columns(options: ReadOptions, columns: Sequence[str]) -> None:

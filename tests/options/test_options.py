@@ -397,4 +397,7 @@ def test_hints():
 @pytest.mark.parametrize(("values", "is_of_streams"), [(ReadOptions, False), (TriggerLimits, True)])
 def test_every_field_is_filled_by_an_option(values, is_of_streams):
     filled = {option.field for option in READ_OPTIONS if (option.only == "stream") == is_of_streams}
-    assert {field.name for field in dataclasses.fields(values)} - {"assumes_zone"} == filled - {"zone"}
+    assert {field.name for field in dataclasses.fields(values)} - {
+        "assumes_zone",
+        "field_paths",
+    } == filled - {"zone"}
