@@ -45,13 +45,15 @@ class Payloads(NamedTuple):
     ends: npt.NDArray[np.int64]
 
     @classmethod
-    def of_array(cls, values: pa.BinaryArray) -> Payloads:
+    def of_array(cls, values: pa.BinaryArray | pa.LargeBinaryArray) -> Payloads:
         """Take the values of an array without copying them. Nulls are empty."""
+        width = 8 if pa.types.is_large_binary(values.type) else 4
         _, offsets_buffer, data_buffer = values.buffers()
         if offsets_buffer is None or data_buffer is None:
             nothing = np.zeros(len(values), np.int64)
             return cls(np.zeros(0, np.uint8), nothing, nothing)
-        offsets = np.frombuffer(offsets_buffer, np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
+        offsets = np.frombuffer(offsets_buffer, f"<i{width}", len(values) + 1, values.offset * width)
+        offsets = offsets.astype(np.int64)
         return cls(np.frombuffer(data_buffer, np.uint8), offsets[:-1], offsets[1:])
 
     def to_array(self) -> pa.LargeBinaryArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -54,24 +55,35 @@ def _key(key: Any) -> str:
 def _leaf(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def source_of_schema(logs: str, schema_id: int) -> SchemaSource:
-    """Return a schema of the topic `_schemas` with those that it refers to."""
+def source_of_schema(logs: str, schema_id: int, topic: str = "") -> SchemaSource:
+    """Return a schema of the topic `_schemas` with those that it refers to. Where an id was given twice, a subject of the topic wins."""
     values = storage_core.read_table(logs, subscribe="_schemas")["value"].to_pylist()
     schemas = [json.loads(value) for value in values if value and value.startswith(b'{"')]
     schemas = [schema for schema in schemas if "schema" in schema]
-    [found] = {s["schema"]: s for s in schemas if s["id"] == schema_id}.values()
-    references = [
-        (reference["name"], s["schema"])
-        for reference in found.get("references", ())
-        for s in schemas
-        if (s["subject"], s["version"]) == (reference["subject"], reference["version"])
-    ]
-    return SchemaSource(found["schema"], tuple(references))
+    named = [s for s in schemas if s["id"] == schema_id]
+    found = next((s for s in named if f"{topic}-value" in s["subject"]), named[0])
+    return SchemaSource(found["schema"], tuple(_references(found, schemas)))
+
+
+def _references(schema: dict[str, Any], schemas: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return the schemas that one refers to, those that others need first."""
+    found: dict[tuple[str, str], None] = {}
+    for reference in schema.get("references", ()):
+        [wanted] = {
+            s["schema"]: s
+            for s in schemas
+            if (s["subject"], s["version"]) == (reference["subject"], reference["version"])
+        }.values()
+        found |= dict.fromkeys(_references(wanted, schemas))
+        found[reference["name"], wanted["schema"]] = None
+    return list(found)
 
 
 def values_with_expected(logs: str, topic: str) -> list[tuple[bytes, dict[str, Any]]]:
