@@ -38,7 +38,6 @@ class BrokerStart:
         refusal: Why it does not start with it; None if it does.
         refused_segment: Base offset of the segment that is to blame for that; None if none is.
         unknown: Why it is not known what it does, but for the refusal of other files; None if it is known.
-        recovered: Base offsets of the segments whose indexes it rebuilds.
         stray: Why it sets the directory aside, and serves an empty partition instead; None if it does not.
     """
 
@@ -75,7 +74,6 @@ class KnownOfLog:
     Attributes:
         snapshots: The offsets of the producer snapshots that can be read, ascending.
         refusal: Why it does not come so far.
-        without_index: Base offsets of the segments that have no offset index.
     """
 
     is_clean: bool
@@ -209,10 +207,7 @@ class _Loading:
         self._replay(len(kept), max(self._known.log_start_offset, first), end_offset)
 
     def _replay(self, count: int, log_start_offset: int, end_offset: int) -> None:
-        """Replay the producers of the first segments from the newest snapshot on: damaged headers fail it.
-
-        Source: ``UnifiedLog.rebuildProducerState``.
-        """
+        """Replay producers from the newest snapshot on (``UnifiedLog.rebuildProducerState``): damaged headers fail it."""
         known = self._snapshots
         known = known[bisect_right(known, log_start_offset) : bisect_right(known, end_offset)]
         self._snapshots = known

@@ -86,12 +86,7 @@ class ClusterTopics:
 def read_cluster_topics(
     filesystem: FileSystem, directory: str, *, is_partly_enough: bool = False
 ) -> ClusterTopics | None:
-    """Read the directory of ``__cluster_metadata-0``.
-
-    Args:
-        filesystem: Opens and lists files.
-        directory: The partition's directory.
-        is_partly_enough: Take what comes before damage, too, as after a crash.
+    """Read the directory of ``__cluster_metadata-0``, or only what comes before damage if that is enough.
 
     Returns:
         The topics; None if it does not tell them: records are missing or damaged.

@@ -71,7 +71,6 @@ class PartitionIndexes:
     """The index files of one partition.
 
     Attributes:
-        findings: What is wrong, in the order of the segments.
         rebuilt: The segments whose indexes were, or would be, rebuilt: names of their log files.
     """
 
@@ -109,15 +108,8 @@ def check_segments(
 ) -> Iterator[SegmentCheck]:
     """Check the indexes of a log, segment by segment. All of the log is read, once.
 
-    Args:
-        filesystem: Where to read.
-        path: The partition's directory.
-        segments: The suffix of each segment's file names, usually none, by its base offset, ascending.
-        is_clean: Whether the log was closed cleanly, so that the last time index is complete too.
-        producers: Follows the producers of the log; it writes nothing.
-        max_batch_bytes: The largest batch that is read.
-        observe: Receives the segment's base offset and each window of valid batches.
-        advance: Receives the size of each log file that was read.
+    ``segments`` has the suffix of each segment's file names, usually none, by its base offset, ascending. ``observe`` receives
+    the base offset and each window of valid batches, ``advance`` the size of each log file.
     """
     state = producers or new_producers(filesystem, path)
     ends = (*tuple(segments)[1:], None)
@@ -195,18 +187,10 @@ def rebuild_indexes(
     config: LogConfig | None = None,
     advance: Callable[[int], object] | None = None,
 ) -> IndexReport:
-    """Build the indexes again that are wrong.
+    """Build the indexes again that are wrong, or all, in place or in a folder of ``target`` for each partition.
 
     In place, each file is written beside the old one, flushed, and renamed over it, under the log directory's lock. So
     a crash leaves the old or the new file.
-
-    Args:
-        filesystem: Where to read and write.
-        options: The paths, and which partitions.
-        target: A directory for the new files, in a folder for each partition; None to replace those of the logs.
-        is_all: Whether indexes in which nothing is wrong are built again, too.
-        config: Sizes and intervals of the indexes; Kafka's defaults if None.
-        advance: Receives the size of each log file that was read.
 
     Raises:
         LogDirectoryLockedError: A broker or another process has the log directory open.

@@ -81,8 +81,6 @@ class PartitionReport:
         topic_id: Of its ``partition.metadata``; None without one that can be read.
         is_clean: Whether the broker closed the log before it stopped.
         record_count: Records by the headers, markers included; of compressed messages v0 and v1, one for each set.
-        log_start_offset: By checkpoint and segments.
-        start: What a broker makes of it when it starts.
     """
 
     topic: str
@@ -140,14 +138,7 @@ class PlannedPartition:
 def check_partition(
     filesystem: FileSystem, root: RootCheck, partition: PlannedPartition, facts: Iterable[SegmentFacts | None]
 ) -> PartitionReport:
-    """Judge a partition by what was found out about its segments.
-
-    Args:
-        filesystem: Where to read.
-        root: The check of its log directory.
-        partition: The partition.
-        facts: What was found out about each segment, in order; None for one whose file was replaced.
-    """
+    """Judge a partition by what was found out about its segments, in order: None for one whose file was replaced."""
     return _PartitionCheck(filesystem, root, partition, facts).report()
 
 
@@ -602,12 +593,7 @@ class _PartitionCheck:
         )  # fmt: skip
 
     def _check_aborts(self, facts: SegmentFacts, transactions: dict[int, ProducerTransactions]) -> None:
-        """Find aborts that the transaction index omits: their records look committed.
-
-        Args:
-            facts: The next segment.
-            transactions: What is known before it, by producer. It is updated.
-        """
+        """Find aborts that the transaction index omits, whose records look committed, and update what is known."""
         if facts.damage:
             # Damage may have held markers, and data.
             for producer_id, known in transactions.items():
@@ -734,10 +720,7 @@ class _PartitionCheck:
 def _wrong_at_first(
     facts: SegmentFacts, transactions: dict[int, ProducerTransactions]
 ) -> Iterator[EndedTransaction]:
-    """Find transactions that began in earlier segments, and whose abort here this segment's index omits.
-
-    What is known of each producer is updated.
-    """
+    """Find transactions of earlier segments whose abort here this segment's index omits, and update what is known."""
     for ended in facts.transactions.first_ended:
         before = transactions.get(ended.producer_id, ProducerTransactions())
         first_offset = before.then(ProducerTransactions(-1, ended.first_offset)).first_offset
@@ -752,10 +735,7 @@ def _wrong_at_first(
 
 
 def _without_strays(offsets: list[int], bases: list[int]) -> list[int]:
-    """Return the snapshots that a broker keeps (``removeStraySnapshots``).
-
-    These are those at a segment's base offset, and the last one.
-    """
+    """Return the snapshots that a broker keeps (``removeStraySnapshots``): those at base offsets, and the last one."""
     strays = [offset for offset in offsets if offset not in bases]
     if strays and (not bases or strays[-1] >= bases[-1]):
         strays.pop()

@@ -60,11 +60,7 @@ _ALL_FIELDS: Final = WantedFields(timestamp=True, key=True, value=True, headers=
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """A segment to check.
-
-    Attributes:
-        size_bytes: Size of the log file when it was listed.
-    """
+    """A segment to check, with the size of its log file when it was listed."""
 
     file: SegmentFile
     size_bytes: int
@@ -113,11 +109,7 @@ class SequenceBreak(NamedTuple):
 
 
 class WrongMaxTimestamps(NamedTuple):
-    """Batches whose header has another max timestamp than the largest one of their records.
-
-    Attributes:
-        batch_count: How many there are. The other fields describe the first one.
-    """
+    """How many batches have another max timestamp than the largest one of their records, and the first of them."""
 
     batch_count: int
     start_bytes: int
@@ -170,8 +162,6 @@ class SegmentFacts:
 
     Attributes:
         gap_count: How many gaps there are; at most `MOST_REPORTED` are described.
-        epochs: The leader epochs of its batches, in their order.
-        index_faults: What is wrong with its index files; see `index_faults`.
         overflow_bytes: The first batch whose offsets the segment's indexes cannot hold; None if there is none.
         last_indexed_bytes: The position in the last entry of the offset index; 0 without entries.
         malformed: Batches whose records contradict a right checksum, and markers that cannot be read.
@@ -284,15 +274,7 @@ def scan_as_broker(
     *,
     does_overflow: bool,
 ) -> BrokerScan:
-    """Read a damaged log file by a broker's rules.
-
-    Args:
-        log_file: The log file.
-        first_damage_bytes: Where the valid batches at its beginning end.
-        last_damage_bytes: Where the last damage begins.
-        next_offset: The offset after the valid batches at its beginning.
-        does_overflow: Whether offsets exceed what the segment's indexes can hold.
-    """
+    """Read a damaged log file by a broker's rules, given where its first valid batches end, and its last damage begins."""
     size_bytes = log_file.status.size_bytes
     is_cut_known = not does_overflow and not _is_valid_to_broker(log_file, first_damage_bytes)
     position_bytes, end_offset, error_bytes = first_damage_bytes, next_offset, None
@@ -555,11 +537,7 @@ def _damage_of(path: str, error: CorruptError) -> DamagedRange:
 
 
 class _DeepReader:
-    """Decodes every record of a segment, and compares their timestamps with the headers.
-
-    Attributes:
-        wrong_max_timestamps: The batches so far whose header has another max timestamp than their records.
-    """
+    """Decodes every record of a segment, and compares their timestamps with the headers."""
 
     def __init__(self, task: SegmentTask) -> None:
         self.wrong_max_timestamps: WrongMaxTimestamps | None = None

@@ -42,11 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was found out about log directories.
-
-    Attributes:
-        verdict: The worst severity of all findings; ``sound`` if there are at most warnings and notes.
-    """
+    """What was found out about log directories."""
 
     verdict: Verdict
     counts: Mapping[str, int]
@@ -140,14 +136,10 @@ def verify(
     indexes_only: bool = False,
     advance: Callable[[int], object] = lambda _: None,
 ) -> VerifyReport:
-    """Verify what was planned. What cannot be read is a finding.
+    """Verify what was planned, shared by several processes. What cannot be read is a finding.
 
-    Args:
-        filesystem: Where to read; other processes have their own.
-        plan: What to verify.
-        jobs: How many processes share the segments.
-        indexes_only: Whether to report only what is wrong with index files, beside what cannot be read.
-        advance: Called with the number of bytes that were read since its last call.
+    With ``indexes_only``, only that and what is wrong with index files is reported. ``advance`` receives how many bytes were
+    read since its last call.
     """
     tasks = [task for partition in plan.partitions for task in partition.tasks]
     with _Checks(filesystem, tasks, jobs, plan.size_bytes) as checks:

@@ -129,9 +129,7 @@ def read_flags(
 ) -> Callable[[_Function], _Function]:
     """Add ``options``: the read options that are given, by their documented names, for `storage_core.options`.
 
-    Args:
-        names: Documented names of options.
-        texts: By name, the help of options that mean something else to the command than to a read of records.
+    ``texts`` has the help of those that mean something else to the command than to a read of records.
     """
     chosen = [_OPTIONS[name] for name in names]
     parameters = {_parameter(option): option.name for option in chosen}

@@ -69,13 +69,7 @@ class Output:
     def write_batches(
         self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, zone: dt.tzinfo = dt.UTC
     ) -> None:
-        """Print rows: as they come, but a table, which shows the first thousand, and JSON, which is one list.
-
-        Args:
-            schema: Of the rows.
-            batches: The rows.
-            zone: Of times in a table. Programs get UTC.
-        """
+        """Print rows: as they come, but a table, which shows the first thousand in a zone, and JSON, which is one list."""
         match self.format:
             case "arrow":
                 _write_arrow(schema, batches)

@@ -38,13 +38,7 @@ SUFFIXES: Final = (".log", ".checkpoint", ".index", ".timeindex", ".snapshot", "
 
 
 class LogDump:
-    """Dumps files, one after the other.
-
-    Args:
-        filesystem: Reads the files; nothing is written.
-        options: What to print.
-        report_error: Takes a line for standard error at once.
-    """
+    """Dumps files, one after the other. ``report_error`` takes a line for standard error at once."""
 
     def __init__(
         self, filesystem: FileSystem, options: DumpOptions, report_error: Callable[[str], object]

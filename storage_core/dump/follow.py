@@ -56,14 +56,10 @@ class _Position:
 
 
 class LogFollower:
-    """Records that the options ask for, and then those that are appended.
+    """Records that the options ask for, which must have no ends, and then those that are appended.
 
-    Args:
-        filesystem: Where to read.
-        options: What to read. They must have no ends. With ``fail_on_data_loss``, records that were deleted or
-            truncated are an error; otherwise a warning is logged, and reading goes on.
-        schema: The columns to read, the offset among them.
-        last: Of each partition, only this many of the offsets that it has at the beginning.
+    With ``fail_on_data_loss``, records that were deleted or truncated are an error; otherwise a warning is logged, and reading
+    goes on. ``last`` limits the offsets of each partition that are there at the beginning.
     """
 
     def __init__(

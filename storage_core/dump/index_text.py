@@ -62,13 +62,7 @@ class _Entry(NamedTuple):
 
 
 class IndexText:
-    """Prints indexes, and reports their mismatches.
-
-    Args:
-        filesystem: Reads the indexes and their logs.
-        options: What to print.
-        report: Takes what disagrees.
-    """
+    """Prints indexes, and reports their mismatches."""
 
     def __init__(self, filesystem: FileSystem, options: DumpOptions, report: DumpReport) -> None:
         self._filesystem = filesystem

@@ -93,13 +93,7 @@ _INT64: Final = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """The parts of a record that are printed.
-
-    Attributes:
-        has_content: Whether keys and values are.
-        has_metadata: Whether offset, timestamp, sizes, sequence and header keys are.
-        decoder: Which of `internal_records.MESSAGE_DECODERS` makes the texts of keys and values; None for UTF-8.
-    """
+    """The parts of a record that are printed; the decoder is one of `internal_records.MESSAGE_DECODERS`, or else UTF-8."""
 
     has_content: bool
     has_metadata: bool = True
@@ -113,9 +107,6 @@ class DumpOptions:
     Attributes:
         record_format: How records are printed; None to print batches alone.
         max_bytes: The largest part of a log that is read; `MAX_INT32` for no limit.
-        max_message_size: The largest batch that an index entry may point to.
-        verify_index_only: Compare indexes with the log, and print no entries.
-        index_sanity_check: Look at indexes as a broker's start does, and print no entries.
     """
 
     record_format: RecordFormat | None = None
@@ -135,8 +126,6 @@ class DumpReport:
         timestamps_out_of_order: By time index: timestamps of entries, and of the entries before them.
         offsets_not_found: By time index: offsets of entries, and of the batches found instead.
         offset_gaps: By log: offsets, and those that follow them.
-        has_damage: Whether a file is damaged, or an index disagrees with its log.
-        has_unknown: Whether a file was of no known kind.
     """
 
     offset_mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
@@ -319,7 +308,6 @@ class Batches:
 
     Attributes:
         buffer: The bytes, padded.
-        lines: Its line, as Kafka prints it.
         unusual: The numbers of the batches that are damaged, not of format v2, or too short for it.
         tail: What Kafka's tool prints of the batch after them before it fails.
     """
@@ -346,15 +334,10 @@ class RecordsText(Protocol):
 
 
 class LogText:
-    """The text of one open log file.
+    """The text of one open log file, or of its batches within so many bytes.
 
     Attributes:
         has_damage: Whether a CRC was wrong, or bytes were left that are no batch.
-
-    Args:
-        log_file: The file.
-        max_bytes: Of a longer file, only the batches within so many bytes; None for all.
-        records: Prints the records; None if only batches are printed.
     """
 
     def __init__(self, log_file: OpenFile, max_bytes: int | None, records: RecordsText | None) -> None:

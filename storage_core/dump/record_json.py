@@ -52,12 +52,7 @@ def _bytes_value(value: bytes | None, bytes_format: BytesFormat) -> object:
 class RecordObjects:
     """Prints the records of a log file as JSON lines; see `log_text.RecordsText`.
 
-    Args:
-        path: The file, for errors.
-        partition: Topic and partition, as the file's directory names them; None if it names none.
-        bytes_format: How keys, values and header values are written.
-        decoder: Makes JSON of the keys and values of an internal topic.
-        is_ascii: Escape all that is not ASCII, for a terminal.
+    The partition is that which the file's directory names, if it names one.
     """
 
     def __init__(

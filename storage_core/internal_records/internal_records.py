@@ -64,11 +64,7 @@ _PARTITION_STATES: Final = (
 
 
 class UnknownRecordTypeError(UnsupportedFormatError):
-    """A coordinator's record is of a type that this version does not know.
-
-    Args:
-        type_id: The type.
-    """
+    """A coordinator's record is of a type that this version does not know."""
 
     def __init__(self, type_id: int) -> None:
         super().__init__(f"Found an unknown record type {type_id}")
@@ -77,12 +73,7 @@ class UnknownRecordTypeError(UnsupportedFormatError):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRecord:
-    """A record of a group, transaction or share coordinator.
-
-    Attributes:
-        version: The version of the value; None for a tombstone.
-        value: The value; None for a tombstone.
-    """
+    """A record of a group, transaction or share coordinator. That of a tombstone has neither value nor version."""
 
     name: str
     type_id: int
@@ -123,13 +114,7 @@ def read_group_record(key: bytes, value: bytes | None) -> CoordinatorRecord:
 
 
 def read_share_record(key: bytes, value: bytes | None) -> CoordinatorRecord:
-    """Read a record of ``__share_group_state``.
-
-    Raises:
-        UnknownRecordTypeError: Its type is not known.
-        UnsupportedFormatError: Its version is not known.
-        CorruptRecordError: Its key or value is malformed.
-    """
+    """Read a record of ``__share_group_state``, as `read_group_record` does."""
     return _read_coordinator_record(_SHARE_TYPES, key, value)
 
 

@@ -309,13 +309,7 @@ def _message_reader(message: Message, version: int) -> _Read:
 
 
 def read_message(message: Message, version: int, data: bytes, position: int = 0) -> tuple[MessageData, int]:
-    """Read a message from bytes.
-
-    Args:
-        message: Its schema.
-        version: Its version. One that the schema does not know is read as the newest, as far as Kafka does.
-        data: The bytes.
-        position: Where the message begins.
+    """Read a message from bytes. A version that its schema does not know is read as the newest, as far as Kafka does.
 
     Returns:
         Its fields, and the position after it.

@@ -153,12 +153,7 @@ class OffsetAccount:
             )  # fmt: skip
 
     def missing(self, accounted: Iterable[tuple[int, int]], log_start_offset: int) -> Iterator[Missing]:
-        """Find the offsets that are not there, ascending.
-
-        Args:
-            accounted: Ranges of offsets of which it is said elsewhere why they are not kept.
-            log_start_offset: The checkpointed log start; 0 for none.
-        """
+        """Find the offsets that are not there, ascending, but for ranges that are accounted for elsewhere."""
         ranges = sorted(each for each in accounted if each[0] < each[1])
         gaps = [
             gap._replace(start_offset=max(gap.start_offset, log_start_offset))

@@ -569,10 +569,7 @@ def write_manifest(filesystem: FileSystem, path: str, report: RecoveryReport) ->
 
 @contextlib.contextmanager
 def _building(filesystem: FileSystem, target: str, source: str) -> Iterator[str]:
-    """Create a directory beside the target, and rename it to the target at the end.
-
-    It is removed after an error.
-    """
+    """Create a directory beside the target, and rename it to the target at the end; remove it after an error."""
     parent, name = os.path.split(target)
     work = os.path.join(parent, f".{name}{_WORK_SUFFIX}")
     is_new = filesystem.status(work) is None

@@ -84,15 +84,8 @@ def recover_in_place(
 ) -> RecoveryReport:
     """Recover a log directory where it is, under its lock.
 
-    What is cut is first copied to another directory, with the files that change, and is on disk there before the first
-    change. A crash leaves a directory that this function, or a broker, recovers.
-
-    Args:
-        filesystem: Where to read and write.
-        options: One path, a log directory.
-        aside: A directory for the copies, outside of the log directory. It does not exist, or is empty.
-        policy: What is kept; see `recovery_plan`.
-        advance: Receives how many bytes were read.
+    What is cut is first copied to ``aside``, a directory outside that does not exist or is empty, with the files that change,
+    and is on disk there before the first change. A crash leaves a directory that this function, or a broker, recovers.
 
     Raises:
         LogDirectoryLockedError: A broker or another process has it open.

@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
 
 def path_in(root: str, plan: PartitionPlan) -> str:
-    """Return the directory of a recovered partition in a root.
-
-    In place it is the partition's own, which may be named orders-01.
-    """
+    """Return the directory of a recovered partition in a root: in place its own, which may be named orders-01."""
     if root == plan.directory.root.path:
         return plan.directory.path
     return os.path.join(root, f"{plan.directory.topic}-{plan.directory.partition}")

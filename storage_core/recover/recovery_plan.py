@@ -109,7 +109,6 @@ class SegmentPlan:
     Attributes:
         suffix: The suffix of its file names: of the output of an interrupted compaction.
         kept: The parts of the log file that are kept, ascending; none if there is no valid batch.
-        next_offset: The offset after the last batch that is kept.
         has_indexes: Whether its index files are kept; otherwise they are made again.
     """
 

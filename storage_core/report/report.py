@@ -265,14 +265,8 @@ def make_report(
 ) -> Report:
     """Look at log directories.
 
-    Args:
-        filesystem: Where to look.
-        options: Which paths and topics; bounds do not count.
-        is_quick: Whether to leave out what reads log files as a whole: checks, rates, transactions.
-        jobs: How many processes share the checks.
-        now_ms: The time that ages are relative to; the clock if None.
-        advance: Takes how many bytes of log files were read since its last call. Unless it is quick, they are read
-            twice: as a whole, and their headers.
+    If it is quick, what reads log files as a whole is left out: checks, rates, transactions. Otherwise they are read twice, as
+    a whole and for their headers, and ``advance`` takes how many bytes were read since its last call.
 
     Raises:
         OptionError: A topic that is named does not exist.

@@ -7,7 +7,7 @@ A batch is in the view if it holds an offset of the range that is asked for.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from storage_core.scan import LogSpan, ReadOptions, ScanTask
 
 
+# fmt: off
 _COLUMNS: Final = (
     *PARTITION_COLUMNS,
     Column("segment", pa.string(), "Name of the log file."),
@@ -47,48 +48,31 @@ _COLUMNS: Final = (
     Column("baseOffset", pa.int64(), "Offset of the first record that the batch was written with."),
     Column("lastOffset", pa.int64(), "Offset of the last record that the batch was written with."),
     Column("recordCount", pa.int32(), "How many records it holds now; cleaning removes some."),
-    Column(
-        "leaderEpoch", pa.int32(), "Epoch of the leader that appended it; -1 if unknown, as before format v2."
-    ),
+    Column("leaderEpoch", pa.int32(), "Epoch of the leader that appended it; -1 if unknown, as before format v2."),
     Column("magic", pa.int32(), "Version of the format: 0, 1 or 2."),
     Column("crc", pa.int64(), "The CRC that the header states, without a sign."),
     Column("crcValid", pa.bool_(), "Whether it is the CRC of the batch's bytes. Reads all of them."),
     Column("attributes", pa.int32(), "All attribute bits."),
     Column("compression", pa.string(), "The codec: none, gzip, snappy, lz4, zstd; null if unknown."),
-    Column(
-        "timestampType",
-        pa.string(),
-        "CreateTime or LogAppendTime; null in format v0, which has no timestamps.",
-    ),
+    Column("timestampType", pa.string(), "CreateTime or LogAppendTime; null in format v0, which has no timestamps."),
     Column("isTransactional", pa.bool_(), "Whether it belongs to a transaction."),
     Column("isControl", pa.bool_(), "Whether it holds a marker instead of data."),
-    Column(
-        "controlType",
-        pa.string(),
-        "What the marker of a control batch says: commit, abort, leaderChange or another.",
-    ),
+    Column("controlType", pa.string(), "What the marker of a control batch says: commit, abort, leaderChange or "
+           "another."),
     Column("hasDeleteHorizon", pa.bool_(), "Whether the cleaner has set a delete horizon."),
     Column("deleteHorizon", TIMESTAMP, "From when on the cleaner removes its tombstones and markers."),
-    Column(
-        "baseTimestamp",
-        TIMESTAMP,
-        "Timestamp that those of the records are relative to; null with a delete horizon.",
-    ),
+    Column("baseTimestamp", TIMESTAMP, "Timestamp that those of the records are relative to; null with a delete "
+           "horizon."),
     Column("maxTimestamp", TIMESTAMP, "The largest timestamp of its records."),
-    Column(
-        "baseTimestampMs", pa.int64(), "The base timestamp field as it is: any value, or the delete horizon."
-    ),
+    Column("baseTimestampMs", pa.int64(), "The base timestamp field as it is: any value, or the delete horizon."),
     Column("maxTimestampMs", pa.int64(), "The max timestamp field as it is: any value, or -1."),
     Column("producerId", pa.int64(), "The producer; -1 without one."),
     Column("producerEpoch", pa.int32(), "Its epoch; -1 without one."),
     Column("baseSequence", pa.int32(), "Sequence number of the first record; -1 without one."),
     Column("lastSequence", pa.int32(), "Sequence number of the last record; -1 without one."),
-    Column(
-        "uncompressedSizeBytes",
-        pa.int64(),
-        "Size of its records after decompression. Only if the column is chosen.",
-    ),
+    Column("uncompressedSizeBytes", pa.int64(), "Size of its records after decompression. Only if the column is chosen."),
 )
+# fmt: on
 _SCHEMA: Final = pa.schema([(column.name, column.type) for column in _COLUMNS])
 # Columns for which whole batches are read.
 _NEED_RECORDS: Final = frozenset({"crcValid", "uncompressedSizeBytes"})
@@ -108,116 +92,80 @@ def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[ScanTask]:
 
 def _read(filesystem: FileSystem, task: ScanTask, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
     with_records = not wanted.isdisjoint(_NEED_RECORDS)
+    fields = [field for field in _SCHEMA if field.name in wanted]
     for span in task.spans:
         limit_bytes = task.settings.max_batch_bytes
         for chunk in iter_header_chunks(filesystem, span, task.settings, with_records=with_records):
-            unwrapped = _with_unwrapped(chunk, span, limit_bytes)
-            if len(unwrapped):
-                yield _HeaderColumns(unwrapped, span, limit_bytes).batch(wanted)
+            rows = _Rows(_with_unwrapped(chunk, span, limit_bytes), span, limit_bytes)
+            if not len(rows.chunk):
+                continue
+            if fields:
+                arrays = [_column(rows, field) for field in fields]
+                yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+            else:
+                yield pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows.chunk), pa.struct([])))
 
 
-class _HeaderColumns:
-    """The rows of a chunk of batches, column by column."""
+class _Rows(NamedTuple):
+    """A chunk of batches, of which each becomes a row."""
 
-    def __init__(self, chunk: HeaderChunk, span: LogSpan, limit_bytes: int) -> None:
-        self._span = span
-        self._limit_bytes = limit_bytes
-        self._chunk = chunk
-        self._attributes = self._chunk.headers["attributes"].astype(np.int32)
+    chunk: HeaderChunk
+    span: LogSpan
+    limit_bytes: int
 
-    def batch(self, wanted: frozenset[str]) -> pa.RecordBatch:
-        """Return the wanted columns."""
-        fields = [field for field in _SCHEMA if field.name in wanted]
-        arrays = [self._column(field) for field in fields]
-        if not fields:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(self._chunk), pa.struct([])))
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    @property
+    def headers(self) -> npt.NDArray[Any]:
+        """Their headers."""
+        return self.chunk.headers
 
-    def _column(self, field: pa.Field) -> pa.Array:
-        stated = _STATED.get(field.name)
-        if stated is not None:
-            return pa.array(self._chunk.headers[stated].astype(field.type.to_pandas_dtype()), field.type)
-        array = _DERIVED[field.name](self)
-        return array if isinstance(array, pa.Array) else pa.array(array, field.type)
 
-    def topic(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._span.topic, pa.string()), len(self._chunk))
+def _column(rows: _Rows, field: pa.Field) -> pa.Array:
+    stated = _STATED.get(field.name)
+    if stated is not None:
+        return pa.array(rows.headers[stated].astype(field.type.to_pandas_dtype()), field.type)
+    found = _DERIVED[field.name](rows)
+    if isinstance(found, (str, int)):
+        return pa.repeat(pa.scalar(found, field.type), len(rows.chunk))
+    return found if isinstance(found, pa.Array) else pa.array(found, field.type)
 
-    def partition(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._span.partition, pa.int32()), len(self._chunk))
 
-    def segment(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._span.file_name, pa.string()), len(self._chunk))
+def _has(rows: _Rows, flag: int) -> npt.NDArray[np.bool_]:
+    has_flag: npt.NDArray[np.bool_] = (rows.headers["attributes"] & flag) != 0
+    return has_flag
 
-    def positions(self) -> npt.NDArray[np.int64]:
-        return self._chunk.positions
 
-    def sizes_bytes(self) -> npt.NDArray[np.int64]:
-        return self._chunk.sizes_bytes
+def _compression(rows: _Rows) -> pa.Array:
+    codecs = rows.headers["attributes"].astype(np.int32) & CODEC_MASK
+    return pa.array(CODEC_NAMES).take(pa.array(codecs, pa.int32(), mask=codecs >= len(CODEC_NAMES)))
 
-    def last_offsets(self) -> npt.NDArray[np.int64]:
-        return self._chunk.last_offsets
 
-    def attributes(self) -> npt.NDArray[np.int32]:
-        return self._attributes
+def _timestamp_types(rows: _Rows) -> pa.Array:
+    types = _has(rows, LOG_APPEND_TIME_FLAG).astype(np.int32)
+    return pa.array(_TIMESTAMP_TYPES).take(pa.array(types, mask=rows.headers["magic"] == 0))
 
-    def crcs_are_right(self) -> npt.NDArray[np.bool_]:
-        return self._chunk.crcs_are_right()
 
-    def compression(self) -> pa.Array:
-        codecs = self._attributes & CODEC_MASK
-        return pa.array(CODEC_NAMES).take(pa.array(codecs, pa.int32(), mask=codecs >= len(CODEC_NAMES)))
+def _control_types(rows: _Rows) -> list[str | None]:
+    types: list[str | None] = [None] * len(rows.chunk)
+    for index in np.flatnonzero(_has(rows, CONTROL_FLAG)).tolist():
+        kind = _control_type_of(rows.chunk, index, rows.limit_bytes)
+        types[index] = None if kind is None else _CONTROL_TYPES[kind]
+    return types
 
-    def timestamp_type(self) -> pa.Array:
-        types = self._flags(LOG_APPEND_TIME_FLAG).astype(np.int32)
-        return pa.array(_TIMESTAMP_TYPES).take(pa.array(types, mask=self._chunk.headers["magic"] == 0))
 
-    def is_transactional(self) -> npt.NDArray[np.bool_]:
-        return self._flags(TRANSACTIONAL_FLAG)
-
-    def is_control(self) -> npt.NDArray[np.bool_]:
-        return self._flags(CONTROL_FLAG)
-
-    def control_types(self) -> pa.Array:
-        types: list[str | None] = [None] * len(self._chunk)
-        for index in np.flatnonzero(self.is_control()).tolist():
-            kind = control_type_of(self._chunk, index, self._limit_bytes)
-            types[index] = None if kind is None else _CONTROL_TYPES[kind]
-        return pa.array(types, pa.string())
-
-    def has_delete_horizon(self) -> npt.NDArray[np.bool_]:
-        return self._flags(DELETE_HORIZON_FLAG)
-
-    def delete_horizon(self) -> pa.Array:
-        return timestamps(self._chunk.headers["base_timestamp_ms"], is_null=~self.has_delete_horizon())
-
-    def base_timestamp(self) -> pa.Array:
-        return timestamps(self._chunk.headers["base_timestamp_ms"], is_null=self.has_delete_horizon())
-
-    def max_timestamp(self) -> pa.Array:
-        return timestamps(self._chunk.headers["max_timestamp_ms"])
-
-    def last_sequences(self) -> npt.NDArray[np.int32]:
-        return last_sequences(self._chunk.headers)
-
-    def uncompressed_sizes_bytes(self) -> pa.Array:
-        """Return the sizes of the decompressed records: what follows the header in format v2, whole messages before."""
-        headers, chunk = self._chunk.headers, self._chunk
-        sizes = chunk.sizes_bytes - np.where(headers["magic"] == MAGIC_V2, HEADER_SIZE_BYTES, 0)
-        is_unknown = np.zeros(len(chunk), np.bool_)
-        for index in np.flatnonzero(self._attributes & CODEC_MASK).tolist():
-            size_bytes = _uncompressed_size_bytes(chunk, index, self._limit_bytes)
-            is_unknown[index] = size_bytes is None
-            sizes[index] = size_bytes or 0
-        return pa.array(sizes, mask=is_unknown)
-
-    def _flags(self, flag: int) -> npt.NDArray[np.bool_]:
-        flags: npt.NDArray[np.bool_] = (self._attributes & flag) != 0
-        return flags
+def _uncompressed_sizes_bytes(rows: _Rows) -> pa.Array:
+    """Return the sizes of the decompressed records: what follows the header in format v2, whole messages before."""
+    sizes = rows.chunk.sizes_bytes - np.where(rows.headers["magic"] == MAGIC_V2, HEADER_SIZE_BYTES, 0)
+    is_unknown = np.zeros(len(rows.chunk), np.bool_)
+    for index in np.flatnonzero(_has(rows, CODEC_MASK)).tolist():
+        size_bytes = _uncompressed_size_bytes(rows.chunk, index, rows.limit_bytes)
+        is_unknown[index] = size_bytes is None
+        sizes[index] = size_bytes or 0
+    return pa.array(sizes, mask=is_unknown)
 
 
 # Columns that are fields of the header.
 _STATED: Final = {
+    "attributes": "attributes",
     "baseOffset": "base_offset",
     "recordCount": "record_count",
     "leaderEpoch": "leader_epoch",
@@ -229,37 +177,41 @@ _STATED: Final = {
     "producerEpoch": "producer_epoch",
     "baseSequence": "base_sequence",
 }
-_DERIVED: Final[dict[str, Callable[[_HeaderColumns], Any]]] = {
-    "topic": _HeaderColumns.topic,
-    "partition": _HeaderColumns.partition,
-    "segment": _HeaderColumns.segment,
-    "position": _HeaderColumns.positions,
-    "sizeBytes": _HeaderColumns.sizes_bytes,
-    "lastOffset": _HeaderColumns.last_offsets,
-    "crcValid": _HeaderColumns.crcs_are_right,
-    "attributes": _HeaderColumns.attributes,
-    "compression": _HeaderColumns.compression,
-    "timestampType": _HeaderColumns.timestamp_type,
-    "isTransactional": _HeaderColumns.is_transactional,
-    "isControl": _HeaderColumns.is_control,
-    "controlType": _HeaderColumns.control_types,
-    "hasDeleteHorizon": _HeaderColumns.has_delete_horizon,
-    "deleteHorizon": _HeaderColumns.delete_horizon,
-    "baseTimestamp": _HeaderColumns.base_timestamp,
-    "maxTimestamp": _HeaderColumns.max_timestamp,
-    "lastSequence": _HeaderColumns.last_sequences,
-    "uncompressedSizeBytes": _HeaderColumns.uncompressed_sizes_bytes,
+# A single value is that of all rows.
+_DERIVED: Final[dict[str, Callable[[_Rows], Any]]] = {
+    "topic": lambda rows: rows.span.topic,
+    "partition": lambda rows: rows.span.partition,
+    "segment": lambda rows: rows.span.file_name,
+    "position": lambda rows: rows.chunk.positions,
+    "sizeBytes": lambda rows: rows.chunk.sizes_bytes,
+    "lastOffset": lambda rows: rows.chunk.last_offsets,
+    "crcValid": lambda rows: rows.chunk.crcs_are_right(),
+    "compression": _compression,
+    "timestampType": _timestamp_types,
+    "isTransactional": lambda rows: _has(rows, TRANSACTIONAL_FLAG),
+    "isControl": lambda rows: _has(rows, CONTROL_FLAG),
+    "controlType": _control_types,
+    "hasDeleteHorizon": lambda rows: _has(rows, DELETE_HORIZON_FLAG),
+    "deleteHorizon": lambda rows: timestamps(
+        rows.headers["base_timestamp_ms"], ~_has(rows, DELETE_HORIZON_FLAG)
+    ),
+    "baseTimestamp": lambda rows: timestamps(
+        rows.headers["base_timestamp_ms"], _has(rows, DELETE_HORIZON_FLAG)
+    ),
+    "maxTimestamp": lambda rows: timestamps(rows.headers["max_timestamp_ms"]),
+    "lastSequence": lambda rows: _last_sequences(rows.headers),
+    "uncompressedSizeBytes": _uncompressed_sizes_bytes,
 }
 
 
-def last_sequences(headers: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+def _last_sequences(headers: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     """Return the sequence number of each batch's last record, or -1."""
     first = headers["base_sequence"].astype(np.int64)
     wrapped = (first + headers["last_offset_delta"]) & _SEQUENCE_MASK
     return np.where(first < 0, -1, wrapped).astype(np.int32)
 
 
-def control_type_of(chunk: HeaderChunk, index: int, limit_bytes: int) -> ControlType | None:
+def _control_type_of(chunk: HeaderChunk, index: int, limit_bytes: int) -> ControlType | None:
     """Return the type of a control batch.
 
     Returns:

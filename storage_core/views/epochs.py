@@ -34,21 +34,19 @@ if TYPE_CHECKING:
     from storage_core.views.span_headers import HeaderChunk
 
 _log = logging.getLogger(__name__)
+# fmt: off
 _COLUMNS: Final = (
     *PARTITION_COLUMNS,
     Column("leaderEpoch", pa.int32(), "The epoch of a leader."),
-    Column(
-        "startOffset", pa.int64(), "Where it begins by the checkpoint; by the log if the checkpoint lacks it."
-    ),
+    Column("startOffset", pa.int64(), "Where it begins by the checkpoint; by the log if the checkpoint lacks it."),
     Column("endOffset", pa.int64(), "Where the next epoch begins, or the log ends."),
     Column("firstBatchOffset", pa.int64(), "Base offset of its first batch in the log; null without one."),
     Column("lastBatchOffset", pa.int64(), "Last offset of its last batch in the log; null without one."),
     Column("batchCount", pa.int64(), "How many batches in the log have this epoch."),
     Column("source", pa.string(), "Who knows the epoch: checkpoint, log, or both."),
-    Column(
-        "agrees", pa.bool_(), "Whether its batches are where the checkpoint says; null without a checkpoint."
-    ),
+    Column("agrees", pa.bool_(), "Whether its batches are where the checkpoint says; null without a checkpoint."),
 )
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,6 @@ class Leftover(NamedTuple):
     Attributes:
         reason: Why it is there, of one file.
         plural: The same of several.
-        action: What a broker does about it when it starts.
     """
 
     reason: str
@@ -236,37 +235,28 @@ def why_not_in_partition(found: NamedFile, topic: str, names: FileNames) -> str 
     return None if is_needed else "no segment begins at its offset: a broker removes it when it starts"
 
 
+# fmt: off
 _COLUMNS: Final = (
     Column("root", pa.string(), "Path of the log directory."),
     Column("path", pa.string(), "Path of the file, from the log directory on."),
-    Column(
-        "kind",
-        pa.string(),
-        "What it is: `log segment`, `offset index`, `time index`, `transaction index`, `producer snapshot`, "
-        "`leader epoch checkpoint`, `partition metadata`, `meta.properties`, `lock`, …; `unknown` for a foreign file. "
-        "Directories: `partition`, `partition in deletion`, `future partition`, `stray partition`, `directory`. Also "
-        "`symbolic link`, and `special file` for FIFOs, sockets and devices.",
-    ),
-    Column(
-        "leftover",
-        pa.string(),
-        "The suffix of a file that awaits its removal, replaces another one or was never finished: `.deleted`, "
-        "`.cleaned`, `.swap`, `.tmp`, `.part`; null for others.",
-    ),
+    Column("kind", pa.string(), "What it is: `log segment`, `offset index`, `time index`, `transaction index`, "
+           "`producer snapshot`, `leader epoch checkpoint`, `partition metadata`, `meta.properties`, `lock`, …; "
+           "`unknown` for a foreign file. Directories: `partition`, `partition in deletion`, `future partition`, "
+           "`stray partition`, `directory`. Also `symbolic link`, and `special file` for FIFOs, sockets and devices."),
+    Column("leftover", pa.string(), "The suffix of a file that awaits its removal, replaces another one or was never "
+           "finished: `.deleted`, `.cleaned`, `.swap`, `.tmp`, `.part`; null for others."),
     Column("sizeBytes", pa.int64(), "Its length; null for directories."),
     Column("allocatedBytes", pa.int64(), "What it takes on the disk: less than its length if it is sparse."),
     Column("modified", TIMESTAMP, "When it was last modified."),
     Column("topic", pa.string(), "The topic of the partition's directory that it is, or is in."),
     Column("partition", pa.int32(), "Likewise the partition."),
-    Column(
-        "state",
-        pa.string(),
-        "Of that directory: `live`, or by its name `delete`, `future` or `stray`; null elsewhere.",
-    ),
+    Column("state", pa.string(), "Of that directory: `live`, or by its name `delete`, `future` or `stray`; null "
+           "elsewhere."),
     Column("baseOffset", pa.int64(), "The offset in its name."),
     Column("isExpected", pa.bool_(), "Whether a broker that was stopped leaves it there."),
     Column("reason", pa.string(), "Why not; null if it is expected."),
 )
+# fmt: on
 # Directories of foreign files are listed, but only so deep.
 _MAX_DEPTH: Final = 32
 _DIRECTORY_KINDS: Final = {

@@ -49,8 +49,6 @@ class Finding:
             ``time index``, ``transaction index``, ``leader epoch``, ``sequence``, ``snapshot``, ``checkpoint``,
             ``metadata``, ``file`` or ``nothing verified``.
         file: Path of the file or directory; empty if it is about several. Of a transaction or a group, the partition.
-        reason: A sentence.
-        action: What a broker would do about it when it starts.
         start_byte: The first byte concerned; None for the whole file.
         start_offset: The first offset concerned; None if there is none.
     """

@@ -91,54 +91,30 @@ NO_LOG, BEYOND_END, BELOW_START, ONLY_MARKERS = (
 )
 # A longer lag is not examined: a log has few markers between records.
 _MOST_MARKERS: Final = 1_000
+# fmt: off
 _COLUMNS: Final = (
     Column("group", pa.string(), "The group's id."),
-    Column(
-        "groupType",
-        pa.string(),
-        "`consumer` (KIP-848), `share` (KIP-932) or `streams` (KIP-1071); `classic` for all others, those without members too.",
-    ),
-    Column(
-        "topic",
-        pa.string(),
-        "The topic; null if a share group's records have only its id, and nothing in the directories names it.",
-    ),
+    Column("groupType", pa.string(), "`consumer` (KIP-848), `share` (KIP-932) or `streams` (KIP-1071); `classic` for "
+           "all others, those without members too."),
+    Column("topic", pa.string(), "The topic; null if a share group's records have only its id, and nothing in the "
+           "directories names it."),
     Column("topicId", pa.string(), "The topic's id, if the record has it."),
     Column("partition", pa.int32(), "The partition."),
     Column("offset", pa.int64(), "The offset that the group reads next; of a share group, its start offset."),
-    Column(
-        "leaderEpoch", pa.int32(), "Leader epoch of the last record that was read, if the client said it."
-    ),
+    Column("leaderEpoch", pa.int32(), "Leader epoch of the last record that was read, if the client said it."),
     Column("metadata", pa.string(), "What the client noted with the offset; null for a share group."),
     Column("commitTime", TIMESTAMP, "When it was committed, by the coordinator's clock."),
-    Column(
-        "expireTime",
-        TIMESTAMP,
-        "When it expires, if an old client said so; usually null: then `offsets.retention.minutes` of the broker decides.",
-    ),
-    Column(
-        "isExpired",
-        pa.bool_(),
-        "Whether `expireTime` has passed, and only the broker's tombstone is missing.",
-    ),
-    Column(
-        "logStartOffset",
-        pa.int64(),
-        "The partition's log start; null if its log is not in these directories.",
-    ),
-    Column(
-        "logEndOffset",
-        pa.int64(),
-        "The partition's log end; with `asOf`, its first offset with a later timestamp. Null like `logStartOffset`.",
-    ),
+    Column("expireTime", TIMESTAMP, "When it expires, if an old client said so; usually null: then "
+           "`offsets.retention.minutes` of the broker decides."),
+    Column("isExpired", pa.bool_(), "Whether `expireTime` has passed, and only the broker's tombstone is missing."),
+    Column("logStartOffset", pa.int64(), "The partition's log start; null if its log is not in these directories."),
+    Column("logEndOffset", pa.int64(), "The partition's log end; with `asOf`, its first offset with a later timestamp. "
+           "Null like `logStartOffset`."),
     Column("lag", pa.int64(), "`logEndOffset` minus `offset`."),
-    Column(
-        "note",
-        pa.string(),
-        "`log not found` (in these directories), `beyond log end`, `below log start`, or `only markers` if the lag has "
-        "no record that a consumer would get, only markers of transactions; else null.",
-    ),
+    Column("note", pa.string(), "`log not found` (in these directories), `beyond log end`, `below log start`, or `only "
+           "markers` if the lag has no record that a consumer would get, only markers of transactions; else null."),
 )
+# fmt: on
 
 
 def offsets_partition(group: str, partition_count: int = DEFAULT_PARTITION_COUNT) -> int:
@@ -211,11 +187,7 @@ def plan_group_offsets(
 ) -> list[GroupOffsetsTask]:
     """Plan a task for each partition of the two internal topics.
 
-    Args:
-        filesystem: Opens and lists files.
-        options: The options of the view.
-        now_ms: The time of the look; None for the clock's.
-        fails_on_records: As in `GroupOffsetsTask`; None to do so with ``mode=FAILFAST``.
+    Records that cannot be read are errors with ``mode=FAILFAST``, unless ``fails_on_records`` says otherwise.
 
     Raises:
         LogDirectoryError: The directories have no such partition.

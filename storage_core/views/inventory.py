@@ -149,13 +149,9 @@ def inventory(
 ) -> Inventory:
     """Examine log directories. What is damaged, or may not be read, is part of the report, and the rest goes on.
 
-    Args:
-        filesystem: Where to look.
-        paths: Log directories, folders of them, or partition directories.
-        options: Which topics are wanted, and whether links are followed; their paths do not count.
-        exact: Whether to read the header of every batch, which tells numbers of batches and records, and all times,
-            codecs and formats. Otherwise these are those of the first and the last batch of each partition.
-        on_bytes: Called with the length of the log files of each partition that was examined.
+    With ``exact``, the header of every batch is read, which tells numbers of batches and records, and all times, codecs and
+    formats. Otherwise these are those of the first and the last batch of each partition. Of the options, the paths do not
+    count. ``on_bytes`` takes the length of the log files of each partition that was examined.
 
     Raises:
         OptionError: A topic that is named does not exist.

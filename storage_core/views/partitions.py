@@ -67,17 +67,13 @@ if TYPE_CHECKING:
     from storage_core.views.roots import PartitionLocation
 
 
+# fmt: off
 _COLUMNS: Final = (
-    Column(
-        "topic", pa.string(), "The topic; of `delete` and `stray` directories, its beginning if it is long."
-    ),
+    Column("topic", pa.string(), "The topic; of `delete` and `stray` directories, its beginning if it is long."),
     Column("partition", pa.int32(), "The partition."),
-    Column(
-        "state",
-        pa.string(),
-        "`live`, or by the directory's name: `delete` awaits its deletion, `future` is being moved here from another "
-        "disk, `stray` is unknown to the cluster. `uncommitted`: a job creates it, and has not committed yet.",
-    ),
+    Column("state", pa.string(), "`live`, or by the directory's name: `delete` awaits its deletion, `future` is being "
+           "moved here from another disk, `stray` is unknown to the cluster. `uncommitted`: a job creates it, and "
+           "has not committed yet."),
     Column("isRead", pa.bool_(), "Whether a read of the same paths takes this directory."),
     Column("replicas", pa.list_(pa.string()), "Every live directory of this partition in the given paths."),
     Column("replicaConflict", pa.string(), "Why a read cannot choose one of them; null if it can."),
@@ -86,42 +82,29 @@ _COLUMNS: Final = (
     Column("logStartOffset", pa.int64(), "The log start offset: of the first segment, or as checkpointed."),
     Column("logEndOffset", pa.int64(), "The offset after the last whole batch."),
     Column("highWatermark", pa.int64(), "The checkpointed high watermark; null if there is none."),
-    Column(
-        "lastStableOffset",
-        pa.int64(),
-        "The first offset of the oldest open transaction; without one, the log end offset.",
-    ),
+    Column("lastStableOffset", pa.int64(), "The first offset of the oldest open transaction; without one, the log end "
+           "offset."),
     Column("recoveryPoint", pa.int64(), "The checkpointed recovery point; null if there is none."),
     Column("isClean", pa.bool_(), "Whether the broker closed the log before it stopped."),
     Column("segmentCount", pa.int64(), "How many segments there are."),
     Column("logBytes", pa.int64(), "Length of the log files of these segments."),
     Column("sizeBytes", pa.int64(), "Length of all files in the directory."),
     Column("allocatedBytes", pa.int64(), "What they take on the disk."),
-    Column(
-        "preallocatedBytes", pa.int64(), "Length of the last segment's files after their last batch or entry."
-    ),
-    Column(
-        "minTimestamp",
-        TIMESTAMP,
-        "Timestamp of the first record; with `exact`, the earliest that a header states, of the first record of a batch.",
-    ),
+    Column("preallocatedBytes", pa.int64(), "Length of the last segment's files after their last batch or entry."),
+    Column("minTimestamp", TIMESTAMP, "Timestamp of the first record; with `exact`, the earliest that a header states, "
+           "of the first record of a batch."),
     Column("maxTimestamp", TIMESTAMP, "The largest timestamp of the last segment; with `exact`, of the log."),
     Column("batchCount", pa.int64(), "How many batches there are. Only with `exact`."),
-    Column(
-        "recordCount",
-        pa.int64(),
-        "How many records there are from the log start offset on, markers not counted. Only with `exact`, and null if compressed messages of format v0 "
-        "or v1 do not tell.",
-    ),
-    Column(
-        "codecs", pa.list_(pa.string()), "The codecs of the first and the last batch; with `exact`, of all."
-    ),
+    Column("recordCount", pa.int64(), "How many records there are from the log start offset on, markers not counted. "
+           "Only with `exact`, and null if compressed messages of format v0 or v1 do not tell."),
+    Column("codecs", pa.list_(pa.string()), "The codecs of the first and the last batch; with `exact`, of all."),
     Column("magics", pa.list_(pa.int32()), "Their format versions, likewise."),
     Column("isDamaged", pa.bool_(), "Whether bytes or files were found that contradict their format."),
     Column("damage", pa.string(), "What was expected, and what was found."),
     Column("root", pa.string(), "Path of the log directory."),
     Column("directory", pa.string(), "Path of the partition's directory."),
 )
+# fmt: on
 UNCOMMITTED: Final = "uncommitted"
 _PARTITIONS_IN_A_TASK: Final = 64
 # An unlikely run of empty segments is not followed further.
@@ -285,7 +268,6 @@ class _Listing:
     """The files of a partition's directory, tallied in one pass.
 
     Attributes:
-        tallies: Count, length and allocated bytes by kind and leftover.
         unknown: Names of some files of no known kind.
         not_regular: Names like those of segment files, which are links or special files.
     """

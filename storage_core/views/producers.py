@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from storage_core.views.span_headers import HeaderChunk
 
 _log = logging.getLogger(__name__)
+# fmt: off
 _COLUMNS: Final = (
     *PARTITION_COLUMNS,
     Column("producerId", pa.int64(), "The producer."),
@@ -47,15 +48,12 @@ _COLUMNS: Final = (
     Column("lastSequence", pa.int32(), "Sequence number of its last record in this epoch; -1 without one."),
     Column("lastOffset", pa.int64(), "Offset of its last record in this epoch; null without one."),
     Column("lastTimestamp", TIMESTAMP, "Timestamp of its last batch or marker."),
-    Column(
-        "coordinatorEpoch", pa.int32(), "Epoch of the coordinator that wrote its last marker; -1 without one."
-    ),
-    Column(
-        "currentTransactionFirstOffset", pa.int64(), "Where its open transaction begins; null without one."
-    ),
+    Column("coordinatorEpoch", pa.int32(), "Epoch of the coordinator that wrote its last marker; -1 without one."),
+    Column("currentTransactionFirstOffset", pa.int64(), "Where its open transaction begins; null without one."),
     Column("source", pa.string(), "snapshot, or log if a batch after the snapshot changed it."),
     Column("snapshotOffset", pa.int64(), "Offset of the snapshot that was used; null without one."),
 )
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)

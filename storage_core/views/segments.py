@@ -69,56 +69,37 @@ if TYPE_CHECKING:
 
 
 _Answer = TypeVar("_Answer")
+# fmt: off
 _COLUMNS: Final = (
     *PARTITION_COLUMNS,
     Column("baseOffset", pa.int64(), "The offset in the segment's name: a lower bound of the offsets in it."),
     Column("lastOffset", pa.int64(), "Offset of the last record of the last batch; null without batches."),
     Column("nextOffset", pa.int64(), "The offset after it; the base offset without batches."),
-    Column(
-        "state",
-        pa.string(),
-        "`active` for the last segment of a log, `closed` for the others. Files that do not belong to the log: `deleted` "
-        "and `cleaned`. `swap`: it belongs to the log, but has not got its final name yet.",
-    ),
+    Column("state", pa.string(), "`active` for the last segment of a log, `closed` for the others. Files that do not "
+           "belong to the log: `deleted` and `cleaned`. `swap`: it belongs to the log, but has not got its final "
+           "name yet."),
     Column("isActive", pa.bool_(), "Whether it is the segment that is appended to."),
     Column("sizeBytes", pa.int64(), "Length of the log file."),
     Column("batchBytes", pa.int64(), "Where its whole batches end; zeros or torn batches may follow."),
-    Column(
-        "minTimestamp",
-        TIMESTAMP,
-        "Timestamp of its first record; with `exact`, the earliest that a header states, of the first record of a batch.",
-    ),
+    Column("minTimestamp", TIMESTAMP, "Timestamp of its first record; with `exact`, the earliest that a header states, "
+           "of the first record of a batch."),
     Column("maxTimestamp", TIMESTAMP, "The largest timestamp, from the time index or the headers."),
     Column("batchCount", pa.int64(), "How many batches it has. Only with `exact`."),
-    Column(
-        "recordCount",
-        pa.int64(),
-        "How many records it has, markers not counted. Only with `exact`, and null if it has compressed messages of format "
-        "v0 or v1, whose headers do not tell.",
-    ),
+    Column("recordCount", pa.int64(), "How many records it has, markers not counted. Only with `exact`, and null if it "
+           "has compressed messages of format v0 or v1, whose headers do not tell."),
     Column("controlBatchCount", pa.int64(), "How many of its batches hold markers. Only with `exact`."),
     Column("codecs", pa.list_(pa.string()), "The codecs of its batches. Only with `exact`."),
     Column("magics", pa.list_(pa.int32()), "The format versions of its batches. Only with `exact`."),
-    Column(
-        "offsetIndex",
-        pa.string(),
-        "`ok`, `preallocated` if zeros follow its entries, `missing`, or `corrupt` if it contradicts itself.",
-    ),
+    Column("offsetIndex", pa.string(), "`ok`, `preallocated` if zeros follow its entries, `missing`, or `corrupt` if "
+           "it contradicts itself."),
     Column("timeIndex", pa.string(), "Likewise."),
-    Column(
-        "transactionIndex",
-        pa.string(),
-        "Likewise; `missing` unless a transaction was aborted in the segment.",
-    ),
+    Column("transactionIndex", pa.string(), "Likewise; `missing` unless a transaction was aborted in the segment."),
     Column("modified", TIMESTAMP, "When the log file was last modified."),
-    Column(
-        "isDamaged",
-        pa.bool_(),
-        "Whether bytes that are no batch were found; without `exact`, only at its end.",
-    ),
+    Column("isDamaged", pa.bool_(), "Whether bytes that are no batch were found; without `exact`, only at its end."),
     Column("damage", pa.string(), "What was expected there, and what was found."),
     Column("file", pa.string(), "Path of the log file."),
 )
+# fmt: on
 _EXACT_SPAN_BYTES: Final = 256 << 20
 _MOST_IN_A_TASK: Final = 512
 _STATES: Final = {SWAP_SUFFIX: "swap", DELETED_SUFFIX: "deleted", CLEANED_SUFFIX: "cleaned"}
@@ -290,14 +271,9 @@ def summarize_segment(
     is_complete: bool = False,
     start_offset: int = 0,
 ) -> SegmentSummary:
-    """Examine one segment. Damage is no error.
+    """Examine one segment. Damage is no error. Records below ``start_offset`` are not counted.
 
-    Args:
-        filesystem: Where to read.
-        file: The segment.
-        exact: Whether to read every header.
-        is_complete: Whether a broker has closed it, and so its time index has the largest timestamp.
-        start_offset: Records below it are not counted.
+    A segment is complete if a broker has closed it, and so its time index has the largest timestamp.
 
     Raises:
         FileNotFoundError: It was removed meanwhile.
@@ -405,10 +381,7 @@ def _timestamps(segment: SegmentReader, end: SegmentEnd, is_complete: bool) -> t
 
 
 def first_timestamp_ms(header: BatchHeader) -> int:
-    """Return the timestamp of a batch's first record, as its header states it.
-
-    Of some batches, only the largest timestamp is known.
-    """
+    """Return the timestamp of a batch's first record as its header states it, or else its largest one."""
     has_no_base = header.attributes & (DELETE_HORIZON_FLAG | LOG_APPEND_TIME_FLAG)
     return header.max_timestamp_ms if has_no_base else header.base_timestamp_ms
 

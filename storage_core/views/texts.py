@@ -38,13 +38,7 @@ def json_value(value: Any) -> Any:
 
 
 def json_text(value: object, *, indent: int | None = None, is_ascii: bool = False) -> str:
-    """Return JSON in which all that a terminal would interpret or hide is an escape: the value stays the same.
-
-    Args:
-        value: As `json_value` makes it.
-        indent: How many spaces a level has; None for one line.
-        is_ascii: Escape all that is not ASCII.
-    """
+    """Return JSON of a `json_value` in which all that a terminal would interpret or hide is an escape."""
     text = json.dumps(value, ensure_ascii=is_ascii, indent=indent)
     if text.isprintable():
         return text

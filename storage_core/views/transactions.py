@@ -53,45 +53,28 @@ _log = logging.getLogger(__name__)
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
 BOOTSTRAP_SERVER: Final = "localhost:9092"
 """Where the printed commands find a broker, unless the caller says."""
+# fmt: off
 _COLUMNS: Final = (
     *PARTITION_COLUMNS,
     Column("producerId", pa.int64(), "The producer."),
-    Column(
-        "producerEpoch",
-        pa.int32(),
-        "Its epoch when it began the transaction; the marker's if there is no data.",
-    ),
+    Column("producerEpoch", pa.int32(), "Its epoch when it began the transaction; the marker's if there is no data."),
     Column("state", pa.string(), "committed, aborted, or open: without a marker up to the log end."),
     Column("firstOffset", pa.int64(), "Offset of its first record; null if the log has only the marker."),
     Column("lastOffset", pa.int64(), "Offset of its last record; null if the log has none of them."),
     Column("markerOffset", pa.int64(), "Offset of the marker; null if it is open."),
     Column("startTimestamp", TIMESTAMP, "Timestamp of its first record; null if that is not in the log."),
     Column("lastTimestamp", TIMESTAMP, "Timestamp of its last batch of records."),
-    Column(
-        "endTimestamp", TIMESTAMP, "Timestamp of the marker, by the coordinator's clock; null if it is open."
-    ),
+    Column("endTimestamp", TIMESTAMP, "Timestamp of the marker, by the coordinator's clock; null if it is open."),
     Column("durationMs", pa.int64(), "Milliseconds from its first record to the marker."),
-    Column(
-        "ageMs",
-        pa.int64(),
-        "If it is open, milliseconds from its first record (or its last one, if the first is "
-        "not in the log) to the time of the look: the clock of the reading host.",
-    ),
-    Column(
-        "coordinatorEpoch", pa.int32(), "Epoch of the coordinator that wrote the marker; null if it is open."
-    ),
-    Column(
-        "recordCount",
-        pa.int64(),
-        "How many records the log has of it; null if some are before the log's start.",
-    ),
+    Column("ageMs", pa.int64(), "If it is open, milliseconds from its first record (or its last one, if the first is "
+           "not in the log) to the time of the look: the clock of the reading host."),
+    Column("coordinatorEpoch", pa.int32(), "Epoch of the coordinator that wrote the marker; null if it is open."),
+    Column("recordCount", pa.int64(), "How many records the log has of it; null if some are before the log's start."),
     Column("sizeBytes", pa.int64(), "Size of the batches that the log has of it."),
-    Column(
-        "abortCommand",
-        pa.string(),
-        "If it is open, the command that aborts it, for a broker of version 3.0 or later.",
-    ),
+    Column("abortCommand", pa.string(), "If it is open, the command that aborts it, for a broker of version 3.0 or "
+           "later."),
 )
+# fmt: on
 
 
 @dataclass(slots=True)
@@ -146,15 +129,9 @@ def plan_transactions(
     now_ms: int | None = None,
     bootstrap_server: str = BOOTSTRAP_SERVER,
 ) -> list[TransactionsTask]:
-    """Plan a task for each partition.
+    """Plan a task for each partition, from the oldest transaction on that is in the bounds, or may be open at the end.
 
-    Args:
-        filesystem: Where to look.
-        options: Topics, internal ones too unless some are named, and bounds: a transaction counts if one of its offsets is
-            within them.
-        only_open: Whether to walk only from the oldest transaction that may be open at the end.
-        now_ms: The time that ages are relative to; the clock if None.
-        bootstrap_server: The broker in the commands that abort transactions.
+    Internal topics count, too, unless some are named. A transaction counts if one of its offsets is within the bounds.
 
     Raises:
         SegmentLogError: These directories cannot give what the options ask for.

@@ -147,16 +147,7 @@ def plan_view(filesystem: FileSystem, options: ReadOptions) -> list[ViewTask]:
 
 
 def read_view_task(filesystem: FileSystem, task: ViewTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task.
-
-    Args:
-        filesystem: Where to read.
-        task: As planned by `plan_view`.
-        schema: The columns to make, of `View.schema`.
-
-    Yields:
-        Record batches of exactly that schema, none empty.
-    """
+    """Yield the rows of a task that `plan_view` planned: record batches of exactly this schema, none empty."""
     view = find_view(task.view)
     wanted = frozenset(schema.names) | _columns_of(view, task.condition)
     for batch in view.read(filesystem, task.part, wanted):
@@ -257,14 +248,8 @@ def resolved_ranges(
 ) -> tuple[PartitionRange, ...]:
     """Resolve the partitions that the options ask for, and the offsets of each. Look-ups skip damage.
 
-    A partition that is deleted meanwhile is left out.
-
-    Args:
-        filesystem: Where to look.
-        options: Topics, bounds and condition.
-        with_internal_topics: Whether internal topics need not be named, if the options name neither topics nor bounds of
-            partitions.
-        refused: Takes each partition in which something else has the name of a log file, and why; None for an error.
+    A partition that is deleted meanwhile is left out. ``refused`` takes each one in which something else has the name of a log
+    file, and why; without it, that is an error. Internal topics may count although neither topics nor bounds name them.
 
     Raises:
         SegmentLogError: These directories cannot give what the options ask for.
