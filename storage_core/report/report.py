@@ -421,9 +421,8 @@ class _Examination:
             for task in plan_group_offsets(self._filesystem, options, now_ms=self.now_ms)
             for each in read_group_offsets(self._filesystem, task)
         ]
-        named = frozenset((each.topic, each.partition) for each in committed if each.topic is not None)
-        logs = log_ranges(self._filesystem, options, named)
-        found = ((each, logs.get((each.topic or "", each.partition))) for each in committed)
+        logs = log_ranges(self._filesystem, options, committed)
+        found = ((each, logs.get((each.topic, each.partition))) for each in committed)
         return [
             GroupPosition(each, *((None, None) if log is None else (log.start_offset, log.end_offset)))
             for each, log in found

@@ -19,8 +19,8 @@ from storage_core.views.view import (
     PARTITION_COLUMNS,
     Column,
     View,
-    batches_of_rows,
     resolved_ranges,
+    rows_read,
     tolerating_damage,
 )
 
@@ -94,13 +94,13 @@ def _checkpointed(log: PartitionLog) -> tuple[EpochEntry, ...] | None:
         return None
 
 
-def _read(filesystem: FileSystem, task: _EpochsTask, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
+def _epochs_in_log(filesystem: FileSystem, task: _EpochsTask) -> dict[int, _EpochInLog]:
     in_log: dict[int, _EpochInLog] = {}
     for chunk in task.part.chunks(filesystem):
         for epoch, found in _epochs_of(chunk):
             known = in_log.get(epoch)
             in_log[epoch] = found if known is None else known.followed_by(found)
-    return batches_of_rows(_COLUMNS, _rows(task, in_log))
+    return in_log
 
 
 def _epochs_of(chunk: HeaderChunk) -> Iterator[tuple[int, _EpochInLog]]:
@@ -115,8 +115,8 @@ def _epochs_of(chunk: HeaderChunk) -> Iterator[tuple[int, _EpochInLog]]:
             yield epoch, _EpochInLog(*facts)
 
 
-def _rows(task: _EpochsTask, in_log: dict[int, _EpochInLog]) -> Iterator[tuple[object, ...]]:
-    entries = task.entries or ()
+def _rows(filesystem: FileSystem, task: _EpochsTask, _wanted: object) -> Iterator[tuple[object, ...]]:
+    in_log, entries = _epochs_in_log(filesystem, task), task.entries or ()
     starts = {epoch: found.first_batch_offset for epoch, found in in_log.items()}
     starts |= {entry.epoch: entry.start_offset for entry in entries}
     known = {entry.epoch for entry in entries}
@@ -161,5 +161,5 @@ EPOCHS_VIEW: Final = View(
     doc="An epoch of a partition's leader, as its checkpoint and its batches have it.",
     columns=_COLUMNS,
     plan=_plan,
-    read=_read,
+    read=rows_read(_COLUMNS, _rows),
 )

@@ -47,7 +47,7 @@ from storage_core.segment.file_names import (
 )
 from storage_core.views.finding import Action
 from storage_core.views.roots import LIVE, find_roots, require_listed, selected_locations
-from storage_core.views.view import TIMESTAMP, Column, View, batches_of_rows
+from storage_core.views.view import TIMESTAMP, Column, View, rows_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -293,14 +293,10 @@ def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[FilesTask]:
     ]
 
 
-def _read(filesystem: FileSystem, task: FilesTask, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    location = task.location
-    rows = (
-        root_files(filesystem, task.root, task.partitions)
-        if location is None
-        else _partition_rows(filesystem, location)
-    )
-    return batches_of_rows(_COLUMNS, rows)
+def _rows(filesystem: FileSystem, task: FilesTask, _wanted: frozenset[str]) -> Iterator[FoundFile]:
+    if task.location is None:
+        return root_files(filesystem, task.root, task.partitions)
+    return _partition_rows(filesystem, task.location)
 
 
 class FoundFile(NamedTuple):
@@ -442,5 +438,5 @@ FILES_VIEW: Final = View(
     "Internal topics need not be named.",
     _COLUMNS,
     _plan,
-    _read,
+    rows_read(_COLUMNS, _rows),
 )

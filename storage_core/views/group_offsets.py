@@ -55,13 +55,13 @@ from storage_core.views.view import (
     TIMESTAMP,
     Column,
     View,
-    batches_of_rows,
     present_ranges,
+    rows_read,
     tolerating_damage,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
@@ -643,12 +643,13 @@ def _is_at_or_after(bound: Bound, each: GroupOffset, *, default: bool) -> bool:
 
 
 def log_ranges(
-    filesystem: FileSystem, options: ReadOptions, topic_partitions: frozenset[tuple[str, int]]
-) -> dict[tuple[str, int], PartitionRange]:
-    """Return the offsets of some partitions, of those whose logs are in the directories.
+    filesystem: FileSystem, options: ReadOptions, committed: Iterable[GroupOffset]
+) -> dict[tuple[str | None, int], PartitionRange]:
+    """Return the offsets of the logs that are in the directories, of those in which offsets are committed.
 
     As of a time, the end is the first offset with a later timestamp.
     """
+    topic_partitions = {(each.topic, each.partition) for each in committed if each.topic is not None}
     if not topic_partitions:
         return {}
     ending = LatestBound() if options.as_of_ms is None else TimestampBound(options.as_of_ms + 1)
@@ -660,21 +661,16 @@ def log_ranges(
     }
 
 
-def _read(filesystem: FileSystem, task: GroupOffsetsTask, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
+def _rows(
+    filesystem: FileSystem, task: GroupOffsetsTask, wanted: frozenset[str]
+) -> Iterator[tuple[object, ...]]:
     found = read_group_offsets(filesystem, task)
-    logs: Mapping[tuple[str, int], PartitionRange] = {}
-    if not _LAG_COLUMNS.isdisjoint(wanted):
-        topic_partitions = {(each.topic, each.partition) for each in found if each.topic is not None}
-        logs = log_ranges(filesystem, task.options, frozenset(topic_partitions))
+    logs = {} if _LAG_COLUMNS.isdisjoint(wanted) else log_ranges(filesystem, task.options, found)
     now_ms = task.now_ms if task.as_of_ms is None else task.as_of_ms
-    with_notes = "note" in wanted
-
-    def row(each: GroupOffset) -> tuple[object, ...]:
-        log = logs.get((each.topic or "", each.partition))
-        note = _note(filesystem, each.offset, log, task.options) if with_notes else None
-        return _row(each, log, note, now_ms)
-
-    return batches_of_rows(_COLUMNS, map(row, found))
+    for each in found:
+        log = logs.get((each.topic, each.partition))
+        note = _note(filesystem, each.offset, log, task.options) if "note" in wanted else None
+        yield _row(each, log, note, now_ms)
 
 
 def _note(
@@ -726,5 +722,5 @@ GROUP_OFFSETS_VIEW: Final = View(
     "An offset that a consumer group has committed, now or as of a time.",
     _COLUMNS,
     plan_group_offsets,
-    _read,
+    rows_read(_COLUMNS, _rows),
 )

@@ -54,7 +54,7 @@ from storage_core.views.segments import (
     under_present_name,
 )
 from storage_core.views.texts import key_of
-from storage_core.views.view import TIMESTAMP, Column, View, batches_of_rows
+from storage_core.views.view import TIMESTAMP, Column, View, rows_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -413,7 +413,8 @@ def _summarized(
         f"Expected a regular file, found a link or a special file. [{location.path}/{name}]"
         for name in listing.not_regular
     ]
-    found.compute_or_record_error("topic_id", lambda: _topic_id(filesystem, location))
+    metadata = os.path.join(location.path, PARTITION_METADATA)
+    found.compute_or_record_error("topic_id", lambda: read_partition_metadata(filesystem, metadata))
     found.compute_or_record_error("leader_epoch", lambda: _leader_epoch(filesystem, location))
     log = _load(filesystem, location, root, listing)
     try:
@@ -453,10 +454,6 @@ def _summarized(
         "damage": tuple(dict.fromkeys(found.damage)),
     }
     return replace(summary, **values)  # type: ignore[arg-type]  # by name
-
-
-def _topic_id(filesystem: FileSystem, location: PartitionLocation) -> str | None:
-    return read_partition_metadata(filesystem, os.path.join(location.path, PARTITION_METADATA))
 
 
 def _leader_epoch(filesystem: FileSystem, location: PartitionLocation) -> int | None:
@@ -589,10 +586,6 @@ def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[PartitionsTa
     ]
 
 
-def _read(filesystem: FileSystem, task: PartitionsTask, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    return batches_of_rows(_COLUMNS, _rows(filesystem, task, wanted))
-
-
 def _rows(
     filesystem: FileSystem, task: PartitionsTask, wanted: frozenset[str]
 ) -> Iterator[tuple[object, ...]]:
@@ -611,13 +604,9 @@ def _rows(
             raise LogDirectoryError(
                 f"A partition could not be examined: {summary.unreadable}", path=summary.directory
             )
-        yield _row(summary)
-
-
-def _row(summary: PartitionSummary) -> tuple[object, ...]:
-    values = {key_of(each.name): getattr(summary, each.name) for each in fields(summary)}
-    values |= {"isDamaged": bool(summary.damage), "damage": " ".join(summary.damage) or None}
-    return tuple(values[column.name] for column in _COLUMNS)
+        values = {key_of(each.name): getattr(summary, each.name) for each in fields(summary)}
+        values |= {"isDamaged": bool(summary.damage), "damage": " ".join(summary.damage) or None}
+        yield tuple(values[column.name] for column in _COLUMNS)
 
 
 PARTITIONS_VIEW: Final = View(
@@ -626,5 +615,5 @@ PARTITIONS_VIEW: Final = View(
     "Internal topics need not be named.",
     _COLUMNS,
     _plan,
-    _read,
+    rows_read(_COLUMNS, _rows),
 )

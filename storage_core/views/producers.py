@@ -26,8 +26,8 @@ from storage_core.views.view import (
     TIMESTAMP,
     Column,
     View,
-    batches_of_rows,
     resolved_ranges,
+    rows_read,
     tolerating_damage,
 )
 
@@ -89,16 +89,15 @@ def newest_snapshot(filesystem: FileSystem, log: PartitionLog, up_to_offset: int
 
 def _plan(filesystem: FileSystem, options: ReadOptions) -> list[_ProducersTask]:
     tolerant = tolerating_damage(options)
-    return [_plan_partition(filesystem, wanted, tolerant) for wanted in resolved_ranges(filesystem, options)]
+    tasks = []
+    for wanted in resolved_ranges(filesystem, options):
+        snapshot = newest_snapshot(filesystem, wanted.log, wanted.end_offset)
+        later = PartitionRange(wanted.log, snapshot.offset, wanted.end_offset)
+        tasks.append(_ProducersTask(PartitionSpans.of(later, tolerant), snapshot))
+    return tasks
 
 
-def _plan_partition(filesystem: FileSystem, wanted: PartitionRange, options: ReadOptions) -> _ProducersTask:
-    snapshot = newest_snapshot(filesystem, wanted.log, wanted.end_offset)
-    later = PartitionRange(wanted.log, snapshot.offset, wanted.end_offset)
-    return _ProducersTask(PartitionSpans.of(later, options), snapshot)
-
-
-def _read(filesystem: FileSystem, task: _ProducersTask, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
+def _rows(filesystem: FileSystem, task: _ProducersTask, _wanted: object) -> Iterator[tuple[object, ...]]:
     producers = {
         entry.producer_id: ProducerState.of_snapshot_entry(entry) for entry in task.snapshot.producers
     }
@@ -107,8 +106,8 @@ def _read(filesystem: FileSystem, task: _ProducersTask, _wanted: frozenset[str])
         for batch in _producer_batches(chunk):
             producers.setdefault(batch.producer_id, ProducerState(batch.producer_id)).apply(batch)
             changed.add(batch.producer_id)
-    rows = (_row(task, producers[each], is_from_log=each in changed) for each in sorted(producers))
-    return batches_of_rows(_COLUMNS, rows)
+    for each in sorted(producers):
+        yield _row(task, producers[each], is_from_log=each in changed)
 
 
 def _producer_batches(chunk: HeaderChunk) -> tuple[ProducerBatch, ...]:
@@ -149,5 +148,5 @@ PRODUCERS_VIEW: Final = View(
     doc="A producer of a partition, as known at the end of the range.",
     columns=_COLUMNS,
     plan=_plan,
-    read=_read,
+    read=rows_read(_COLUMNS, _rows),
 )

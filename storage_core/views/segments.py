@@ -52,8 +52,8 @@ from storage_core.views.view import (
     TIMESTAMP,
     Column,
     View,
-    batches_of_rows,
     resolved_ranges,
+    rows_read,
 )
 
 if TYPE_CHECKING:
@@ -522,38 +522,21 @@ def _parts(
         yield tuple(part)
 
 
-def _read(
+def _rows(
     filesystem: FileSystem, task: SegmentsTask | NotALogFile, wanted: frozenset[str]
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[tuple[object, ...]]:
     if isinstance(task, NotALogFile):
-        return batches_of_rows(_COLUMNS, [task.row()])
-    return batches_of_rows(_COLUMNS, _rows(filesystem, task, wanted))
+        yield task.row()
+        return
 
-
-def _rows(filesystem: FileSystem, task: SegmentsTask, wanted: frozenset[str]) -> Iterator[tuple[object, ...]]:
-    for file in task.files:
-        row = _row_of(filesystem, file, task, wanted)
-        if row is not None:
-            yield row
-
-
-def _row_of(
-    filesystem: FileSystem, file: SegmentFile, task: SegmentsTask, wanted: frozenset[str]
-) -> tuple[object, ...] | None:
-    """Return the row of a segment.
-
-    Returns:
-        None if the segment ends too early, or was removed since it was listed.
-    """
-
-    def row_of(present: SegmentFile) -> tuple[object, ...] | None:
+    def summary_of(file: SegmentFile) -> SegmentSummary:
         is_complete = not file.is_active or task.is_clean
-        summary = summarize_segment(filesystem, present, exact=task.exact, is_complete=is_complete)
-        if task.start_offset and summary.end.next_offset <= task.start_offset:
-            return None
-        return _row(filesystem, summary, wanted)
+        return summarize_segment(filesystem, file, exact=task.exact, is_complete=is_complete)
 
-    return under_present_name(file, row_of)
+    for file in task.files:
+        summary = under_present_name(file, summary_of)
+        if summary is not None and (not task.start_offset or summary.end.next_offset > task.start_offset):
+            yield _row(filesystem, summary, wanted)
 
 
 def _row(filesystem: FileSystem, summary: SegmentSummary, wanted: frozenset[str]) -> tuple[object, ...]:
@@ -575,22 +558,16 @@ def _row(filesystem: FileSystem, summary: SegmentSummary, wanted: frozenset[str]
         summary.end.position_bytes,
         summary.min_timestamp_ms,
         summary.max_timestamp_ms,
-        *(_exact_values(statistics) if statistics is not None else (None,) * 5),
+        None if statistics is None else statistics.batch_count,
+        None if statistics is None or statistics.wrapper_count else statistics.record_count,
+        None if statistics is None else statistics.control_batch_count,
+        None if statistics is None else codec_names(statistics.codecs),
+        None if statistics is None else sorted(statistics.magics),
         *states,
         summary.modified_ms,
         summary.damage is not None,
         summary.damage,
         file.path,
-    )
-
-
-def _exact_values(statistics: HeaderStatistics) -> tuple[object, ...]:
-    return (
-        statistics.batch_count,
-        None if statistics.wrapper_count else statistics.record_count,
-        statistics.control_batch_count,
-        codec_names(statistics.codecs),
-        sorted(statistics.magics),
     )
 
 
@@ -621,5 +598,5 @@ SEGMENTS_VIEW: Final = View(
     "view if it may hold an offset of the range that is asked for. Internal topics need not be named.",
     _COLUMNS,
     _plan,
-    _read,
+    rows_read(_COLUMNS, _rows),
 )

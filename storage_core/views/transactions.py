@@ -34,8 +34,8 @@ from storage_core.views.view import (
     TIMESTAMP,
     Column,
     View,
-    batches_of_rows,
     resolved_ranges,
+    rows_read,
     tolerating_damage,
 )
 
@@ -394,17 +394,14 @@ def _difference(later_ms: int, earlier_ms: int) -> int | None:
     return later_ms - earlier_ms
 
 
-def _read(
-    filesystem: FileSystem, task: TransactionsTask, _wanted: frozenset[str]
-) -> Iterator[pa.RecordBatch]:
-    return batches_of_rows(_COLUMNS, (_row(each, task) for each in read_transactions(filesystem, task)))
-
-
 TRANSACTIONS_VIEW: Final = View(
     name="transactions",
     doc="A transaction of one partition; one that has only a marker in the log is a row, too. Internal topics need not be "
     "named: offsets that transactions commit are in one.",
     columns=_COLUMNS,
     plan=plan_transactions,
-    read=_read,
+    read=rows_read(
+        _COLUMNS,
+        lambda filesystem, task, _: (_row(each, task) for each in read_transactions(filesystem, task)),
+    ),
 )

@@ -212,6 +212,13 @@ def batches_of_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) ->
         yield pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
 
 
+def rows_read(
+    columns: Sequence[Column], rows: Callable[[FileSystem, Any, frozenset[str]], Iterable[Sequence[Any]]]
+) -> Callable[[FileSystem, Any, frozenset[str]], Iterator[pa.RecordBatch]]:
+    """Make `View.read` of a function that makes rows for `batches_of_rows`."""
+    return lambda filesystem, task, wanted: batches_of_rows(columns, rows(filesystem, task, wanted))
+
+
 def _array(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
     if kind == TIMESTAMP:
         known_ms = [NO_TIMESTAMP_MS if value is None else value for value in values]
