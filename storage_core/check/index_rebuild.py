@@ -104,7 +104,7 @@ def check_segments(
     producers: ProducerStateManager | None = None,
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     observe: Callable[[int, BatchWindow], object] = lambda *_: None,
-    advance: Callable[[int], object] | None = None,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> Iterator[SegmentCheck]:
     """Check the indexes of a log, segment by segment. All of the log is read, once.
 
@@ -134,8 +134,7 @@ def check_segments(
         is_complete = is_clean or end_offset is not None
         findings = *index_faults(compared, is_complete=is_complete), *_missing_transactions(compared, aborted)
         yield SegmentCheck(base_offset, suffix, compared, findings, tuple(aborted))
-        if advance is not None:
-            advance(compared.size_bytes)
+        advance(compared.size_bytes)
 
 
 def _see(
@@ -185,7 +184,7 @@ def rebuild_indexes(
     target: str | None = None,
     is_all: bool = False,
     config: LogConfig | None = None,
-    advance: Callable[[int], object] | None = None,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> IndexReport:
     """Build the indexes again that are wrong, or all, in place or in a folder of ``target`` for each partition.
 
@@ -224,9 +223,7 @@ class _Rebuild:
     config: LogConfig
     max_batch_bytes: int
 
-    def partition(
-        self, directory: PartitionDirectory, advance: Callable[[int], object] | None
-    ) -> PartitionIndexes:
+    def partition(self, directory: PartitionDirectory, advance: Callable[[int], object]) -> PartitionIndexes:
         log = PartitionLog.load(self.filesystem, directory, skip_damage=True)
         findings: list[Finding] = []
         rebuilt: list[str] = []

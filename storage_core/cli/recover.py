@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from storage_core.recover.missing_offsets import LeftOut
     from storage_core.recover.recover import RecoveryReport
-    from storage_core.recover.recovery_plan import LeftOut, Policy
+    from storage_core.recover.recovery_plan import Policy
 
 _MOST_SHOWN = 100
 

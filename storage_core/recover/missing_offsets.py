@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.check.segment_check import gaps_in
@@ -59,14 +60,24 @@ class Missing(NamedTuple):
     is_compacted: bool = False
 
 
-class EpochFall(NamedTuple):
-    """A segment that begins with a lower leader epoch than the one before it ends with."""
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A part of a log file that is left out, or that is kept although it is damaged.
+
+    Attributes:
+        end_byte: The byte after it.
+        start_offset: The first offset that may be in it.
+        end_offset: The offset after the last one; equal if no record is known to be in it.
+    """
 
     file: str
-    size_bytes: int
+    start_byte: int
+    end_byte: int
     start_offset: int
     end_offset: int
-    reason: str
+    batch_count: int = 0
+    record_count: int = 0
+    reason: str = ""
 
 
 class _Span(NamedTuple):
@@ -141,14 +152,14 @@ class OffsetAccount:
             )
         )
 
-    def falls(self) -> Iterator[EpochFall]:
+    def falls(self) -> Iterator[LeftOut]:
         """Find segments that cannot continue the one before them: the leader epochs of a log never fall."""
         spans = {span.base_offset: span for span in self._spans}
         for base_offset, before, epoch in self._falls:
             span = spans[base_offset]
-            yield EpochFall(
-                log_file_name(base_offset), span.size_bytes, base_offset, span.end_offset,
-                f"Expected leader epochs that never fall, found {epoch} after {before}: the segments before it may be of "
+            yield LeftOut(
+                log_file_name(base_offset), 0, span.size_bytes, base_offset, span.end_offset,
+                reason=f"Expected leader epochs that never fall, found {epoch} after {before}: the segments before it may be of "
                 "another log, such as a deleted topic of the same name.",
             )  # fmt: skip
 

@@ -58,9 +58,9 @@ from storage_core.errors import (
 )
 from storage_core.log.recovery_check import check_directory, list_regular_files
 from storage_core.options.values import path_of
+from storage_core.recover.missing_offsets import LeftOut
 from storage_core.recover.recovered_logs import cleaner_offsets, load_recovered, write_missing_files
 from storage_core.recover.recovery_plan import (
-    LeftOut,
     LeftOutFile,
     PartitionPlan,
     Policy,
@@ -158,7 +158,7 @@ def recover(  # noqa: PLR0913  (one for each flag)
     manifest: str | None = None,
     is_dry_run: bool = False,
     is_in_place: bool = False,
-    advance: Callable[[int], object] | None = None,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> RecoveryReport:
     """Recover a log directory into a new one.
 
@@ -260,7 +260,7 @@ class RecoveryScan:
         filesystem: FileSystem,
         policy: Policy,
         max_batch_bytes: int,
-        advance: Callable[[int], object] | None,
+        advance: Callable[[int], object],
     ) -> tuple[PartitionPlan, ...]:
         """Plan what is kept of each partition."""
         if policy == "tail":
@@ -636,7 +636,7 @@ class _Copy:
         report: RecoveryReport,
         work: str,
         link: bool,
-        advance: Callable[[int], object] | None,
+        advance: Callable[[int], object],
     ) -> None:
         self._filesystem = filesystem
         self._scan = scan
@@ -652,7 +652,9 @@ class _Copy:
         for plan in plans:
             self._copy_partition(plan)
         for directory in () if self._scan.is_selection else self._scan.metadata:
-            self._copy_metadata(directory)
+            target = self._make(directory)
+            for name in list_regular_files(self._filesystem, directory.path):
+                self._copy_file(os.path.join(directory.path, name), os.path.join(target, name))
         self._copy_root(plans)
         _require_unchanged(self._filesystem, plans)
         self._flush()
@@ -673,17 +675,16 @@ class _Copy:
     ) -> None:
         source = os.path.join(plan.directory.path, segment.name)
         target = os.path.join(target, log_file_name(segment.base_offset))
-        is_closed = following is not None and segment.is_whole
+        is_closed, is_linked = following is not None and segment.is_whole, False
         if self._link and is_closed and following is not None and _may_link(plan, following.base_offset):
             # Another file system, or one without links.
             with contextlib.suppress(StorageError):
                 self._filesystem.link(source, target)
-                self._written.append(target)
-                self._note(segment.size_bytes)
-                return
-        copy_ranges(self._filesystem, source, target, segment)
+                is_linked = True
+        if not is_linked:
+            copy_ranges(self._filesystem, source, target, segment)
         self._written.append(target)
-        self._note(segment.size_bytes)
+        self._advance(segment.size_bytes)
 
     def _copy_file(self, source: str, target: str) -> None:
         status = self._filesystem.status(source)
@@ -692,11 +693,6 @@ class _Copy:
         copy_parts(self._filesystem, source, target, [(0, status.size_bytes)])
         self._filesystem.set_modified_ms(target, status.modified_ms)
         self._written.append(target)
-
-    def _copy_metadata(self, directory: PartitionDirectory) -> None:
-        target = self._make(directory)
-        for name in list_regular_files(self._filesystem, directory.path):
-            self._copy_file(os.path.join(directory.path, name), os.path.join(target, name))
 
     def _make(self, directory: PartitionDirectory) -> str:
         target = os.path.join(self._work, f"{directory.topic}-{directory.partition}")
@@ -726,10 +722,6 @@ class _Copy:
                 file.flush()
         for path in (*self._directories, self._work):
             self._filesystem.flush_directory(path)
-
-    def _note(self, size_bytes: int) -> None:
-        if self._advance is not None:
-            self._advance(size_bytes)
 
 
 def _may_link(plan: PartitionPlan, end_offset: int) -> bool:

@@ -80,7 +80,7 @@ def recover_in_place(
     aside: str,
     *,
     policy: Policy = "kafka",
-    advance: Callable[[int], object] | None = None,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> RecoveryReport:
     """Recover a log directory where it is, under its lock.
 
@@ -238,7 +238,9 @@ class _InPlace:
         for base_offset in reversed(log_base_offsets(list_regular_files(filesystem, path))):
             segment = kept.get(base_offset)
             if segment is None:
-                self._remove(path, base_offset)
+                for name in (log_file_name(base_offset), *index_file_names(base_offset)):
+                    filesystem.delete(os.path.join(path, name))
+                filesystem.flush_directory(path)
             elif not segment.has_indexes:
                 self._cut(path, segment)
         for each in plan.left_out_files:
@@ -248,18 +250,13 @@ class _InPlace:
         filesystem.flush_directory(path)
         write_missing_files(filesystem, path, plan)
 
-    def _remove(self, path: str, base_offset: int) -> None:
-        for name in (log_file_name(base_offset), *index_file_names(base_offset)):
-            self._filesystem.delete(os.path.join(path, name))
-        self._filesystem.flush_directory(path)
-
     def _cut(self, path: str, segment: SegmentPlan) -> None:
         """Cut a log file, or replace it as a compaction does.
 
         Its offset index is removed first: without that, any later start recovers the segment.
         """
         filesystem, name = self._filesystem, os.path.join(path, segment.name)
-        is_prefix = not segment.kept or (segment.kept[0].start_byte == 0 and len(segment.kept) == 1)
+        is_prefix = not segment.kept or (segment.kept[0][0] == 0 and len(segment.kept) == 1)
         if not is_prefix:
             copy_ranges(filesystem, name, name + CLEANED_SUFFIX, segment)
             with filesystem.open_for_writing(name + CLEANED_SUFFIX) as made:

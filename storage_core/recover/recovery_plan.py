@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from storage_core.log.recovery_check import (
 )
 from storage_core.record.batch_header import CONTROL_FLAG, MAGIC_V2
 from storage_core.record.control_records import read_marker
-from storage_core.recover.missing_offsets import Missing, OffsetAccount
+from storage_core.recover.missing_offsets import LeftOut, Missing, OffsetAccount
 from storage_core.segment import DamageScanner, SegmentReader
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
@@ -68,26 +68,6 @@ _SEGMENT_SUFFIXES: Final = (".log", *INDEX_SUFFIXES, SNAPSHOT_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A part of a log file that is left out, or that is kept although it is damaged.
-
-    Attributes:
-        end_byte: The byte after it.
-        start_offset: The first offset that may be in it.
-        end_offset: The offset after the last one; equal if no record is known to be in it.
-    """
-
-    file: str
-    start_byte: int
-    end_byte: int
-    start_offset: int
-    end_offset: int
-    batch_count: int
-    record_count: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class LeftOutFile:
     """A file or directory that is left out as a whole, and why."""
 
@@ -95,11 +75,8 @@ class LeftOutFile:
     reason: str
 
 
-class ByteRange(NamedTuple):
-    """Bytes of a file, from the first to before the last."""
-
-    start_byte: int
-    end_byte: int
+_ByteRange = tuple[int, int]
+"""Bytes of a file, from the first to before the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +92,14 @@ class SegmentPlan:
     base_offset: int
     suffix: str
     status: FileStatus
-    kept: tuple[ByteRange, ...]
+    kept: tuple[_ByteRange, ...]
     next_offset: int
     has_indexes: bool
 
     @property
     def size_bytes(self) -> int:
         """Size of the log file that is kept."""
-        return sum(part.end_byte - part.start_byte for part in self.kept)
+        return sum(end_byte - start_byte for start_byte, end_byte in self.kept)
 
     @property
     def is_whole(self) -> bool:
@@ -192,7 +169,7 @@ def plan_partition(
     directory: PartitionDirectory,
     policy: Policy,
     max_batch_bytes: int,
-    advance: Callable[[int], object] | None = None,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> PartitionPlan:
     """Plan what is kept of a partition. All of its log is read, once or twice.
 
@@ -224,7 +201,7 @@ class _Planner:
         directory: PartitionDirectory,
         policy: Policy,
         max_batch_bytes: int,
-        advance: Callable[[int], object] | None,
+        advance: Callable[[int], object],
     ) -> None:
         root, key = directory.root, directory.topic_partition
         self._filesystem = filesystem
@@ -287,14 +264,13 @@ class _Planner:
             missing,
             compacted,
             tuple(self._damaged),
-            tuple(
-                LeftOut(each.file, 0, each.size_bytes, each.start_offset, each.end_offset, 0, 0, each.reason)
-                for each in self._account.falls()
-            ),
+            tuple(self._account.falls()),
             tuple(self._left_out_files),
             names,
             epochs,
-            None if has_snapshot or not is_clean or self._left_out else _entries_of(producers),
+            None
+            if has_snapshot or not is_clean or self._left_out
+            else tuple(state.snapshot_entry() for state in producers.producers.values()) or None,
             sum(each.records for each in self._counted.values()),
             sum(each.batches for each in self._counted.values()),
             topic_id,
@@ -329,7 +305,7 @@ class _Planner:
         parts = [(each.start_offset, each.end_offset) for each in (*self._left_out, *self._damaged)]
         for each in self._account.missing(parts, log_start_offset):
             place = (each.file, each.position_bytes, each.position_bytes)
-            part = LeftOut(*place, each.start_offset, each.end_offset, 0, 0, each.reason)
+            part = LeftOut(*place, each.start_offset, each.end_offset, reason=each.reason)
             if each.is_compacted:
                 compacted.append(part)
             elif not any(self._add_to_end(kept, each) for kept in (self._left_out, self._damaged)):
@@ -373,20 +349,15 @@ class _Planner:
         if self._is_salvage and (
             swaps := damaged_swaps(self._filesystem, self._path, names, self._max_batch_bytes)
         ):
+            reason = "Output of a compaction that is damaged. What it was to replace is whole."
             for name in swaps:
-                self._leave_out(
-                    name, "Output of a compaction that is damaged. What it was to replace is whole."
-                )
+                self._leave_out(name, reason)
             self._names = names = tuple(name for name in names if name not in swaps)
         if not any(name.endswith(SWAP_SUFFIX) for name in names):
             return SegmentFiles(tuple(log_base_offsets(names)), FileNames(names))
-        return list_segments(
-            self._filesystem,
-            self._path,
-            # No process changes the directory.
-            is_clean=True,
-            swap_end_offset=self._swap_end_offset,
-        )
+        # No process changes the directory.
+        end_of = self._swap_end_offset
+        return list_segments(self._filesystem, self._path, is_clean=True, swap_end_offset=end_of)
 
     def _swap_end_offset(self, base_offset: int) -> int:
         segment = self._open(base_offset, SWAP_SUFFIX)
@@ -439,7 +410,8 @@ class _Planner:
                 return _Cut(error.position_bytes or 0, str(error.args[0])), True
         if scan.end_position_bytes == size_bytes:
             return None
-        return _Cut(scan.end_position_bytes, _reason_of(scan.problem)), False
+        reason = "The last append was torn." if scan.problem is None else str(scan.problem.args[0])
+        return _Cut(scan.end_position_bytes, reason), False
 
     def _without_all(self, segments: list[SegmentPlan]) -> list[SegmentPlan]:
         """Leave out every segment, as a broker does with a log that ends below its start."""
@@ -447,18 +419,9 @@ class _Planner:
         for segment in segments:
             counted = self._counted[segment.base_offset]
             if segment.status.size_bytes:
-                self._left_out.append(
-                    LeftOut(
-                        segment.name,
-                        0,
-                        segment.status.size_bytes,
-                        segment.base_offset,
-                        segment.next_offset,
-                        counted.batches,
-                        counted.records,
-                        reason,
-                    )
-                )
+                ranges = (0, segment.status.size_bytes, segment.base_offset, segment.next_offset)
+                counts = (counted.batches, counted.records)
+                self._left_out.append(LeftOut(segment.name, *ranges, *counts, reason))
             self._counted[segment.base_offset] = _Counted()
         return []
 
@@ -487,16 +450,9 @@ class _Planner:
     def _refused(self, base_offset: int, window: BatchWindow, number: int, reason: str) -> LeftOut:
         header = window.header(number)
         name = log_file_name(base_offset) + self._suffixes.get(base_offset, "")
-        return LeftOut(
-            name,
-            header.position_bytes,
-            header.end_position_bytes,
-            header.base_offset,
-            header.next_offset,
-            0,
-            0,
-            f"{reason} It is the marker of a transaction of producer {header.producer_id}, epoch {header.producer_epoch}.",
-        )
+        place = (name, header.position_bytes, header.end_position_bytes)
+        reason += f" It is the marker of a transaction of producer {header.producer_id}, epoch {header.producer_epoch}."
+        return LeftOut(*place, header.base_offset, header.next_offset, reason=reason)
 
     def _note_epochs(self, window: BatchWindow, is_kept: np.ndarray) -> None:
         latest = self._epochs[-1].epoch if self._epochs else -1
@@ -522,7 +478,7 @@ class _Planner:
         assert status is not None  # noqa: S101  (it was just read)
         is_last = base_offset == self._bases[-1]
         kept = self._kept(check, is_last=is_last)
-        size_bytes = sum(part.end_byte - part.start_byte for part in kept)
+        size_bytes = sum(end_byte - start_byte for start_byte, end_byte in kept)
         counted = self._counted[base_offset]
         # A refused marker may be the last batch.
         next_offset = counted.next_offset if counted.refused else check.compared.end.next_offset
@@ -550,25 +506,20 @@ class _Planner:
                 next_offset = header.next_offset
         return next_offset
 
-    def _kept(self, check: SegmentCheck, *, is_last: bool) -> tuple[ByteRange, ...]:
+    def _kept(self, check: SegmentCheck, *, is_last: bool) -> tuple[_ByteRange, ...]:
         """Return the parts of a log file to keep, and note those that are left out."""
         compared, counted = check.compared, self._counted[check.base_offset]
         name = log_file_name(check.base_offset) + check.suffix
         cut = self._cuts.get(check.base_offset)
+        if cut is not None:
+            return self._cut_range(check, cut, counted)
         damage = [
             LeftOut(
-                name,
-                *ByteRange(each.start_bytes, each.end_bytes),
-                each.start_offset,
-                each.end_offset,
-                0,
-                0,
-                each.reason,
+                *(name, each.start_bytes, each.end_bytes, each.start_offset, each.end_offset),
+                reason=each.reason,
             )
             for each in compared.damage
         ]
-        if cut is not None:
-            return self._cut_range(check, cut, counted)
         end_bytes = compared.size_bytes
         if is_last or (self._is_salvage and self._is_blank(check, compared.end.position_bytes)):
             # Consumers stop at zeros within a log.
@@ -576,33 +527,24 @@ class _Planner:
         if end_bytes < compared.size_bytes and not self._is_blank(check, end_bytes):
             reason = "No valid batch follows: the last append was torn, or its bytes are damaged."
             next_offset = compared.end.next_offset
-            damage.append(
-                LeftOut(name, end_bytes, compared.size_bytes, next_offset, next_offset, 0, 0, reason)
-            )
+            place = (name, end_bytes, compared.size_bytes)
+            damage.append(LeftOut(*place, next_offset, next_offset, reason=reason))
         if not self._is_salvage:
             self._damaged += damage
-            return _non_empty([ByteRange(0, compared.size_bytes)])
+            return _non_empty([(0, compared.size_bytes)])
         damage = sorted([*damage, *counted.refused], key=lambda each: each.start_byte)
         self._left_out += damage
         return _non_empty(_between(damage, end_bytes))
 
-    def _cut_range(self, check: SegmentCheck, cut: _Cut, counted: _Counted) -> tuple[ByteRange, ...]:
+    def _cut_range(self, check: SegmentCheck, cut: _Cut, counted: _Counted) -> tuple[_ByteRange, ...]:
         size_bytes = check.compared.size_bytes
         if size_bytes > cut.position_bytes and not self._is_blank(check, cut.position_bytes):
             start_offset = self._next_offset_at(check, cut.position_bytes)
-            self._left_out.append(
-                LeftOut(
-                    log_file_name(check.base_offset) + check.suffix,
-                    cut.position_bytes,
-                    size_bytes,
-                    start_offset,
-                    max(start_offset, check.compared.end.next_offset),
-                    counted.cut_batches,
-                    counted.cut_records,
-                    cut.reason,
-                )
-            )
-        return _non_empty([ByteRange(0, cut.position_bytes)])
+            place = (log_file_name(check.base_offset) + check.suffix, cut.position_bytes, size_bytes)
+            offsets = (start_offset, max(start_offset, check.compared.end.next_offset))
+            counts = (counted.cut_batches, counted.cut_records)
+            self._left_out.append(LeftOut(*place, *offsets, *counts, cut.reason))
+        return _non_empty([(0, cut.position_bytes)])
 
     def _is_blank(self, check: SegmentCheck, position_bytes: int) -> bool:
         """Return True if only zeros follow, which a broker preallocated."""
@@ -718,22 +660,17 @@ def _belongs_to_segment(name: str) -> bool:
     return base_offset_of(plain) is not None and plain.endswith(_SEGMENT_SUFFIXES)
 
 
-def _between(damage: list[LeftOut], end_bytes: int) -> list[ByteRange]:
+def _between(damage: list[LeftOut], end_bytes: int) -> list[_ByteRange]:
     """Return the parts of a file between damaged ones."""
     kept, start_byte = [], 0
     for each in damage:
-        kept.append(ByteRange(start_byte, min(each.start_byte, end_bytes)))
+        kept.append((start_byte, min(each.start_byte, end_bytes)))
         start_byte = max(start_byte, each.end_byte)
-    kept.append(ByteRange(start_byte, end_bytes))
-    return kept
+    return [*kept, (start_byte, end_bytes)]
 
 
-def _non_empty(ranges: list[ByteRange]) -> tuple[ByteRange, ...]:
-    return tuple(each for each in ranges if each.end_byte > each.start_byte)
-
-
-def _reason_of(problem: CorruptError | None) -> str:
-    return "The last append was torn." if problem is None else str(problem.args[0])
+def _non_empty(ranges: list[_ByteRange]) -> tuple[_ByteRange, ...]:
+    return tuple((start_byte, end_byte) for start_byte, end_byte in ranges if end_byte > start_byte)
 
 
 def _record_counts(window: BatchWindow) -> np.ndarray:
@@ -766,7 +703,3 @@ def _malformed_markers(window: BatchWindow) -> list[tuple[int, str]]:
         except CorruptError as error:
             found.append((number, str(error.args[0])))
     return found
-
-
-def _entries_of(producers: ProducerStateManager) -> tuple[ProducerStateEntry, ...] | None:
-    return tuple(state.snapshot_entry() for state in producers.producers.values()) or None
