@@ -112,6 +112,12 @@ def check_segments(
     the base offset and each window of valid batches, ``advance`` the size of each log file.
     """
     state = producers or new_producers(filesystem, path)
+
+    def see(base_offset: int, aborted: list[AbortedTransaction], item: BatchWindow | DamagedRange) -> None:
+        if isinstance(item, BatchWindow):
+            aborted += state.update(producer_batches(item))
+            observe(base_offset, item)
+
     ends = (*tuple(segments)[1:], None)
     for (base_offset, suffix), end_offset in zip(segments.items(), ends, strict=False):
         aborted: list[AbortedTransaction] = []
@@ -125,9 +131,7 @@ def check_segments(
             skip_damage=True,
         )
         try:
-            compared = compare_indexes(
-                filesystem, segment, partial(_see, state, aborted, partial(observe, base_offset))
-            )
+            compared = compare_indexes(filesystem, segment, partial(see, base_offset, aborted))
         except FileNotFoundError:
             # A live broker deletes old segments.
             continue
@@ -135,17 +139,6 @@ def check_segments(
         findings = *index_faults(compared, is_complete=is_complete), *_missing_transactions(compared, aborted)
         yield SegmentCheck(base_offset, suffix, compared, findings, tuple(aborted))
         advance(compared.size_bytes)
-
-
-def _see(
-    state: ProducerStateManager,
-    aborted: list[AbortedTransaction],
-    observe: Callable[[BatchWindow], object],
-    item: BatchWindow | DamagedRange,
-) -> None:
-    if isinstance(item, BatchWindow):
-        aborted += state.update(producer_batches(item))
-        observe(item)
 
 
 def new_producers(filesystem: FileSystem, path: str) -> ProducerStateManager:

@@ -339,32 +339,25 @@ class _PartitionCheck:
 
     def _check_orphan(self, name: str) -> None:
         base_offset = base_offset_of(name)
-        if (
-            base_offset is not None
-            and base_offset not in self._bases
-            and log_file_name(base_offset) not in self._names
-        ):
-            self._add(
-                "damage" if self._is_clean else "suspect",
-                "file",
-                self._path_of(name),
-                "The log file of this index is missing: the segment's log was lost.",
-                action="remove",
-                start_offset=base_offset,
-            )
+        if base_offset is None or base_offset in self._bases or log_file_name(base_offset) in self._names:
+            return
+        self._add(
+            "damage" if self._is_clean else "suspect", "file", self._path_of(name),
+            "The log file of this index is missing: the segment's log was lost.",
+            action="remove", start_offset=base_offset,
+        )  # fmt: skip
 
     # What a broker would do.
 
     def _unknown_transaction_versions(self) -> list[str]:
         """Find the transaction indexes that a broker cannot read: it stops at the first wrong entry."""
-        refused = []
-        for facts in self._facts:
-            if (facts.transactions.refused_version or 0) >> 8 > 0:
-                refused.append(
-                    f"{transaction_index_file_name(facts.base_offset)} has entries of an unknown version"
-                )
-                self._unreadable.add(facts.base_offset)
-        return refused
+        unreadable = [
+            facts.base_offset for facts in self._facts if (facts.transactions.refused_version or 0) >> 8 > 0
+        ]
+        self._unreadable.update(unreadable)
+        return [
+            f"{transaction_index_file_name(each)} has entries of an unknown version" for each in unreadable
+        ]
 
     def _known(self, snapshots: _Snapshots, refusals: list[str]) -> KnownOfLog:
         kept = _without_strays(list(snapshots), sorted(self._bases))
@@ -676,9 +669,10 @@ class _PartitionCheck:
             path = self._path_of(snapshot_file_name(offset))
             if entries is None:
                 is_crash = not self._is_clean and offset >= self._recovery_point
+                is_read = offset >= max(self._bases, default=0)
                 self._add(
                     "unclean" if is_crash else "damage", "snapshot", path, self._bad_snapshots[offset],
-                    action=self._action_on_snapshot(offset),
+                    action="remove" if is_read or offset not in self._bases else "unnoticed",
                 )  # fmt: skip
             elif offset > self._log_end_offset:
                 self._add(
@@ -686,10 +680,6 @@ class _PartitionCheck:
                     f"Expected a snapshot up to the log end {self._log_end_offset}, found one of offset {offset}.",
                     action="remove", start_offset=offset,
                 )  # fmt: skip
-
-    def _action_on_snapshot(self, offset: int) -> Action:
-        is_read = offset >= max(self._bases, default=0)
-        return "remove" if is_read or offset not in self._bases else "unnoticed"
 
     def _compare_snapshot(self, offset: int, snapshots: _Snapshots, known: dict[int, Sequence]) -> None:
         """Compare the snapshot of an offset, if there is one, with the producers of the log before it."""

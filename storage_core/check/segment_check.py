@@ -360,7 +360,7 @@ class _Observer:
     def see(self, item: BatchWindow | DamagedRange) -> None:
         if isinstance(item, DamagedRange):
             self._next_offset = max(self._next_offset, item.end_offset)
-            self._producers.forget()
+            self._producers.are_doubtful.update(self._producers.known)
             return
         headers, base_offsets, last_offsets = item.headers, item.base_offsets, item.last_offsets
         self._batch_count += len(headers)
@@ -373,8 +373,10 @@ class _Observer:
             self.overflow_bytes = item.position_bytes + int(
                 item.starts[(last_offsets > largest_offset).argmax()]
             )
-        if (headers["producer_id"] >= 0).any():
-            self._breaks_of(headers, base_offsets, last_offsets)
+        is_data = (headers["producer_id"] >= 0) & ((headers["attributes"] & CONTROL_FLAG) == 0)
+        rows = np.flatnonzero(is_data & (headers["base_sequence"] >= 0))
+        if len(rows):
+            self._producers.take(headers[rows], base_offsets[rows], last_offsets[rows])
         if self._deep is not None:
             self._malformed += self._deep.malformed(item)
         self._next_offset = int(last_offsets[-1]) + 1
@@ -405,17 +407,6 @@ class _Observer:
                     EpochRun(epoch, int(base_offsets[first]), int(last_offsets[last]), position_bytes)
                 )
 
-    def _breaks_of(
-        self,
-        headers: npt.NDArray[Any],
-        base_offsets: npt.NDArray[np.int64],
-        last_offsets: npt.NDArray[np.int64],
-    ) -> None:
-        is_data = (headers["producer_id"] >= 0) & ((headers["attributes"] & CONTROL_FLAG) == 0)
-        rows = np.flatnonzero(is_data & (headers["base_sequence"] >= 0))
-        if len(rows):
-            self._producers.take(headers[rows], base_offsets[rows], last_offsets[rows])
-
     def facts(self, compared: IndexComparisons, tail: Tail | None, scan: BrokerScan) -> SegmentFacts:
         gaps = self._gaps
         end_offset = self._task.file.end_offset
@@ -439,7 +430,7 @@ class _Observer:
             self._gap_count,
             tuple(self._epochs),
             tuple(index_faults(compared)),
-            self._producers.known(),
+            tuple(self._producers.known.values()),
             tuple(self._producers.breaks),
             compared.transactions,
             self.overflow_bytes,
@@ -454,15 +445,9 @@ class _Producers:
 
     def __init__(self) -> None:
         self.breaks: list[SequenceBreak] = []
-        self._known: dict[int, Sequence] = {}
+        self.known: dict[int, Sequence] = {}
         # Damage may have held any of their batches.
-        self._are_doubtful: set[int] = set()
-
-    def known(self) -> tuple[Sequence, ...]:
-        return tuple(self._known.values())
-
-    def forget(self) -> None:
-        self._are_doubtful.update(self._known)
+        self.are_doubtful: set[int] = set()
 
     def take(
         self,
@@ -492,17 +477,15 @@ class _Producers:
 
     def _join(self, found: Sequence) -> None:
         producer_id = found.producer_id
-        before = self._known.get(producer_id)
+        before = self.known.get(producer_id)
         if before is None:
-            self._known[producer_id] = found
+            self.known[producer_id] = found
             return
-        if producer_id in self._are_doubtful:
-            self._are_doubtful.discard(producer_id)
-        else:
-            broken = break_between(before, found)
-            if broken is not None and len(self.breaks) < MOST_REPORTED:
-                self.breaks.append(broken)
-        self._known[producer_id] = before._replace(
+        broken = None if producer_id in self.are_doubtful else break_between(before, found)
+        self.are_doubtful.discard(producer_id)
+        if broken is not None and len(self.breaks) < MOST_REPORTED:
+            self.breaks.append(broken)
+        self.known[producer_id] = before._replace(
             last_epoch=found.last_epoch, last_sequence=found.last_sequence, last_offset=found.last_offset
         )
 

@@ -10,6 +10,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
@@ -152,7 +153,9 @@ def verify(
             reason = "There is no partition to verify: nothing was looked at."
             root_check.add(_NOTHING_VERIFIED, root_check.path, reason, "suspect")
     roots = tuple(
-        plan.root_checks[root.path].report() if root.problem is None else _unreadable_root(root)
+        plan.root_checks[root.path].report()
+        if root.problem is None
+        else RootReport(root.path, False, (Finding("unreadable", "file", root.path, root.problem),))
         for root in plan.roots
     )
     if indexes_only:
@@ -216,10 +219,6 @@ def _about_indexes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     )
 
 
-def _unreadable_root(root: LogDir) -> RootReport:
-    return RootReport(root.path, False, (Finding("unreadable", "file", root.path, root.problem or ""),))
-
-
 def _unreadable_partition(
     location: PartitionLocation, error: LogDirectoryError, *, is_clean: bool
 ) -> PartitionReport:
@@ -270,12 +269,11 @@ class _Checks:
     """The facts of each segment in order, by this process or by others."""
 
     def __init__(self, filesystem: FileSystem, tasks: list[SegmentTask], jobs: int, size_bytes: int) -> None:
-        self._filesystem = filesystem
         self._tasks = iter(tasks)
         is_deep = any(task.is_deep for task in tasks[:1])
         share_bytes = _MIN_DEEP_BYTES_PER_PROCESS if is_deep else _MIN_BYTES_PER_PROCESS
         self._jobs = min(jobs, len(tasks), max(1, size_bytes // share_bytes))
-        self._facts: Iterator[_Checked] = map(self._check, self._tasks)
+        self._facts: Iterator[_Checked] = map(partial(_check, filesystem), self._tasks)
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Self:
@@ -308,9 +306,6 @@ class _Checks:
                 "A process that checks segments was ended from outside. Verify again, with --jobs 1 "
                 "if memory is short."
             ) from error
-
-    def _check(self, task: SegmentTask) -> _Checked:
-        return _check(self._filesystem, task)
 
 
 def _check(filesystem: FileSystem, task: SegmentTask) -> _Checked:

@@ -41,10 +41,8 @@ from storage_core.views.roots import LIVE
 from storage_core.views.span_headers import PartitionSpans
 from storage_core.views.texts import duration_text
 from storage_core.views.transactions import (
-    BOOTSTRAP_SERVER,
     OPEN,
     ObservedTransaction,
-    abort_command,
     plan_transactions,
     read_transactions,
 )
@@ -146,36 +144,6 @@ class LogMap:
 
 
 @dataclass(frozen=True, slots=True)
-class LocatedTransaction:
-    """A transaction, and where it is."""
-
-    topic: str
-    partition: int
-    transaction: ObservedTransaction
-
-    @property
-    def abort_command(self) -> str | None:
-        """The command that aborts it, if it is open."""
-        first_offset = self.transaction.first_offset
-        if self.transaction.state != OPEN or first_offset is None:
-            return None
-        return abort_command(self.topic, self.partition, first_offset, BOOTSTRAP_SERVER)
-
-    @property
-    def duration_ms(self) -> int:
-        """How long it took; -1 if that is not known."""
-        start_ms, end_ms = self.transaction.start_timestamp_ms, self.transaction.end_timestamp_ms
-        return -1 if NO_TIMESTAMP_MS in (start_ms, end_ms) else end_ms - start_ms
-
-    def age_ms(self, now_ms: int) -> int:
-        """Return for how long it has been open; -1 if that is not known."""
-        begun_ms = self.transaction.start_timestamp_ms
-        if begun_ms == NO_TIMESTAMP_MS:
-            begun_ms = self.transaction.last_timestamp_ms
-        return -1 if begun_ms == NO_TIMESTAMP_MS else now_ms - begun_ms
-
-
-@dataclass(frozen=True, slots=True)
 class TransactionsSummary:
     """The transactions of all logs.
 
@@ -184,8 +152,8 @@ class TransactionsSummary:
     """
 
     counts: dict[str, int]
-    open: tuple[LocatedTransaction, ...]
-    longest: tuple[LocatedTransaction, ...]
+    open: tuple[ObservedTransaction, ...]
+    longest: tuple[ObservedTransaction, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,32 +336,33 @@ class _Examination:
     def find_transactions(self, partitions: Iterable[PartitionSummary]) -> TransactionsSummary:
         """Count the transactions of some partitions, and pick those that are open or took longest."""
         counts: Counter[str] = Counter()
-        open_ones: list[LocatedTransaction] = []
+        open_ones: list[ObservedTransaction] = []
 
-        def ended() -> Iterator[LocatedTransaction]:
+        def ended() -> Iterator[ObservedTransaction]:
             for each in partitions:
                 try:
                     for found in self._transactions_of(each):
-                        counts[found.transaction.state] += 1
-                        if found.transaction.state == OPEN:
+                        counts[found.state] += 1
+                        if found.state == OPEN:
                             open_ones.append(found)
                         else:
                             yield found
                 except SegmentLogError as error:
                     self._add_failure("transactions", error)
 
-        longest = nlargest(_LONGEST_SHOWN, ended(), key=attrgetter("duration_ms"))
-        oldest = nsmallest(_OPEN_SHOWN, open_ones, key=attrgetter("transaction.start_timestamp_ms"))
+        longest = nlargest(
+            _LONGEST_SHOWN, ended(), key=lambda each: -1 if each.duration_ms is None else each.duration_ms
+        )
+        oldest = nsmallest(_OPEN_SHOWN, open_ones, key=attrgetter("start_timestamp_ms"))
         for each in oldest:
             age_ms = each.age_ms(self.now_ms)
-            if age_ms > HANGING_MS:
+            if age_ms is not None and age_ms > HANGING_MS:
                 self.findings.append(_of_hanging(each, age_ms))
         return TransactionsSummary(dict(counts), tuple(oldest), tuple(longest))
 
-    def _transactions_of(self, summary: PartitionSummary) -> Iterator[LocatedTransaction]:
+    def _transactions_of(self, summary: PartitionSummary) -> Iterator[ObservedTransaction]:
         for task in plan_transactions(self._filesystem, self._options_of(summary), now_ms=self.now_ms):
-            for found in read_transactions(self._filesystem, task):
-                yield LocatedTransaction(summary.topic, summary.partition, found)
+            yield from read_transactions(self._filesystem, task)
 
     def find_groups(self, partitions: Iterable[PartitionSummary]) -> tuple[Group, ...] | None:
         """Find the groups and where they are.
@@ -429,15 +398,13 @@ class _Examination:
         ]
 
 
-def _of_hanging(found: LocatedTransaction, age_ms: int) -> Finding:
-    transaction = found.transaction
+def _of_hanging(found: ObservedTransaction, age_ms: int) -> Finding:
     return Finding(
         "warning",
         "open transaction",
         f"{found.topic}-{found.partition}",
-        f"Producer {transaction.producer_id} (epoch {transaction.producer_epoch}) has a transaction open for "
-        f"{duration_text(age_ms)}: consumers with isolation.level=read_committed wait at offset "
-        f"{transaction.first_offset}.",
+        f"Producer {found.producer_id} (epoch {found.producer_epoch}) has a transaction open for "
+        f"{duration_text(age_ms)}: consumers with isolation.level=read_committed wait at offset {found.first_offset}.",
     )
 
 

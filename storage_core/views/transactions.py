@@ -81,6 +81,8 @@ _COLUMNS: Final = (
 class ObservedTransaction:
     """A transaction as far as the log up to some point tells. -1 stands for unknown numbers."""
 
+    topic: str
+    partition: int
     producer_id: int
     producer_epoch: int
     first_offset: int | None
@@ -100,6 +102,31 @@ class ObservedTransaction:
         if self.marker is None:
             return OPEN
         return ABORTED if self.marker.is_abort else COMMITTED
+
+    @property
+    def duration_ms(self) -> int | None:
+        """Milliseconds from its first record to the marker; None if that is not known."""
+        return _difference(self.end_timestamp_ms, self.start_timestamp_ms)
+
+    def age_ms(self, now_ms: int) -> int | None:
+        """Return for how long it has been open, or None: from its last batch on if the first is not known."""
+        began_ms = self.start_timestamp_ms
+        known_since_ms = self.last_timestamp_ms if began_ms == NO_TIMESTAMP_MS else began_ms
+        return _difference(now_ms, known_since_ms) if self.marker is None else None
+
+    def abort_command(self, bootstrap_server: str = BOOTSTRAP_SERVER) -> str | None:
+        """Return the shell command that aborts it if it is open (KIP-664), for brokers from version 3.0 on."""
+        if self.marker is not None or self.first_offset is None:
+            return None
+        topic = self.topic
+        return shlex.join(
+            [
+                *("kafka-transactions.sh", "--bootstrap-server", bootstrap_server, "abort"),
+                # A topic may begin with a dash, as flags do.
+                *((f"--topic={topic}",) if topic.startswith("-") else ("--topic", topic)),
+                *("--partition", str(self.partition), "--start-offset", str(self.first_offset)),
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +227,14 @@ class _OpenTransactions:
             assert first_offset is not None  # noqa: S101  (only such entries are known)
             # The walk finds the others itself.
             if first_offset < walk_start:
-                self.open[each.producer_id] = _begun_before(each, first_offset)
+                # Its first records are no longer in the log.
+                self.open[each.producer_id] = ObservedTransaction(
+                    *(self.task.part.topic, self.task.part.partition, each.producer_id, each.producer_epoch),
+                    first_offset,
+                    each.last_offset if each.last_offset >= first_offset else None,
+                    last_timestamp_ms=each.timestamp_ms,
+                    is_whole=False,
+                )
 
     @property
     def is_complete(self) -> bool:
@@ -255,8 +289,7 @@ class _OpenTransactions:
         transaction = self.open.get(step.producer_id)
         if transaction is None:
             transaction = self.open[step.producer_id] = ObservedTransaction(
-                step.producer_id,
-                step.producer_epoch,
+                *(self.task.part.topic, self.task.part.partition, step.producer_id, step.producer_epoch),
                 step.first_offset,
                 start_timestamp_ms=step.start_timestamp_ms,
             )
@@ -277,22 +310,11 @@ class _OpenTransactions:
             return None
         transaction = self.open.pop(header.producer_id, None)
         if transaction is None:
-            transaction = ObservedTransaction(header.producer_id, header.producer_epoch, None)
+            place = (self.task.part.topic, self.task.part.partition)
+            transaction = ObservedTransaction(*place, header.producer_id, header.producer_epoch, None)
         transaction.marker, transaction.marker_offset = marker, header.last_offset
         transaction.end_timestamp_ms = header.max_timestamp_ms
         return transaction
-
-
-def _begun_before(entry: ProducerStateEntry, first_offset: int) -> ObservedTransaction:
-    """Return a transaction whose first records are no longer in the log."""
-    return ObservedTransaction(
-        entry.producer_id,
-        entry.producer_epoch,
-        first_offset,
-        entry.last_offset if entry.last_offset >= first_offset else None,
-        last_timestamp_ms=entry.timestamp_ms,
-        is_whole=False,
-    )
 
 
 class _Step(NamedTuple):
@@ -347,44 +369,26 @@ def _steps(chunk: HeaderChunk) -> Iterator[_Step]:
     yield from map(_Step, *(column.tolist() for column in columns))
 
 
-def abort_command(topic: str, partition: int, first_offset: int, bootstrap_server: str) -> str:
-    """Return the shell command that aborts a hanging transaction (KIP-664), for brokers from version 3.0 on."""
-    return shlex.join(
-        [
-            *("kafka-transactions.sh", "--bootstrap-server", bootstrap_server, "abort"),
-            # A topic may begin with a dash, as flags do.
-            *((f"--topic={topic}",) if topic.startswith("-") else ("--topic", topic)),
-            *("--partition", str(partition), "--start-offset", str(first_offset)),
-        ]
-    )
-
-
 def _row(transaction: ObservedTransaction, task: TransactionsTask) -> tuple[object, ...]:
-    part, marker = task.part, transaction.marker
-    is_open = marker is None
-    began_ms = transaction.start_timestamp_ms
-    known_since_ms = transaction.last_timestamp_ms if began_ms == NO_TIMESTAMP_MS else began_ms
-    command = None
-    if is_open and transaction.first_offset is not None:
-        command = abort_command(part.topic, part.partition, transaction.first_offset, task.bootstrap_server)
+    marker = transaction.marker
     return (
-        part.topic,
-        part.partition,
+        transaction.topic,
+        transaction.partition,
         transaction.producer_id,
         transaction.producer_epoch,
         transaction.state,
         transaction.first_offset,
         transaction.last_offset,
         transaction.marker_offset,
-        began_ms,
+        transaction.start_timestamp_ms,
         transaction.last_timestamp_ms,
         transaction.end_timestamp_ms,
-        _difference(transaction.end_timestamp_ms, began_ms),
-        _difference(task.now_ms, known_since_ms) if is_open else None,
+        transaction.duration_ms,
+        transaction.age_ms(task.now_ms),
         None if marker is None else marker.coordinator_epoch,
         transaction.record_count if transaction.is_whole else None,
         transaction.size_bytes,
-        command,
+        transaction.abort_command(task.bootstrap_server),
     )
 
 

@@ -91,7 +91,7 @@ class TestFindings:
         assert hanging.file == "orders-0"
         assert "wait at offset 35" in hanging.reason
         (found,) = report.transactions.open
-        assert found.abort_command.endswith("--topic orders --partition 0 --start-offset 35")
+        assert found.abort_command().endswith("--topic orders --partition 0 --start-offset 35")
 
     def test_groups_and_their_lag(self, hostile):
         report, _ = hostile
