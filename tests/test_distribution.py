@@ -104,8 +104,8 @@ def test_the_wheel_has_the_packages_the_configuration_and_nothing_else(wheel):
 
 def test_data_files_are_found_in_a_zip_on_the_path(wheel, tmp_path):
     program = (
-        "from storage_core.internal_records import record_schemas\n"
-        "print(record_schemas.__file__, len(record_schemas.GROUP_COORDINATOR))"
+        "from storage_core.internal_records import internal_records\n"
+        "print(internal_records.__file__, len(internal_records.GROUP_COORDINATOR))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONPATH": str(wheel)}, cwd=tmp_path,

@@ -10,7 +10,7 @@ import pytest
 from storage_core.check.verify import plan_verification, verify
 from storage_core.directory import find_partitions
 from storage_core.filesystem import FileSystem
-from storage_core.internal_records.record_schemas import CLUSTER_METADATA
+from storage_core.internal_records.internal_records import CLUSTER_METADATA
 from storage_core.options import options_of
 from storage_core.views.roots import find_roots
 from tests.internal_records.message_bytes import framed_bytes

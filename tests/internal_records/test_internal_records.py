@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptRecordError, UnsupportedFormatError
-from storage_core.internal_records import record_schemas
+from storage_core.internal_records import internal_records
 from storage_core.internal_records.internal_records import (
     MESSAGE_DECODERS,
     control_record_text,
@@ -24,10 +24,10 @@ _OFFSET_KEY = b"\0\1" + b"\0\1g" + b"\0\6orders" + b"\0\0\0\3"
 _OFFSET_KEY_TEXT = '{"type":"1","data":{"group":"g","topic":"orders","partition":3}}'
 _MESSAGES = {
     name: message
-    for messages in vars(record_schemas).values()
+    for messages in vars(internal_records).values()
     if isinstance(messages, dict)
     for name, message in messages.items()
-    if hasattr(message, "highest_version")
+    if hasattr(message, "highest_version") and name == message.name
 }
 
 

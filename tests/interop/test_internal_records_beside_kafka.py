@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import LogDirectory
-from storage_core.internal_records.record_schemas import (
+from storage_core.internal_records.internal_records import (
     CLUSTER_METADATA,
     CONSUMER_PROTOCOL,
     GROUP_COORDINATOR,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from storage_core import LogConfig, LogDirectory, ProducerSequence
-from storage_core.internal_records.record_schemas import GROUP_COORDINATOR, SHARE_COORDINATOR
+from storage_core.internal_records.internal_records import GROUP_COORDINATOR, SHARE_COORDINATOR
 from tests.internal_records.message_bytes import coordinator_key, record_bytes
 from tests.log.logs import Clock
 
