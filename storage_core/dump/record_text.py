@@ -313,23 +313,15 @@ def _joined(parts: list[pa.Array | pa.Scalar], count: int) -> memoryview:
 
 def _for_terminal(column: pa.Array) -> pa.Array:
     """Escape the control characters of a column of bytes, and what is not UTF-8."""
-    if not _matches(column, r"[^\x20-\x7e]"):
+    if not pc.any(pc.match_substring_regex(column, r"[^\x20-\x7e]")).as_py():
         return column
-    return _each(column, _printable)
-
-
-def _printable(data: bytes) -> str:
-    return visible(data.decode("utf-8", "backslashreplace"))
+    return _each(column, lambda data: visible(data.decode("utf-8", "backslashreplace")))
 
 
 def _each(column: pa.Array, convert: Callable[[bytes], str]) -> pa.Array:
     """Convert row by row; null stays null."""
     converted = [None if data is None else convert(data).encode() for data in column.to_pylist()]
     return pa.array(converted, _BYTES)
-
-
-def _matches(column: pa.Array, pattern: str) -> bool:
-    return bool(pc.any(pc.match_substring_regex(column, pattern)).as_py())
 
 
 def _literal(text: str) -> pa.Scalar:

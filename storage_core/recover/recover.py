@@ -301,17 +301,14 @@ class RecoveryScan:
 
     def require_nothing_discarded(self, filesystem: FileSystem, max_batch_bytes: int) -> None:
         """Check that a broker's recovery would discard no complete batch."""
-        dropped = [
-            text
-            for each in self.directories
-            for text in check_directory(
-                filesystem,
-                each.path,
-                max(0, self.root.recovery_points.get(each.topic_partition, 0)),
-                is_clean=self.root.clean_shutdown,
-                max_batch_bytes=max_batch_bytes,
-            ).dropped
-        ]
+        dropped: list[str] = []
+        is_clean = self.root.clean_shutdown
+        for each in self.directories:
+            recovery_point = max(0, self.root.recovery_points.get(each.topic_partition, 0))
+            found = check_directory(
+                filesystem, each.path, recovery_point, is_clean=is_clean, max_batch_bytes=max_batch_bytes
+            )
+            dropped += found.dropped
         if dropped:
             raise _would_discard(dropped, self.root.path)
 

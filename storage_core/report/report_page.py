@@ -9,10 +9,10 @@ from __future__ import annotations
 import datetime as dt
 from base64 import b64encode
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
@@ -25,11 +25,10 @@ from storage_core.views.texts import count_text, duration_text, size_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from storage_core.report.report import Group, GroupPosition, Report
+    from storage_core.report.report import Report
     from storage_core.views.finding import Finding
 
 
-_Lagging = TypeVar("_Lagging", "Group", "GroupPosition")
 _LONGEST_TEXT: Final = 2_000
 
 
@@ -63,13 +62,15 @@ def _template() -> Template:
         finalize=_visible,
     )
     environment.filters |= {
-        "by_lag": _by_lag,
+        "by_lag": lambda items: sorted(items, key=lambda each: -(each.lag or 0)),
         "commas": _unless_none("{:,}".format),
         "count": count_text,
         "duration": _unless_none(duration_text),
         "duration_to": _duration_ms,
-        "minute": _unless_none(_minute),
-        "short": _unless_none(_short),
+        "minute": _unless_none(partial(_time, layout="%Y-%m-%d %H:%M")),
+        "short": _unless_none(
+            lambda text: text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."
+        ),
         "size": _unless_none(size_text),
         "time": _time,
     }
@@ -124,16 +125,8 @@ def _unless_none(text_of: Callable[..., str]) -> Callable[[object], str]:
     return lambda value: "" if value is None else text_of(value)
 
 
-def _by_lag(items: Iterable[_Lagging]) -> list[_Lagging]:
-    return sorted(items, key=lambda each: -(each.lag or 0))
-
-
 def _duration_ms(start_ms: int, end_ms: int) -> int | None:
     return None if NO_TIMESTAMP_MS in (start_ms, end_ms) else max(end_ms - start_ms, 0)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."
 
 
 def _time(timestamp_ms: int, layout: str = "%Y-%m-%d %H:%M:%S") -> str:
@@ -145,7 +138,3 @@ def _time(timestamp_ms: int, layout: str = "%Y-%m-%d %H:%M:%S") -> str:
     except OverflowError:
         return f"{timestamp_ms} ms"
     return format(found, layout)
-
-
-def _minute(timestamp_ms: int) -> str:
-    return _time(timestamp_ms, "%Y-%m-%d %H:%M")

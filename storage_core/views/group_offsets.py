@@ -86,9 +86,8 @@ _TYPE_BYTES: Final = 2
 _STRING_LENGTH_BYTES: Final = 2
 _UNKNOWN: Final = -1
 _LAG_COLUMNS: Final = frozenset({"logStartOffset", "logEndOffset", "lag", "note"})
-NO_LOG, BEYOND_END, BELOW_START, ONLY_MARKERS = (
-    *("log not found", "beyond log end", "below log start", "only markers"),
-)
+NO_LOG, BEYOND_END, BELOW_START = "log not found", "beyond log end", "below log start"
+ONLY_MARKERS = "only markers"
 # A longer lag is not examined: a log has few markers between records.
 _MOST_MARKERS: Final = 1_000
 # fmt: off
@@ -206,9 +205,11 @@ def plan_group_offsets(
     return [_plan_partition(wanted, options, now_ms, fails_on_records=fails_on_records) for wanted in ranges]
 
 
-def _directories(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
+def _directories(
+    filesystem: FileSystem, options: ReadOptions, monitor: CommitMonitor | None = None
+) -> list[PartitionDirectory]:
     paths = split_paths(filesystem, options.paths)
-    return find_partitions(filesystem, paths, follow_symlinks=options.follow_symlinks)
+    return find_partitions(filesystem, paths, follow_symlinks=options.follow_symlinks, monitor=monitor)
 
 
 def _ranges_of(
@@ -227,13 +228,7 @@ def _ranges_of(
     )
 
     def resolved(watch: CommitMonitor) -> tuple[PartitionRange, ...]:
-        found = find_partitions(
-            filesystem,
-            split_paths(filesystem, whole.paths),
-            follow_symlinks=whole.follow_symlinks,
-            monitor=watch,
-        )
-        return present_ranges(filesystem, filter(is_wanted, found), whole)
+        return present_ranges(filesystem, filter(is_wanted, _directories(filesystem, whole, watch)), whole)
 
     return read_consistently(CommitMonitor(filesystem), resolved)
 

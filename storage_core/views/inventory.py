@@ -5,6 +5,7 @@ The report is of one look. Directories of a running broker may be examined, too:
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -200,13 +201,17 @@ class _Examination:
             return
         if root.is_whole and not self._has_selection:
             self._tally_files(root)
-        has_own_files = root.is_whole or self._has_root_files(root.path)
+        own_files = (os.path.join(root.path, name) for name in (META_PROPERTIES, *ROOT_CHECKPOINTS))
+        has_own_files = root.is_whole or any(self._filesystem.status(path) is not None for path in own_files)
         meta = self._read_or_record_error(root.path, META_PROPERTIES, read_meta_properties)
         is_clean = self.files.of(root.path).clean_shutdown
         if has_own_files:
             self._check_root(root, is_clean=is_clean)
         partitions = [each for each in self._partitions if each.root == root.path]
         tallies = self._tallies[root.path]
+        free_bytes: int | None = None
+        with contextlib.suppress(SegmentLogError):
+            free_bytes = self._filesystem.free_bytes(root.path)
         self._roots.append(
             RootSummary(
                 root.path,
@@ -219,19 +224,9 @@ class _Examination:
                 sum(each.segment_count for each in partitions),
                 sum(each.size_bytes for each in tallies),
                 sum(each.allocated_bytes for each in tallies),
-                self._free_bytes(root.path),
+                free_bytes,
             )
         )
-
-    def _has_root_files(self, root: str) -> bool:
-        names = (META_PROPERTIES, *ROOT_CHECKPOINTS)
-        return any(self._filesystem.status(os.path.join(root, name)) is not None for name in names)
-
-    def _free_bytes(self, root: str) -> int | None:
-        try:
-            return self._filesystem.free_bytes(root)
-        except SegmentLogError:
-            return None
 
     def _read_or_record_error(
         self, root: str, name: str, read: Callable[[FileSystem, str], _Value]
@@ -311,20 +306,13 @@ class _Examination:
 
 def _sum_tallies(tallies: Iterable[FileTally]) -> list[FileTally]:
     """Add up the tallies of each kind and leftover."""
-    sums: dict[tuple[str, str | None], FileTally] = {}
+    sums: dict[tuple[str, str | None], list[int]] = defaultdict(lambda: [0, 0, 0])
     for each in tallies:
-        known = sums.get((each.kind, each.leftover))
-        sums[each.kind, each.leftover] = (
-            each
-            if known is None
-            else replace(
-                known,
-                count=known.count + each.count,
-                size_bytes=known.size_bytes + each.size_bytes,
-                allocated_bytes=known.allocated_bytes + each.allocated_bytes,
-            )
-        )
-    return list(sums.values())
+        known = sums[each.kind, each.leftover]
+        known[0] += each.count
+        known[1] += each.size_bytes
+        known[2] += each.allocated_bytes
+    return [FileTally(kind, leftover, *known) for (kind, leftover), known in sums.items()]
 
 
 def _partition_findings(partitions: Sequence[PartitionSummary]) -> Iterator[Finding]:
@@ -386,8 +374,7 @@ def _topics(partitions: Iterable[PartitionSummary]) -> Iterator[TopicSummary]:
     for each in partitions:
         if each.state == LIVE:
             by_topic[each.topic].append(each)
-    for topic, directories in sorted(by_topic.items()):
-        yield _topic(topic, directories)
+    return (_topic(topic, directories) for topic, directories in sorted(by_topic.items()))
 
 
 def _topic(topic: str, directories: Sequence[PartitionSummary]) -> TopicSummary:
