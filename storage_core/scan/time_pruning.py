@@ -39,7 +39,6 @@ from storage_core.record.batch_header import (
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import Bounds, prune_partition
-from storage_core.segment.batch_walk import PAGE_SIZE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.directory import PartitionLog
+    from storage_core.filesystem import FileSystem
     from storage_core.options import ReadOptions
     from storage_core.options.predicate import Predicate
     from storage_core.segment import SegmentReader, TimestampOffset
@@ -58,14 +58,12 @@ if TYPE_CHECKING:
 LOOKUP_COST_BYTES: Final = 96 << 10
 # A walk over batches of this size or more reads their headers only; of smaller batches it reads nearly all.
 LARGE_BATCH_BYTES: Final = 16 << 10
-# This fraction of the range may be read without saving anything.
-_LOSS_SHARE: Final = 64
-# A byte read must save this many.
-_GAIN: Final = 2
+# This fraction of the range may be read: mostly instead of the task, which then begins after it.
+_SHARE: Final = 8
 # So many batches are decoded to find one record that proves a start.
 _PROOFS: Final = 4
-# Planning has one thread: no look-up in one partition reads more than this, which takes some seconds.
-_MOST_BYTES: Final = 64 << 20
+# Planning has one thread: no look-up in one partition reads more than this, which takes a second.
+_MOST_BYTES: Final = 16 << 20
 DAMAGE: Final = (CorruptError, UnsupportedFormatError)
 """Errors that end a look-up; the task that reads there reports them."""
 
@@ -103,29 +101,18 @@ class SegmentRange:
 
 
 class WalkBudget:
-    """Budget of a walk over batch headers: a small fraction of the range, and half of what the walk saves."""
+    """What a walk over batch headers may read: a small part of the range.
 
-    def __init__(self, size_bytes: int) -> None:
-        self._free_bytes = size_bytes // _LOSS_SHARE
-        self._bytes_at_first: int | None = None
-        self._passed_bytes = 0
+    Of large batches that is enough for every header. A walk over small ones reads all of them, and ends soon.
+    """
 
-    def pass_over(self, segment: SegmentReader, size_bytes: int) -> None:
-        """Note that the task need not read this many bytes."""
-        self.spent_bytes(segment)
-        self._passed_bytes += size_bytes
+    def __init__(self, filesystem: FileSystem, size_bytes: int) -> None:
+        self._statistics = filesystem.statistics
+        self._end_bytes = self._statistics.bytes_read + min(size_bytes // _SHARE, _MOST_BYTES)
 
-    def allows(self, segment: SegmentReader, size_bytes: int = 0) -> bool:
+    def allows(self, size_bytes: int = 0) -> bool:
         """Return True if this many more bytes may be read."""
-        allowed_bytes = self._free_bytes + self._passed_bytes // _GAIN
-        return self.spent_bytes(segment) + size_bytes <= min(allowed_bytes, _MOST_BYTES)
-
-    def spent_bytes(self, segment: SegmentReader) -> int:
-        """Return the number of bytes that were read since the first call."""
-        bytes_read = segment.filesystem.statistics.bytes_read
-        if self._bytes_at_first is None:
-            self._bytes_at_first = bytes_read
-        return bytes_read - self._bytes_at_first
+        return self._statistics.bytes_read + size_bytes <= self._end_bytes
 
 
 def first_header(segment: SegmentReader) -> BatchHeader | None:
@@ -176,7 +163,8 @@ def start_offset_by_time(log: PartitionLog, timestamp_ms: int, start_offset: int
     segments = SegmentRange(log, start_offset, end_offset)
     if segments.size_bytes < LOOKUP_COST_BYTES:
         return start_offset
-    return _StartSearch(timestamp_ms, segments.size_bytes).run(log, segments, start_offset, end_offset)
+    budget = WalkBudget(log.segments[0].filesystem, segments.size_bytes)
+    return _StartSearch(timestamp_ms, budget).run(log, segments, start_offset, end_offset)
 
 
 def proven_start_offset(
@@ -192,7 +180,8 @@ def proven_start_offset(
     if segments.size_bytes < LOOKUP_COST_BYTES:
         return start_offset
     is_promised = disorder_ms is not None
-    search = _StartSearch(timestamp_ms - (disorder_ms or 0), segments.size_bytes, only_proven=not is_promised)
+    budget = WalkBudget(log.segments[0].filesystem, segments.size_bytes)
+    search = _StartSearch(timestamp_ms - (disorder_ms or 0), budget, only_proven=not is_promised)
     found = search.run(log, segments, start_offset, end_offset)
     if not is_promised or found <= start_offset:
         return found
@@ -231,10 +220,10 @@ def end_offset_by_time(
 class _StartSearch:
     """Search for the first batch that reaches a timestamp. With ``only_proven``, it passes no batch whose header may be wrong."""
 
-    def __init__(self, timestamp_ms: int, size_bytes: int, *, only_proven: bool = False) -> None:
+    def __init__(self, timestamp_ms: int, budget: WalkBudget, *, only_proven: bool = False) -> None:
         self._timestamp_ms = timestamp_ms
         self._only_proven = only_proven
-        self._budget = WalkBudget(size_bytes)
+        self._budget = budget
         # The last batches that were passed, each with the base offset of its segment.
         self._passed: deque[tuple[int, BatchHeader]] = deque(maxlen=_PROOFS)
 
@@ -256,11 +245,7 @@ class _StartSearch:
         """Find the offset after the last record that was passed and is earlier. Return 0 if none of the last batches has one."""
         for base_offset, batch in reversed(self._passed):
             index = log.segment_index_for(base_offset)
-            if (
-                index is None
-                or batch.is_control
-                or not self._budget.allows(log.segments[index], batch.size_bytes)
-            ):
+            if index is None or batch.is_control or not self._budget.allows(batch.size_bytes):
                 continue
             try:
                 # Aborted records, which a read of committed ones does not return, are no part of the promise.
@@ -289,9 +274,8 @@ class _StartSearch:
         if header is None or self._may_reach(header):
             return start_offset
         if self._only_proven or segment.size_bytes < LOOKUP_COST_BYTES or not len(segment.time_index):
-            if not self._is_walk_worth_it(segment, header):
-                return start_offset
-            return self._walk(segment, 0, start_offset)
+            is_dear = header.size_bytes < LARGE_BATCH_BYTES and segment.size_bytes >= LOOKUP_COST_BYTES
+            return start_offset if is_dear else self._walk(segment, 0, start_offset)
         named, position_bytes = self._indexed_batch(segment, is_complete=is_complete)
         if position_bytes - indexed_position(segment, start_offset) < LOOKUP_COST_BYTES:
             return start_offset
@@ -303,12 +287,6 @@ class _StartSearch:
             return True
         # A v0 wrapper has no timestamp, but may hold v1 messages, which have (KAFKA-4298).
         return header.max_timestamp_ms >= self._timestamp_ms or (header.is_wrapper and header.magic == 0)
-
-    def _is_walk_worth_it(self, segment: SegmentReader, header: BatchHeader) -> bool:
-        if header.size_bytes >= LARGE_BATCH_BYTES:
-            return self._budget.allows(segment, PAGE_SIZE_BYTES)
-        # The walk reads nearly the whole segment.
-        return segment.size_bytes < LOOKUP_COST_BYTES and self._budget.allows(segment, segment.size_bytes)
 
     def _indexed_batch(self, segment: SegmentReader, *, is_complete: bool) -> tuple[TimestampOffset, int]:
         """Look up where a walk may begin.
@@ -326,15 +304,13 @@ class _StartSearch:
 
     def _walk(self, segment: SegmentReader, position_bytes: int, start_offset: int) -> int | None:
         next_offset = start_offset
-        self._budget.pass_over(segment, position_bytes)
         try:
             for header in segment.batches(position_bytes):
                 if header.position_bytes != position_bytes:
                     # The walk skipped damage, which may have held such a record.
                     return next_offset
-                if self._may_reach(header) or not self._budget.allows(segment):
+                if self._may_reach(header) or not self._budget.allows():
                     return max(start_offset, header.base_offset)
-                self._budget.pass_over(segment, header.size_bytes)
                 self._passed.append((segment.base_offset, header))
                 position_bytes = header.end_position_bytes
                 next_offset = max(next_offset, header.last_offset + 1)

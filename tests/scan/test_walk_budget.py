@@ -45,26 +45,21 @@ def test_only_closed_indexes_are_complete(log, log_root):
     assert SegmentRange(load(log), 0, 30).is_complete(2)
 
 
-def test_little_is_read_in_vain_and_less_than_is_saved(log, monkeypatch):
-    segment = load(log).segments[0]
-    statistics = segment.filesystem.statistics
-    budget = WalkBudget(640_000)
-    assert budget.allows(segment, 10_000)
-    assert not budget.allows(segment, 10_001)
-    statistics.bytes_read += 4000
-    assert budget.spent_bytes(segment) == 4000
-    assert budget.allows(segment, 6000)
-    assert not budget.allows(segment, 6001)
-    budget.pass_over(segment, 10_000)
-    assert budget.allows(segment, 11_000)
-    assert not budget.allows(segment, 11_001)
-    statistics.bytes_read += 11_001
-    assert not budget.allows(segment)
-    budget.pass_over(segment, 2)
-    assert budget.allows(segment)
-    # However much there is to be saved: planning waits for it.
+def test_a_walk_reads_an_eighth_of_the_range_and_no_more_than_planning_can_wait_for(log, monkeypatch):
+    filesystem = load(log).segments[0].filesystem
+    filesystem.statistics.bytes_read += 4000
+    budget = WalkBudget(filesystem, 80_000)
+    assert budget.allows(10_000)
+    assert not budget.allows(10_001)
+    filesystem.statistics.bytes_read += 4000
+    assert budget.allows(6000)
+    assert not budget.allows(6001)
+    filesystem.statistics.bytes_read += 6001
+    assert not budget.allows()
     monkeypatch.setattr(time_pruning, "_MOST_BYTES", 15_000)
-    assert not budget.allows(segment)
+    budget = WalkBudget(filesystem, 800_000)
+    assert budget.allows(15_000)
+    assert not budget.allows(15_001)
 
 
 def test_a_first_header_is_read_alone(log):
