@@ -57,17 +57,19 @@ class Payloads(NamedTuple):
         return cls(np.frombuffer(data_buffer, np.uint8), offsets[:-1], offsets[1:])
 
     def to_array(self) -> pa.LargeBinaryArray:
-        """Copy the values into one array."""
+        """Return the values as one array, without a copy if nothing is between them."""
+        if len(self.starts) and (self.starts[1:] == self.ends[:-1]).all():
+            return self._pieces(np.append(self.starts, self.ends[-1:]))
+        # Values and what lies between them are pieces of the bytes as they are: every second one is a value.
         cuts = np.column_stack((self.starts, self.ends)).ravel()
-        if len(cuts) and (np.diff(cuts) < 0).any():
-            return pa.array(
-                [self.data[s:e].tobytes() for s, e in zip(self.starts, self.ends, strict=True)],
-                pa.large_binary(),
-            )
-        # Values and what lies between them are the items of one array over the bytes as they are: every second is a value.
-        offsets = pa.py_buffer(np.append(cuts, cuts[-1:]).astype(np.int64))
-        pieces = pa.Array.from_buffers(pa.large_binary(), len(cuts), [None, offsets, pa.py_buffer(self.data)])
-        return pieces.take(pa.array(np.arange(0, len(cuts), 2)))
+        if (np.diff(cuts) >= 0).all():
+            return self._pieces(np.append(cuts, cuts[-1:])).take(pa.array(np.arange(0, len(cuts), 2)))
+        ranges = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        return pa.array([self.data[start:end].tobytes() for start, end in ranges], pa.large_binary())
+
+    def _pieces(self, cuts: npt.NDArray[np.int64]) -> pa.LargeBinaryArray:
+        buffers = [None, pa.py_buffer(cuts.astype(np.int64)), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.large_binary(), max(len(cuts) - 1, 0), buffers)
 
 
 class RowError(NamedTuple):

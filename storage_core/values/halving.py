@@ -12,48 +12,52 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     DecodeAll: TypeAlias = Callable[[pa.Array], pa.Array | None]
-    DecodeRow: TypeAlias = Callable[[bytes], object]
+    DecodeEach: TypeAlias = Callable[[pa.Array], Decoded]
+    DecodeOne: TypeAlias = Callable[[bytes], object]
 
-# Larger parts would be decoded in vain too often where few values are bad, smaller ones where many are.
-_LARGEST_PART_ROWS, _SMALLEST_PART_ROWS = 1024, 64
+# Below it, parts would be decoded in vain too often where many values are bad.
+_SMALLEST_PART_ROWS = 64
 
 
 def decode_by_halves(
-    values: pa.Array, arrow_type: pa.DataType, decode_all: DecodeAll, decode_row: DecodeRow
+    values: pa.Array, decode_all: DecodeAll, decode_each: DecodeEach, largest_part_rows: int
 ) -> Decoded:
     """Decode values at once as far as possible, and the others one by one.
 
     Args:
         values: Encoded values, none of them null.
-        arrow_type: Type of the column.
-        decode_all: Returns a column, or None if it cannot decode all values. What it decodes, it must decode as `decode_row` does.
-        decode_row: Returns the Python value of an encoded one, or raises ValueError with a sentence that says what is wrong.
+        decode_all: Returns a column, or None if it cannot decode all values. What it decodes, it must decode as `decode_each` does.
+        decode_each: Decodes each value by itself.
+        largest_part_rows: How many values to decode at once. More are cheaper if none is bad, and dearer if a few are.
     """
     arrays: list[pa.Array] = []
     errors: list[RowError] = []
-    starts = range(0, max(len(values), 1), _LARGEST_PART_ROWS)
-    parts = [(start, min(start + _LARGEST_PART_ROWS, len(values))) for start in reversed(starts)]
+    starts = range(0, max(len(values), 1), largest_part_rows)
+    parts = [(start, min(start + largest_part_rows, len(values))) for start in reversed(starts)]
     while parts:
         start, stop = parts.pop()
-        array = decode_all(values.slice(start, stop - start)) if start < stop else None
+        part = values.slice(start, stop - start)
+        array = decode_all(part) if start < stop else None
         if array is None and stop - start > _SMALLEST_PART_ROWS:
             middle = (start + stop) // 2
             parts += [(middle, stop), (start, middle)]
         elif array is None:
-            arrays.append(_decode_rows(values, range(start, stop), arrow_type, decode_row, errors))
+            decoded = decode_each(part)
+            arrays.append(decoded.array)
+            errors += [error._replace(row=start + error.row) for error in decoded.errors]
         else:
             arrays.append(array)
-    return Decoded(pa.concat_arrays(arrays), errors)
+    return Decoded(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), errors)
 
 
-def _decode_rows(
-    values: pa.Array, rows: range, arrow_type: pa.DataType, decode_row: DecodeRow, errors: list[RowError]
-) -> pa.Array:
+def decode_one_by_one(values: pa.Array, arrow_type: pa.DataType, decode_one: DecodeOne) -> Decoded:
+    """Decode values with a function that returns a Python value, or raises ValueError with what is wrong."""
     decoded: list[object] = []
-    for row in rows:
+    errors: list[RowError] = []
+    for row, value in enumerate(values.to_pylist()):
         try:
-            decoded.append(decode_row(values[row].as_py()))
+            decoded.append(decode_one(value))
         except ValueError as error:
             decoded.append(None)
             errors.append(RowError(row, "malformed", str(error)))
-    return pa.array(decoded, arrow_type)
+    return Decoded(pa.array(decoded, arrow_type), errors)

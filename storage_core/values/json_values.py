@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
@@ -18,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as pa_json
 
-from storage_core.values.decoding import Decoded
-from storage_core.values.halving import decode_by_halves
+from storage_core.values.halving import decode_by_halves, decode_one_by_one
 from storage_core.values.json_schema import (
     JsonArray,
     JsonLeaf,
@@ -33,7 +33,8 @@ from storage_core.values.json_schema import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage_core.values.decoding import Decoder, Paths, Payloads, SchemaSource
+    from storage_core.values.decoding import Decoded, Decoder, Paths, Payloads, SchemaSource
+    from storage_core.values.halving import DecodeAll, DecodeOne
 
     Convert: TypeAlias = Callable[[Any], Any]
 
@@ -47,6 +48,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _LARGEST_LONG = 2**63 - 1
 
+_LARGEST_PART_ROWS = 1024
 # Rows with more opening brackets may be nested deeper than Python's reader allows.
 _MOST_BRACKETS = 500
 _MOST_BYTES_AT_ONCE = 1 << 26
@@ -60,7 +62,17 @@ def json_decoder(schema: SchemaSource | None, paths: Paths = None) -> Decoder:
         OptionError: A path names a field that the schema does not have.
         SchemaError: The schema is malformed, or not supported.
     """
-    return _JsonTextDecoder() if schema is None else _JsonDecoder(json_node(schema, paths))
+    if schema is None:
+        return _Decoder(pa.string(), _to_documents, _to_document)
+    node = json_node(schema, paths)
+    arrow_type, read_type, convert = node_type(node), _read_type(node), _converter(node, "The value")
+
+    def decode_all(values: pa.Array) -> pa.Array | None:
+        strings = _to_strings(values) if read_type is not None and pa.types.is_struct(read_type) else None
+        documents = None if strings is None else _read_documents(strings, read_type)
+        return None if documents is None else _with_times(documents, arrow_type)
+
+    return _Decoder(arrow_type, decode_all, lambda value: convert(_read_document(_to_string(value))))
 
 
 def json_type(schema: SchemaSource | None, paths: Paths = None) -> pa.DataType:
@@ -70,57 +82,33 @@ def json_type(schema: SchemaSource | None, paths: Paths = None) -> pa.DataType:
 
 def string_decoder() -> Decoder:
     """Return a decoder of text in UTF-8."""
-    return _StringDecoder()
+    return _Decoder(pa.string(), _to_strings, _to_string)
 
 
-class _StringDecoder:
-    """Text, checked to be UTF-8."""
+@dataclass(frozen=True, slots=True)
+class _Decoder:
+    """Decodes by column, or where that fails, one value at a time."""
 
-    arrow_type = pa.string()
-
-    def decode(self, payloads: Payloads) -> Decoded:
-        return decode_by_halves(payloads.to_array(), self.arrow_type, _to_strings, _to_string)
-
-
-class _JsonTextDecoder:
-    """JSON as text, checked to be one document."""
-
-    arrow_type = pa.string()
+    arrow_type: pa.DataType
+    decode_all: DecodeAll
+    decode_one: DecodeOne
 
     def decode(self, payloads: Payloads) -> Decoded:
-        return decode_by_halves(payloads.to_array(), self.arrow_type, self._decode_all, self._decode_row)
+        return decode_by_halves(payloads.to_array(), self.decode_all, self.decode_each, _LARGEST_PART_ROWS)
 
-    @staticmethod
-    def _decode_all(values: pa.Array) -> pa.Array | None:
-        strings = _to_strings(values)
-        return None if strings is None or _read_documents(strings, pa.struct([])) is None else strings
-
-    @staticmethod
-    def _decode_row(value: bytes) -> str:
-        text = _to_string(value)
-        _read_document(text)
-        return text
+    def decode_each(self, values: pa.Array) -> Decoded:
+        return decode_one_by_one(values, self.arrow_type, self.decode_one)
 
 
-class _JsonDecoder:
-    """JSON into the columns of a schema."""
+def _to_documents(values: pa.Array) -> pa.StringArray | None:
+    strings = _to_strings(values)
+    return None if strings is None or _read_documents(strings, pa.struct([])) is None else strings
 
-    def __init__(self, node: JsonNode) -> None:
-        self.arrow_type = node_type(node)
-        self._node = node
-        self._read_type = _read_type(node) if isinstance(node, JsonObject) else None
-        self._convert = _converter(node, "The value")
 
-    def decode(self, payloads: Payloads) -> Decoded:
-        return decode_by_halves(payloads.to_array(), self.arrow_type, self._decode_all, self._decode_row)
-
-    def _decode_all(self, values: pa.Array) -> pa.Array | None:
-        strings = _to_strings(values) if self._read_type is not None else None
-        documents = None if strings is None else _read_documents(strings, self._read_type)
-        return None if documents is None else _with_times(documents, self.arrow_type)
-
-    def _decode_row(self, value: bytes) -> Any:
-        return self._convert(_read_document(_to_string(value)))
+def _to_document(value: bytes) -> str:
+    text = _to_string(value)
+    _read_document(text)
+    return text
 
 
 def _to_strings(values: pa.Array) -> pa.StringArray | None:

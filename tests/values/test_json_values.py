@@ -299,7 +299,7 @@ def test_values_decode_together_as_each_alone(texts, with_schema):
     decoder = json_decoder(_ORDER if with_schema else None)
     together = decoder.decode(payloads(texts * 10))
     alone = [
-        decoder._decode_row(text) if not decoder.decode(payloads([text])).errors else None for text in texts
+        decoder.decode_one(text) if not decoder.decode(payloads([text])).errors else None for text in texts
     ]
     assert together.array.equals(pa.array(alone * 10, decoder.arrow_type))
     for text, value in zip(texts, alone, strict=True):
