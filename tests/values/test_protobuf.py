@@ -123,7 +123,11 @@ def test_what_ptars_reads_otherwise_is_as_googles_parser_reads_it():
         [kind(b=n).SerializeToString() for n in range(200)] + [both, merged, twice, without],
     ):
         *rows, last = decode(source, values, "M").array.to_pylist()[-4:]
-        assert rows == [empty | {"b": 5}, empty | {"c": {"x": 1}}, empty | {"m": [("k", {"x": 2})], "n": [("k", 2)]}]
+        assert rows == [
+            empty | {"b": 5},
+            empty | {"c": {"x": 1}},
+            empty | {"m": [("k", {"x": 2})], "n": [("k", 2)]},
+        ]
         assert (dict(last["m"]), last["n"]) == ({"": {"x": 0}, "k": {"x": 0}}, [("", 0)])
     hidden = decode(source, [both, both + kind(c={}).SerializeToString()], "M", paths=(("b",),))
     assert hidden.array.to_pylist() == [{"b": 5}, {"b": None}]
