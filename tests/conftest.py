@@ -69,7 +69,6 @@ _THOROUGH = (
     "log/test_truncation_beside_reads.py",
     "recover/test_recover_crashes.py",
     "scan/test_isolation_beside_writers.py",
-    "scan/test_read_during_a_commit.py",
     # Random programs beside a model.
     "compaction/test_against_reference.py",
     "log/test_state_machine*.py",

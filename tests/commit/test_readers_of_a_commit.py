@@ -6,39 +6,55 @@ import threading
 
 import pytest
 
-from storage_core import LogDirectory, read_table
-from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError
+from storage_core import LogDirectory, explain, read_table
+from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError, TimestampNotFoundError
 from storage_core.filesystem import FileSystem
 from storage_core.scan import parse_read_options, plan_scan
 from tests.commit.commit_crashes import crashes_of_job
-from tests.commit.jobs import JOBS, ROOT, TOPIC_ID, commit, contents, fill, rows_of, staged_job
+from tests.commit.jobs import (
+    CONFIG,
+    JOBS,
+    ROOT,
+    TIME_MS,
+    TOPIC_ID,
+    commit,
+    contents,
+    fill,
+    rows_of,
+    staged_job,
+)
 from tests.commit.whole_jobs import Job
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 
-def rows(filesystem, root):
-    table = read_table(root, filesystem=filesystem, columns=["topic", "partition", "offset", "value"])
+def rows(filesystem, root, **options):
+    columns = ["topic", "partition", "offset", "value"]
+    table = read_table(root, filesystem=filesystem, columns=columns, **options)
     return sorted(map(tuple, (row.values() for row in table.to_pylist())))
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_a_reader_before_every_call_sees_all_or_nothing(mode):
+def old_root():
+    """A log directory with three logs, one of them empty."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("old", 0, 20), ("old", 1, 2), ("empty", 0, 0))
-    commit(filesystem, ROOT, JOBS[0], rows_of(("old", 0, 3), name="first"))
+    return filesystem
+
+
+def second_job(filesystem, mode):
+    """A job that adds to all of its logs and makes another one, or overwrites them."""
     is_append = mode == "append"
     added = rows_of(
         ("old", 0, 60), ("old", 1, 5), ("empty", 0, 40), *[("new", 1, 3)] * is_append, name="second"
     )
-    job = staged_job(
-        filesystem,
-        ROOT,
-        JOBS[1],
-        added,
-        mode=mode,
-        new_partitions={"new": 2} if is_append else {},
-        topic_ids={"new": TOPIC_ID} if is_append else {},
-    )
+    new = {"new_partitions": {"new": 2}, "topic_ids": {"new": TOPIC_ID}} if is_append else {}
+    return staged_job(filesystem, ROOT, JOBS[1], added, mode=mode, **new), sum(map(len, added.values()))
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_reader_before_every_call_sees_all_or_nothing(mode):
+    filesystem = old_root()
+    commit(filesystem, ROOT, JOBS[0], rows_of(("old", 0, 3), name="first"))
+    job, added_count = second_job(filesystem, mode)
     before = rows(filesystem, ROOT)
     seen = []
 
@@ -46,20 +62,95 @@ def test_a_reader_before_every_call_sees_all_or_nothing(mode):
         filesystem.observe = None
         found = rows(filesystem, ROOT)
         assert contents(filesystem, ROOT) == by_partition(found, contents(filesystem, ROOT)), call
+        # One that was opened before the job shows the same.
+        log = kept_open.get("old", 0)
+        offsets = [offset for batch in log.read() for offset in batch["offset"].to_pylist()]
+        assert offsets == [row[2] for row in found if row[:2] == ("old", 0)]
+        assert offsets == list(range(log.log_start_offset, log.log_end_offset))
+        assert (("new", 1) in kept_open) == any(row[0] == "new" for row in found)
         seen.append(found)
         filesystem.observe = observe
 
-    filesystem.observe = observe
-    job.commit()
-    filesystem.observe = None
+    with LogDirectory.open(ROOT, read_only=True, filesystem=filesystem, config=CONFIG) as kept_open:
+        filesystem.observe = observe
+        job.commit()
+        filesystem.observe = None
     after = rows(filesystem, ROOT)
-    added_count = sum(map(len, added.values()))
-    assert len(after) == (len(before) if is_append else 0) + added_count
+    assert len(after) == (len(before) if mode == "append" else 0) + added_count
     is_after = [found == after for found in seen]
     assert all(found in (before, after) for found in seen)
     # Once the rows are there, they stay; the last calls only clear up.
     assert is_after == sorted(is_after)
     assert set(is_after) == {False, True}
+
+
+@pytest.fixture(scope="module", params=["append", "overwrite"])
+def states_of_a_job(request):
+    """What SIGKILL leaves before each call of a commit, and after the last."""
+    filesystem = old_root()
+    job, _ = second_job(filesystem, request.param)
+    return states_during(filesystem, job.commit)
+
+
+def states_during(filesystem, run):
+    states = [filesystem.kill()]
+    filesystem.observe = lambda _: states.append(filesystem.kill())
+    run()
+    filesystem.observe = None
+    return [*states, filesystem.kill()]
+
+
+def explained_offsets(filesystem, root):
+    return [
+        (each.topic, each.partition, offset)
+        for each in explain(root, filesystem=filesystem).partitions
+        for offset in range(each.log_start_offset, each.log_end_offset)
+    ]
+
+
+# Where to look, with which options, and which rows that means.
+WAYS = [
+    (ROOT, {"use_indexes": False}, lambda row: True),
+    (ROOT, {"mode": "PERMISSIVE"}, lambda row: True),
+    (ROOT, {"isolation_level": "read_committed"}, lambda row: True),
+    (ROOT, {"max_records_per_partition": 7}, lambda row: True),
+    (ROOT, {"min_partitions": 9}, lambda row: True),
+    (ROOT, {"where": "offset >= 3 AND offset < 65"}, lambda row: 3 <= row[2] < 65),
+    (ROOT, {"ending_timestamp": TIME_MS}, lambda row: row[3].startswith(b"old")),
+    (
+        ROOT,
+        {"starting_timestamp": TIME_MS, "assign": {"old": [0]}},
+        lambda row: row[:2] == ("old", 0) and row[2] >= 20,
+    ),
+    (
+        ROOT,
+        {"assign": {"old": [0]}, "starting_offsets": {"old": {"0": 21}}},
+        lambda row: row[:2] == ("old", 0) and row[2] > 20,
+    ),
+    ("/", {}, lambda row: True),
+    (f"{ROOT}/old-0", {}, lambda row: row[:2] == ("old", 0)),
+    (f"{ROOT}/empty-0", {}, lambda row: row[0] == "empty"),
+]
+
+
+@pytest.mark.parametrize(("path", "options", "is_wanted"), WAYS)
+def test_however_it_is_read_all_rows_are_there_or_none(states_of_a_job, path, options, is_wanted):
+    before, after = (list(filter(is_wanted, rows(states_of_a_job[end], ROOT))) for end in (0, -1))
+    found = []
+    for state in states_of_a_job[::3]:
+        try:
+            found.append(rows(state, path, **options))
+        except (TimestampNotFoundError, OptionError):
+            # Nothing is as young, or has so high an offset.
+            found.append([])
+    assert all(each in (before, after) for each in found)
+    assert [each == after for each in found] == sorted(each == after for each in found)
+    assert found[0] == before
+
+
+def test_explain_says_what_is_read(states_of_a_job):
+    for state in states_of_a_job[::3]:
+        assert explained_offsets(state, ROOT) == [row[:3] for row in rows(state, ROOT)]
 
 
 def by_partition(found, partitions):
@@ -257,10 +348,28 @@ class Advancing(FileSystem):
 @pytest.mark.parametrize("pace", [1, 2, 3, 5, 8, 21])
 def test_the_first_job_goes_on_while_a_reader_looks(pace, rows_of_the_first_job):
     filesystem = new_filesystem("opened")
-    states = [filesystem.kill()]
-    filesystem.observe = lambda _: states.append(filesystem.kill())
-    FIRST.run(filesystem, JOBS[0])
-    states.append(filesystem.kill())
+    states = states_during(filesystem, lambda: FIRST.run(filesystem, JOBS[0]))
     found = [rows(Advancing(states[start:], pace), ROOT) for start in range(len(states))]
     assert all(each in ([], rows_of_the_first_job) for each in found)
     assert found[-1] == rows_of_the_first_job
+
+
+@pytest.mark.parametrize("pace", [1, 2, 3, 5, 8, 21])
+def test_a_job_goes_on_while_a_reader_looks(pace, states_of_a_job):
+    expected = [rows(states_of_a_job[end], ROOT) for end in (0, -1)]
+    for start in range(0, len(states_of_a_job), 5):
+        assert rows(Advancing(states_of_a_job[start:], pace), ROOT) in expected
+
+
+@pytest.mark.parametrize("pace", [1, 2, 3, 5, 8])
+def test_a_job_goes_on_while_one_log_is_read_again_and_again(pace, states_of_a_job):
+    expected = [
+        [row[2] for row in rows(states_of_a_job[end], ROOT) if row[:2] == ("old", 0)] for end in (0, -1)
+    ]
+    filesystem = Advancing(states_of_a_job, pace)
+    with LogDirectory.open(ROOT, read_only=True, filesystem=filesystem, config=CONFIG) as logs:
+        found = [
+            [offset for batch in logs.get("old", 0).read() for offset in batch["offset"].to_pylist()]
+            for _ in range(60)
+        ]
+    assert found == sorted(found, key=expected.index)
