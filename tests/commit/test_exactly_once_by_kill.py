@@ -23,7 +23,7 @@ from tests.damage.campaign import fast_folder
 from tests.faults.counting import cases
 from tests.faults.killed_process import KilledProcess, warm_processes
 
-KILLS = 30
+KILLS = 20
 SOAK_KILLS = 3_000
 # So that logs roll, and reading all of them stays quick.
 KILLS_PER_ROOT = 10

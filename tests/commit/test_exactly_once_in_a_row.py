@@ -23,7 +23,7 @@ from tests.log.logs import Clock
 
 TOPICS = {"a": 3, "b": 1}
 STEPS = 25
-LIVES = 12
+LIVES = 9
 
 
 class Life:

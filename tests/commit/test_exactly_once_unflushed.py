@@ -59,7 +59,8 @@ def test_processes_are_killed_in_the_second_of_two_jobs(flushed, record_property
     first.run(filesystem, JOBS[0])
     outcomes: Counter[str] = Counter()
     tried = TriedStates()
-    for crashed in crashes_of_job(filesystem, lambda files: second.run(files, JOBS[1]), seed=1, variants=0):
+    crashes = crashes_of_job(filesystem, lambda files: second.run(files, JOBS[1]), seed=1, variants=0)
+    for crashed in crashes[FLUSHED.index(flushed) % 2 :: 2]:
         if not tried.is_new(crashed.filesystem):
             continue
         found = seen(crashed.filesystem)

@@ -1,8 +1,7 @@
-"""A builder of small log directories, written by hand from the format so that it shares no code with the package."""
+"""Builders of small log directories, which share no code with the package."""
 
 from __future__ import annotations
 
-import gzip
 import struct
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,45 +22,19 @@ from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.resolve import resolve
 from storage_core.scan.spans import LogSpan, project, record_schema
+from tests.record.encoding import CODECS, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Batch, Record
 from tests.record.legacy_encoding import Wrapper
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+CODEC_NAMES = tuple(CODECS)
 ABORT, COMMIT = 0, 1
-LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x08, 0x10, 0x20
-CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
-
-
-def varint(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def sized(content: bytes | None) -> bytes:
-    return varint(-1) if content is None else varint(len(content)) + content
 
 
 def record(offset_delta, timestamp_delta_ms, key, value, headers=()) -> bytes:
-    body = b"\0" + varint(timestamp_delta_ms) + varint(offset_delta) + sized(key) + sized(value)
-    body += varint(len(headers))
-    body += b"".join(sized(name.encode()) + sized(content) for name, content in headers)
-    return varint(len(body)) + body
-
-
-def compress(codec: int, data: bytes) -> bytes:
-    """As Kafka's producers do: xerial's framing for snappy, a frame for lz4."""
-    if codec == 1:
-        return gzip.compress(data, 1)
-    if codec == 2:
-        block = pa.compress(data, "snappy", asbytes=True)
-        return b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block
-    return pa.compress(data, CODEC_NAMES[codec], asbytes=True) if codec else data
+    named = tuple((name.encode(), content) for name, content in headers)
+    return Record(offset_delta, timestamp_delta_ms, key, value, named).encode(0)
 
 
 def batch(
@@ -79,24 +52,23 @@ def batch(
     payload=None,
     record_count=None,
 ):
-    """One v2 batch; ``payload`` replaces the (compressed) records."""
-    first_timestamp_ms, max_timestamp_ms = timestamps_ms
-    is_sequenced = producer_id >= 0 and not attributes & CONTROL
-    checked = struct.pack(
-        ">hiqqqhii",
-        attributes | codec,
+    """One v2 batch of encoded records; ``payload`` replaces the (compressed) records."""
+    has_producer = producer_id >= 0
+    return Batch(
+        (),
+        base_offset,
+        codec,
+        leader_epoch,
+        attributes,
         last_offset_delta,
-        first_timestamp_ms,
-        max_timestamp_ms,
+        *timestamps_ms,
         producer_id,
-        producer_epoch if producer_id >= 0 else -1,
-        base_sequence if is_sequenced else -1,
-        len(records) if record_count is None else record_count,
-    )
-    if payload is None:
-        payload = compress(codec, b"".join(records)) if records else b""
-    checked += payload
-    return struct.pack(">qiibI", base_offset, 9 + len(checked), leader_epoch, 2, crc32c(checked)) + checked
+        producer_epoch if has_producer else -1,
+        base_sequence if has_producer and not attributes & CONTROL else -1,
+        count=len(records) if record_count is None else record_count,
+        records_bytes=b"".join(records),
+        payload=payload if records or payload is not None else b"",
+    ).encode()
 
 
 @dataclass
@@ -204,17 +176,6 @@ class PartitionBuilder:
         content = struct.pack(">hI", 1, crc32c(checked)) + checked
         (self.path / f"{offset:020d}.snapshot").write_bytes(content)
         return self
-
-
-@dataclass(frozen=True)
-class Record:
-    """A record to append. Its offset counts from the beginning of its batch."""
-
-    offset_delta: int = 0
-    timestamp_ms: int = 0
-    key: bytes | None = None
-    value: bytes | None = b"v"
-    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class RowLog(PartitionBuilder):

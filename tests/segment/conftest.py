@@ -1,4 +1,4 @@
-"""Builders of batches and segments, written by hand from the format so that they share no code with the package.
+"""Builders of segments that share no code with the package.
 
 Below them: folders for segments that the package itself writes, and a disk that fails.
 """
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from crc32c import crc32c
 
 from storage_core.errors import StorageError
 from storage_core.filesystem import FileSystem
@@ -18,7 +17,7 @@ from storage_core.log_config import LogConfig
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment.batch_walk import BatchWalk
 from storage_core.segment.log_segment import LogSegment
-from tests.record.encoding import varint
+from tests.record.encoding import LOG_APPEND_TIME, Batch, Record
 
 
 def build_batch(
@@ -36,31 +35,18 @@ def build_batch(
 ):
     """One uncompressed v2 batch with a record for each timestamp."""
     deltas = range(len(timestamps_ms)) if offset_deltas is None else offset_deltas
-    base_timestamp_ms = timestamps_ms[0] if timestamps_ms else -1
-    max_timestamp_ms = max(timestamps_ms, default=-1)
-    if log_append_time_ms is not None:
-        attributes |= 8
-        max_timestamp_ms = log_append_time_ms
-    records = b""
-    for delta, timestamp_ms in zip(deltas, timestamps_ms, strict=True):
-        body = b"\0" + varint(timestamp_ms - base_timestamp_ms) + varint(delta)
-        body += varint(-1) if key is None else varint(len(key)) + key
-        body += varint(len(value)) + value + varint(0)
-        records += varint(len(body)) + body
-    if last_offset_delta is None:
-        last_offset_delta = deltas[-1] if len(deltas) else 0
-    checked = struct.pack(
-        ">hiqqqhii",
-        attributes,
-        last_offset_delta,
-        base_timestamp_ms,
-        max_timestamp_ms,
-        *producer,
-        len(timestamps_ms),
-    )
-    checked += records
-    header = struct.pack(">qiibI", base_offset, len(checked) + 9, leader_epoch, 2, crc32c(checked))
-    return header + checked
+    pairs = zip(deltas, timestamps_ms, strict=True)
+    return Batch(
+        tuple(Record(delta, timestamp_ms, key, value) for delta, timestamp_ms in pairs),
+        base_offset,
+        leader_epoch=leader_epoch,
+        attributes=attributes | LOG_APPEND_TIME * (log_append_time_ms is not None),
+        last_offset_delta=last_offset_delta,
+        max_timestamp_ms=log_append_time_ms,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+    ).encode()
 
 
 @dataclass
