@@ -107,6 +107,7 @@ VIEWS: Final[dict[str, ViewNames]] = {
     "damage": ViewNames("startOffset"),
     "group_offsets": ViewNames(None, "commitTime"),
     "files": ViewNames(),
+    "schemas": ViewNames("offset", "timestamp"),
 }
 """What the rows of a read may be, by name of the view."""
 IsolationLevel = Literal["read_uncommitted", "read_committed"]

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 SUFFIXES: Final = {AVRO: ".avsc", PROTOBUF: ".proto", JSON: ".json"}
 """Of the files of schemas, by type."""
+OTHER_SUFFIX: Final = ".schema"
+"""Of the files of schemas of other types."""
 _TYPES: Final = {suffix: schema_type for schema_type, suffix in SUFFIXES.items()}
 INDEX_FILE: Final = "schemas.json"
 """The file that lists the schemas of a folder with their subjects, versions and references."""
@@ -287,11 +289,11 @@ def _different(schemas: Sequence[RegisteredSchema]) -> list[RegisteredSchema]:
         return [schemas[0]]
     by_content: dict[str | None, RegisteredSchema] = {}
     for text, schema in by_text.items():
-        by_content.setdefault(_layout_free(text), schema)
+        by_content.setdefault(layout_free(text), schema)
     return list(by_content.values())
 
 
-def _layout_free(text: str | None) -> str | None:
+def layout_free(text: str | None) -> str | None:
     """Return JSON without its layout and order; other texts as they are."""
     try:
         return text and json.dumps(json.loads(text), sort_keys=True)
@@ -553,7 +555,7 @@ def _registry_with_index(index: str, files: Mapping[str, str]) -> SchemaRegistry
             for kind in ("configs", "modes")
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SchemaError(f"{INDEX_FILE} is not an index of schemas: {error!r}.") from error
+        raise SchemaError(f"{INDEX_FILE} is not an index of schemas: {str(error) or repr(error)}.") from error
     return SchemaRegistry(tuple(schemas), configs, modes)
 
 
@@ -562,7 +564,10 @@ def _listed(entry: dict[str, Any], files: Mapping[str, str]) -> RegisteredSchema
     place, state = (_text(entry, "subject"), _number(entry, "version")), entry["state"]
     if state not in _STATES:
         raise ValueError(f"state {state!r}")
-    value = {**entry, "schema": files[_text(entry, "file")]}
+    file = _text(entry, "file")
+    if file not in files:
+        raise ValueError(f"{file} is missing")
+    value = {**entry, "schema": files[file]}
     return _registered(*place, value, entry.get("offset", -1), entry.get("timestampMs", -1))._replace(
         state=state
     )
