@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "index": "Rebuild index files.",
     "offsets": "Committed offsets of consumer groups, now or at a time.",
     "transactions": "Open, long and aborted transactions.",
+    "schemas": "Schemas of a registry's topic; a lost registry as files or calls.",
     "plan": "What a read would open, read and skip.",
     "convert": "Write records to Parquet files by topic and day.",
     "report": "Write one HTML page about a directory.",

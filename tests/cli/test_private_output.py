@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import LogDirectory
+from tests.values.registry_records import record_key, schema_value
 
 
 def modes(path):
@@ -43,6 +44,22 @@ def test_a_new_directory(segmentlog, tmp_path, out, command, directory, file, ex
     assert segmentlog(*arguments, out / "made").status == 0
     found = modes(out / "made")
     assert all(mode & ~expected == 0 for mode in found.values()), found
+    assert found["."] == expected
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o600, 0o700), (0o640, 0o750), (0o644, 0o755)])
+def test_exported_schemas(segmentlog, tmp_path, out, mode, expected):
+    root = tmp_path / "logs"
+    with LogDirectory.open(root) as logs:
+        logs.create("_schemas").append(
+            pa.table({"key": [record_key("t", 1)], "value": [schema_value("t", 1, 1)]})
+        )
+    for path in root.rglob("*.log"):
+        path.chmod(mode)
+    assert segmentlog("schemas", root, "--export", out / "made").status == 0
+    found = modes(out / "made")
+    assert set(found) == {".", "1.avsc", "schemas.json"}
+    assert all(each & ~expected == 0 for each in found.values()), found
     assert found["."] == expected
 
 
