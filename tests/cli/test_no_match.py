@@ -13,7 +13,8 @@ ARGUMENTS = {
     "report": ["--output", "{target}.html"],
 }
 # `offsets` chooses among what groups have committed: tests/cli/test_offsets.py.
-OTHERS = {"offsets", "index"}
+# `schemas` reads one topic, whose name is an option: tests/cli/test_schemas.py.
+OTHERS = {"offsets", "index", "schemas"}
 
 
 @pytest.mark.parametrize("command", [*sorted(COMMANDS.keys() - OTHERS), "index rebuild"])
