@@ -60,11 +60,7 @@ _BROKERS_ENTRIES: Final = frozenset({"bootstrap.checkpoint", f"{CLUSTER_METADATA
 
 @dataclass(frozen=True, slots=True)
 class RootReport:
-    """What was found out about the own files of a log directory.
-
-    Attributes:
-        is_cluster_known: Whether its cluster's metadata is here, so that it is known what a broker sets aside.
-    """
+    """What was found out about the own files of a log directory, and whether its cluster's metadata is here."""
 
     path: str
     is_clean: bool

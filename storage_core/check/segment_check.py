@@ -122,11 +122,7 @@ class WrongMaxTimestamps(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Bytes after the last valid batch, with no valid batch after them.
-
-    Attributes:
-        is_torn: Whether they are the beginning of a batch whose end is missing, or only zeros.
-    """
+    """Bytes after the last valid batch: torn if they are the beginning of another one, or only zeros."""
 
     start_bytes: int
     end_bytes: int

@@ -62,11 +62,7 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be verified.
-
-    Attributes:
-        unreadable: By directory, why a partition cannot be listed; it has no tasks.
-    """
+    """What is to be verified. A partition that cannot be listed has no tasks, and is among the unreadable."""
 
     roots: tuple[LogDir, ...]
     partitions: tuple[PlannedPartition, ...]

@@ -93,11 +93,7 @@ def command(
 
 
 class _CommittedOffsets:
-    """The offsets that are asked for.
-
-    Attributes:
-        groups: The groups that are asked for; all if none is named.
-    """
+    """The offsets that are asked for, of all groups if none is named."""
 
     def __init__(
         self, paths: Sequence[str], groups: tuple[str, ...], options: dict[str, object], *, is_quiet: bool

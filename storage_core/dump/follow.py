@@ -42,12 +42,7 @@ _ATTEMPTS: Final = 3
 
 @dataclass(slots=True)
 class _Position:
-    """Position up to which a partition was read.
-
-    Attributes:
-        first_offset: The offset that the read of the partition begins with.
-        epoch: The leader epoch of the last record that was read; None if it is not known.
-    """
+    """Position up to which a partition was read, and the leader epoch of the last record, if it is known."""
 
     first_offset: int
     next_offset: int

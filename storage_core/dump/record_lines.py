@@ -47,11 +47,7 @@ _TIMESTAMP_TYPES: Final = (b" CreateTime: ", b" LogAppendTime: ")
 
 
 class OffsetGaps:
-    """Gaps between offsets, which the tool lists at its end.
-
-    Attributes:
-        pairs: Offsets, and those that come after them instead of the next.
-    """
+    """Gaps between offsets, which the tool lists at its end: an offset, and the one that came after it."""
 
     def __init__(self) -> None:
         self.pairs: list[tuple[int, int]] = []

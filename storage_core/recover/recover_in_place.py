@@ -251,10 +251,7 @@ class _InPlace:
         write_missing_files(filesystem, path, plan)
 
     def _cut(self, path: str, segment: SegmentPlan) -> None:
-        """Cut a log file, or replace it as a compaction does.
-
-        Its offset index is removed first: without that, any later start recovers the segment.
-        """
+        """Cut a log file without its offset index, so that any later start recovers it, or replace it as a compaction does."""
         filesystem, name = self._filesystem, os.path.join(path, segment.name)
         is_prefix = not segment.kept or (segment.kept[0][0] == 0 and len(segment.kept) == 1)
         if not is_prefix:

@@ -297,10 +297,7 @@ class _Planner:
         ]
 
     def _missing(self, log_start_offset: int) -> tuple[tuple[LeftOut, ...], tuple[LeftOut, ...]]:
-        """Find the offsets that are not there, and those that a compaction accounts for.
-
-        What is missing after a damaged end is added to what is said of that.
-        """
+        """Find the offsets that are not there, and those that a compaction accounts for. Damaged ends take what follows."""
         missing, compacted = [], []
         parts = [(each.start_offset, each.end_offset) for each in (*self._left_out, *self._damaged)]
         for each in self._account.missing(parts, log_start_offset):

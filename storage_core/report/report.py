@@ -107,11 +107,7 @@ class SegmentBar:
 
 @dataclass(frozen=True, slots=True)
 class DamagedBytes:
-    """Bytes of a segment in the map of a log that are damaged, or suspected to be.
-
-    Attributes:
-        start_in_log: Their place in the bytes of all segments.
-    """
+    """Bytes of a segment that are damaged or suspected to be, and their place in the bytes of all segments of a log."""
 
     base_offset: int
     start_byte: int
@@ -145,11 +141,7 @@ class LogMap:
 
 @dataclass(frozen=True, slots=True)
 class TransactionsSummary:
-    """The transactions of all logs.
-
-    Attributes:
-        open: Those without a marker, the oldest first; not all if there are many.
-    """
+    """The transactions of all logs; of the open ones the oldest, and not all if there are many."""
 
     counts: dict[str, int]
     open: tuple[ObservedTransaction, ...]

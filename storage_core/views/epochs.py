@@ -51,12 +51,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _EpochsTask:
-    """A partition.
-
-    Attributes:
-        entries: Those of the checkpoint, by epoch; None if it is missing or cannot be read.
-        log_end_offset: Where the log ends, whatever range is asked for.
-    """
+    """A partition, the entries of its checkpoint if it can be read, and where its log ends, whatever is asked for."""
 
     part: PartitionSpans
     entries: tuple[EpochEntry, ...] | None

@@ -278,12 +278,7 @@ def read_group_offsets(filesystem: FileSystem, task: GroupOffsetsTask) -> list[G
 
 
 class _Record(NamedTuple):
-    """A record that may count.
-
-    Attributes:
-        key: After the type.
-        producer_id: Of the transaction that it belongs to; None if it belongs to none.
-    """
+    """A record that may count: its key after the type, and the producer of the transaction that it belongs to."""
 
     type_bytes: bytes
     key: bytes
@@ -640,10 +635,7 @@ def _is_at_or_after(bound: Bound, each: GroupOffset, *, default: bool) -> bool:
 def log_ranges(
     filesystem: FileSystem, options: ReadOptions, committed: Iterable[GroupOffset]
 ) -> dict[tuple[str | None, int], PartitionRange]:
-    """Return the offsets of the logs that are in the directories, of those in which offsets are committed.
-
-    As of a time, the end is the first offset with a later timestamp.
-    """
+    """Return the ranges of the logs in which offsets are committed; as of a time, up to the first later timestamp."""
     topic_partitions = {(each.topic, each.partition) for each in committed if each.topic is not None}
     if not topic_partitions:
         return {}

@@ -35,12 +35,7 @@ _SEGMENTS_IN_A_TASK: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Some segments of a partition, the indexes of which are listed.
-
-    Attributes:
-        start_offset: Entries of lower offsets are left out; None for no bound.
-        end_offset: Entries from this offset on are left out; None for no bound.
-    """
+    """Some segments of a partition, and the bounds of the index entries that are listed; None for no bound."""
 
     segments: tuple[SegmentFile, ...]
     start_offset: int | None

@@ -115,12 +115,7 @@ _BASE_OFFSET_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class FileTally:
-    """Files of one kind.
-
-    Attributes:
-        kind: As in the view ``files``.
-        leftover: The suffix that they have after their name, such as ``.deleted``; None without.
-    """
+    """Files of one kind, or of one kind with a suffix after their names, such as ``.deleted``."""
 
     kind: str
     leftover: str | None
@@ -131,11 +126,7 @@ class FileTally:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaChoice:
-    """A partition's directory among all that a user named.
-
-    Attributes:
-        conflict: Why none of them can be chosen; None if one can.
-    """
+    """A partition's directory among all that a user named, and why none of them can be chosen, if so."""
 
     location: PartitionLocation
     is_read: bool
@@ -210,10 +201,7 @@ class PartitionSummary:
 def choose_replicas(
     filesystem: FileSystem, locations: Iterable[PartitionLocation], roots: RootFiles
 ) -> list[ReplicaChoice]:
-    """Choose which of several directories of a partition a read takes.
-
-    They are ordered by partition, as `selected_locations` orders them.
-    """
+    """Choose the directory of each partition that a read takes, in the order of `selected_locations`."""
     choices: list[ReplicaChoice] = []
     for _, group in groupby(locations, key=attrgetter("topic_partition")):
         members = list(group)

@@ -32,11 +32,7 @@ LIVE: Final = "live"
 
 @dataclass(frozen=True, slots=True)
 class PartitionLocation:
-    """A partition's directory.
-
-    Attributes:
-        state: `LIVE`, or the suffix of its name.
-    """
+    """A partition's directory. Its state is `LIVE`, or the suffix of its name."""
 
     path: str
     topic: str
@@ -237,22 +233,14 @@ def log_bytes(filesystem: FileSystem, options: ReadOptions) -> int:
 
 
 def require_empty(filesystem: FileSystem, path: str) -> None:
-    """Require that a directory to write to does not exist, or is empty.
-
-    Raises:
-        LogDirectoryError: There is something in it.
-    """
+    """Raise `LogDirectoryError` unless a directory to write to does not exist, or is empty."""
     status = filesystem.status(path, follow_symlinks=True)
     if status is not None and (not status.is_directory or filesystem.list_directory(path)):
         raise LogDirectoryError("The directory to write to is not empty. Choose another one.", path=path)
 
 
 def require_outside(filesystem: FileSystem, path: str, sources: Iterable[str]) -> None:
-    """Require that an absolute path to write to, which need not exist, is in no directory that is read.
-
-    Raises:
-        OptionError: It is in one, perhaps through a link.
-    """
+    """Raise `OptionError` if a path to write to, which need not exist, is in a directory that is read."""
     read = {_identity(filesystem, source): source for source in sources}
     folder = path
     while (identity := _identity(filesystem, folder)) is None:

@@ -241,12 +241,7 @@ def _count_from(chunk: HeaderChunk, index: int, start_offset: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """What one segment holds.
-
-    Attributes:
-        statistics: Of every header; None if they were not read.
-        damage: What was found that is no batch; None without damage.
-    """
+    """What one segment holds: statistics if every header was read, and what was found that is no batch."""
 
     file: SegmentFile
     size_bytes: int

@@ -116,11 +116,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class ViewTask:
-    """Rows of a view that one task makes.
-
-    Attributes:
-        condition: Only rows for which it is true are made; None for all.
-    """
+    """Rows of a view that one task makes: those for which the condition is true, if there is one."""
 
     view: str
     part: object
