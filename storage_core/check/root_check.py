@@ -105,8 +105,13 @@ class RootCheck:
         self._check_commits()
         self._check_states(root)
         self._check_directories(root, entries)
-        if root.is_whole and self.meta is None:
-            self._check_missing_meta({each.name for each in entries})
+        names = {each.name for each in entries}
+        if root.is_whole and self.meta is None and self._is_brokers and META_PROPERTIES not in names:
+            self.refuse(
+                META_PROPERTIES,
+                "The file that says which broker owns the log directory is missing. Restore it, or write it with "
+                "kafka-storage.sh format.",
+            )
 
     @property
     def is_kraft(self) -> bool:
@@ -209,14 +214,6 @@ class RootCheck:
         if problem is not None:
             self.refuse(path, f"{problem}. Restore it, or copy it from another disk of the broker.")
         return meta
-
-    def _check_missing_meta(self, names: set[str]) -> None:
-        if META_PROPERTIES not in names and self._is_brokers:
-            self.refuse(
-                os.path.join(self.path, META_PROPERTIES),
-                "The file that says which broker owns the log directory is missing. Restore it, or write it with "
-                "kafka-storage.sh format.",
-            )
 
     def _has_epoch(self) -> bool:
         """Return True if a broker wrote the marker: this package writes -1 as its epoch."""

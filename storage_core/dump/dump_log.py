@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from storage_core.checkpoint.partition_files import ProducerStateEntry
     from storage_core.dump.record_lines import RecordLines
-    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.filesystem import FileSystem
 
 
 SUFFIXES: Final = (".log", ".checkpoint", ".index", ".timeindex", ".snapshot", ".txnindex")
@@ -74,28 +74,20 @@ class LogDump:
 
     def _log(self, path: str, name: str) -> Iterator[bytes]:
         yield encoded(first_line(path, name))
+        max_bytes = None if self._options.max_bytes == MAX_INT32 else self._options.max_bytes
+        records: RecordLines | None = None
         with open_log(self._filesystem, path) as log_file:
-            records = self._records(path)
+            if self._options.record_format is not None:
+                from storage_core.dump.record_lines import RecordLines  # noqa: PLC0415  (Arrow takes long to import)
+
+                records = RecordLines(path, self._options.record_format)
+            text = LogText(log_file, max_bytes, records)
             try:
-                yield from self._batches(log_file, records)
+                yield from text.pieces()
             finally:
+                self.report.has_damage |= text.has_damage
                 if records is not None and records.gaps.pairs:
                     self.report.offset_gaps[absolute_path(path)] = records.gaps.pairs
-
-    def _batches(self, log_file: OpenFile, records: RecordLines | None) -> Iterator[bytes]:
-        max_bytes = None if self._options.max_bytes == MAX_INT32 else self._options.max_bytes
-        text = LogText(log_file, max_bytes, records)
-        try:
-            yield from text.pieces()
-        finally:
-            self.report.has_damage |= text.has_damage
-
-    def _records(self, path: str) -> RecordLines | None:
-        if self._options.record_format is None:
-            return None
-        from storage_core.dump.record_lines import RecordLines  # noqa: PLC0415  (Arrow takes long to import)
-
-        return RecordLines(path, self._options.record_format)
 
     def _snapshot(self, path: str) -> Iterator[bytes]:
         from storage_core.checkpoint.partition_files import parse_producer_snapshot  # noqa: PLC0415  (likewise)

@@ -89,7 +89,9 @@ class LogFollower:
             if key not in positions:
                 if not is_first:
                     _log.info("Follows %s-%d, which is new.", *key)
-                first_offset = self._first_offset_of_new(log)
+                first_offset = log.log_start_offset
+                if isinstance(self._options.starting, TimestampBound):
+                    first_offset = resolve_start(log, self._options, self._monitor.limit_of(log))
                 positions[key] = _Position(first_offset, first_offset)
             yield from self._attempt(positions[key], self._monitor.partitions[key], log)
 
@@ -112,11 +114,6 @@ class LogFollower:
             positions[key] = _Position(each.start_offset, start_offset)
         return positions
 
-    def _first_offset_of_new(self, log: PartitionLog) -> int:
-        if isinstance(self._options.starting, TimestampBound):
-            return resolve_start(log, self._options, self._monitor.limit_of(log))
-        return log.log_start_offset
-
     def _attempt(
         self, position: _Position, tailed: TailedPartition, log: PartitionLog
     ) -> Iterator[pa.RecordBatch]:
@@ -134,7 +131,17 @@ class LogFollower:
 
     def _fit_to_log(self, position: _Position, tailed: TailedPartition, log: PartitionLog) -> None:
         """Go back or forward where what was read does not fit the log as it is now."""
-        self._go_back_to(position, self._kept_up_to(position, tailed, log), log)
+        # The offset up to which the log still has what was read.
+        offset = min(position.next_offset, max(log.log_end_offset, log.log_start_offset))
+        if tailed.truncated_to is not None:
+            offset = min(offset, tailed.truncated_to)
+        if position.epoch is not None:
+            # Read after the log end, because an epoch is noted before its first record is appended.
+            end = end_offset_for(log.leader_epochs, position.epoch, log.log_end_offset).end_offset
+            # None is known of an epoch above all others.
+            offset = min(offset, log.log_end_offset if end < 0 else end)
+        if offset < position.next_offset:
+            self._go_back_to(position, offset, log)
         tailed.truncated_to = None
         if position.next_offset < log.log_start_offset:
             report_data_loss(
@@ -148,18 +155,7 @@ class LogFollower:
             )
             position.next_offset = log.log_start_offset
 
-    @staticmethod
-    def _kept_up_to(position: _Position, tailed: TailedPartition, log: PartitionLog) -> int:
-        """Find the offset up to which a log still has what was read."""
-        offset = min(position.next_offset, max(log.log_end_offset, log.log_start_offset))
-        if tailed.truncated_to is not None:
-            offset = min(offset, tailed.truncated_to)
-        # Read after the log end, because an epoch is noted before its first record is appended.
-        return offset if position.epoch is None else min(offset, _end_of_epoch(log, position.epoch))
-
     def _go_back_to(self, position: _Position, offset: int, log: PartitionLog) -> None:
-        if offset >= position.next_offset:
-            return
         report_data_loss(
             f"Expected {log.topic}-{log.partition} to keep its records up to offset {position.next_offset - 1}, which "
             f"were read, found that it was truncated to offset {offset}, or created anew.",
@@ -187,10 +183,3 @@ class LogFollower:
                     yield batch
             position.next_offset = end_offset
         position.epoch = epoch_for_offset(log.leader_epochs, position.next_offset - 1)
-
-
-def _end_of_epoch(log: PartitionLog, epoch: int) -> int:
-    """Find where the records of a leader epoch end in a log, or would."""
-    end_offset = end_offset_for(log.leader_epochs, epoch, log.log_end_offset).end_offset
-    # None is known of an epoch above all others.
-    return log.log_end_offset if end_offset < 0 else end_offset

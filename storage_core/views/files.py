@@ -91,8 +91,16 @@ _ROOT_KINDS: Final = {
 }
 _STAGED: Final = "segmentlog staged file"
 _OWN: Final = "segmentlog file"
-_CACHE_DIRECTORY: Final = "remote-log-index-cache"
 _CACHE: Final = "remote log index cache"
+# Directories of a log directory that are no partition's: their kinds, and why a stopped broker would not have them.
+_OTHER_DIRECTORIES: Final[dict[str, tuple[str, str | None]]] = {
+    "remote-log-index-cache": (_CACHE, None),
+    COMMIT_IN_PROGRESS: (
+        "segmentlog commit in progress",
+        "a commit is under way, or was interrupted: no broker starts with it",
+    ),
+}
+_NO_PARTITION: Final = "not the directory of a partition: a broker does not start with it"
 # Of KRaft snapshots: end offset and epoch (Kafka's ``Snapshots``).
 _METADATA_SNAPSHOT_NAME: Final = re.compile(r"([0-9]{20})-[0-9]{10}(?:-[^/]*)?\.checkpoint")
 
@@ -358,24 +366,13 @@ def root_files(
             reason = _NOT_REGULAR.get(entry.kind) or STATE_REASONS.get(location.state)
             yield _found(root, name, entry, NamedFile(_DIRECTORY_KINDS[location.state]), reason, location)
         elif entry.kind == "directory":
-            kind, reason = _other_directory(name)
+            kind, reason = _OTHER_DIRECTORIES.get(name, ("directory", _NO_PARTITION))
             yield _found(root, name, entry, NamedFile(kind), reason)
             yield from _rows_below(filesystem, root, name, None, kind == _CACHE)
         else:
             found = name_in_root(name)
             reason = _NOT_REGULAR.get(entry.kind) or why_not_in_root(found, name)
             yield _found(root, name, entry, found, reason)
-
-
-def _other_directory(name: str) -> tuple[str, str | None]:
-    if name == _CACHE_DIRECTORY:
-        return _CACHE, None
-    if name == COMMIT_IN_PROGRESS:
-        return (
-            "segmentlog commit in progress",
-            "a commit is under way, or was interrupted: no broker starts with it",
-        )
-    return "directory", "not the directory of a partition: a broker does not start with it"
 
 
 def _partition_rows(filesystem: FileSystem, location: PartitionLocation) -> Iterator[FoundFile]:
