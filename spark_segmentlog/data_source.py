@@ -6,6 +6,7 @@ processes that plan. So it holds only its options, and large or slow modules are
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,9 @@ class SegmentLogDataSource(DataSource):
         from spark_segmentlog import options, schema  # noqa: PLC0415
 
         # Spark does not say here whether it is going to read a batch or a stream.
-        return schema.source_schema(options.read_options_of_any_query(self.options))
+        parsed = options.read_options_of_any_query(self.options)
+        # The reader plans the same again, and says what there is to say.
+        return schema.source_schema(parsed, schema.planned_formats(parsed, is_quiet=True))
 
     @raises_without_frames
     def reader(self, schema: StructType) -> SegmentLogReader | ViewReader:
@@ -54,16 +57,16 @@ class SegmentLogDataSource(DataSource):
         from spark_segmentlog import schema as schemas  # noqa: PLC0415
         from storage_core.options import RECORDS  # noqa: PLC0415
 
-        read_options = options.read_options(self.options)
-        columns = schemas.projected_columns(schema, read_options)
+        read_options, formats = schemas.typed_options(schema, options.read_options(self.options))
+        columns = schemas.projected_columns(schema, read_options, formats)
         # Logged here, because this is called once per plan whether or not `schema` was.
         for notice in options.read_notices(self.options, read_options):
             _logger.warning(notice)
         if read_options.view != RECORDS:
             return reader.ViewReader(read_options, columns)
         if read_options.filter_pushdown and reader.is_pushdown_offered():
-            return reader.PushdownReader(read_options, columns)
-        return reader.SegmentLogReader(read_options, columns)
+            return reader.PushdownReader(read_options, columns, formats)
+        return reader.SegmentLogReader(read_options, columns, formats)
 
     @raises_without_frames
     def writer(self, schema: StructType, overwrite: bool) -> SegmentLogWriter:
@@ -104,11 +107,13 @@ class SegmentLogDataSource(DataSource):
 
         try:
             stream_options = options.stream_options(self.options)
-            columns = schemas.projected_columns(schema, stream_options.read)
+            read_options, formats = schemas.typed_options(schema, stream_options.read)
+            columns = schemas.projected_columns(schema, read_options, formats)
         except SegmentLogError as error:
             return stream_reader.RefusedStreamReader(error)
-        notices = options.read_notices(self.options, stream_options.read, is_stream=True)
-        return stream_reader.SegmentLogStreamReader(stream_options, columns, notices)
+        notices = options.read_notices(self.options, read_options, is_stream=True)
+        stream_options = dataclasses.replace(stream_options, read=read_options)
+        return stream_reader.SegmentLogStreamReader(stream_options, columns, notices, formats)
 
     @raises_without_frames
     def streamWriter(self, schema: StructType, overwrite: bool) -> SegmentLogStreamWriter:  # noqa: N802

@@ -30,10 +30,20 @@ from spark_segmentlog.workers import SentToWorkers, explained_memory_limit, requ
 from storage_core.errors import OptionError, SegmentLogError
 from storage_core.filesystem import FileSystem
 from storage_core.options import RECORDS
-from storage_core.options.predicate import And, Comparison, In, IsNull, Not, Operator, Predicate, StartsWith
+from storage_core.options.predicate import (
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Not,
+    Operator,
+    Predicate,
+    StartsWith,
+    columns_of,
+)
 from storage_core.scan import ReadOptions, ScanTask, plan_scan, read_task
 from storage_core.scan.resolve import split_paths
-from storage_core.scan.spans import record_schema
+from storage_core.scan.spans import record_schema, typed_schema
 from storage_core.views import find_view, plan_view, read_view_task
 
 if TYPE_CHECKING:
@@ -42,6 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from spark_segmentlog.schema import ProjectedColumn
+    from storage_core.values.column_format import ColumnFormat
 
 
 _Item = TypeVar("_Item")
@@ -138,10 +149,16 @@ def _run(produce: Callable[[], Iterator[_Item]], queue: _BoundedQueue[_Item]) ->
 class BatchReader(SentToWorkers, DataSourceReader):
     """Base of the readers of a batch query."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[ProjectedColumn, ...]) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        columns: tuple[ProjectedColumn, ...],
+        formats: tuple[ColumnFormat, ...] = (),
+    ) -> None:
         super().__init__()
         self._options = options
         self._columns = columns
+        self._formats = formats
 
 
 class SegmentLogReader(BatchReader):
@@ -153,7 +170,7 @@ class SegmentLogReader(BatchReader):
     @raises_without_frames
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition per task. Runs once per `load()`, on the driver."""
-        plan = plan_scan(FileSystem(), self._options, self._predicate)
+        plan = plan_scan(FileSystem(), self._options, self._predicate, formats=self._formats)
         return [InputPartition(task) for task in plan.tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -167,6 +184,7 @@ class SegmentLogReader(BatchReader):
 
 def read_records_of(task: ScanTask, schema: pa.Schema, planned_on: str) -> Iterator[pa.RecordBatch]:
     """Read the records of a task that was planned on a host, which may be another one."""
+    schema = typed_schema(schema, task.settings.formats)
     try:
         # Not the partitions: what was deleted since planning is for failOnDataLoss to judge.
         roots = {os.path.dirname(span.directory) for span in task.spans}
@@ -251,7 +269,10 @@ class PushdownReader(SegmentLogReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Keep the filters that can be translated, and return all of them to Spark."""
-        predicates = [predicate for predicate in map(to_predicate, filters) if predicate is not None]
+        # What is compared is bytes, as the condition of the option `where` is.
+        typed = {each.column for each in self._formats}
+        translated = (to_predicate(each) for each in filters)
+        predicates = [each for each in translated if each is not None and typed.isdisjoint(columns_of(each))]
         if predicates:
             self._predicate = And(tuple(predicates))
         return filters

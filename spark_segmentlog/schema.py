@@ -6,6 +6,7 @@ nullable, as there: saved tables, unions and schema comparisons depend on the fl
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -14,12 +15,21 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    ByteType,
     DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
     IntegerType,
     LongType,
+    MapType,
+    NullType,
+    ShortType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -27,9 +37,12 @@ from storage_core.errors import OptionError
 from storage_core.options import RECORDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     import pyarrow as pa
 
     from storage_core.options import ReadOptions
+    from storage_core.values.column_format import ColumnFormat
 
 
 _HEADERS: Final = "headers"
@@ -69,13 +82,65 @@ class ProjectedColumn:
     nullable: bool = True
 
 
-def source_schema(options: ReadOptions) -> StructType:
+def planned_formats(options: ReadOptions, *, is_quiet: bool = False) -> tuple[ColumnFormat, ...]:
+    """Plan how the columns are decoded that the options do not read as bytes."""
+    if not options.typed_columns:
+        return ()
+    # A read of bytes needs none of this.
+    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.scan.typed_columns import plan_formats  # noqa: PLC0415
+
+    return plan_formats(FileSystem(), options, is_quiet=is_quiet)
+
+
+def source_schema(options: ReadOptions, formats: Sequence[ColumnFormat] = ()) -> StructType:
     """Return the schema of the columns that the options ask for."""
-    types = _types(options)
+    types = _types(options, formats)
     return StructType([StructField(name, types[name]) for name in _option_columns(options)])
 
 
-def projected_columns(schema: StructType, options: ReadOptions) -> tuple[ProjectedColumn, ...]:
+def typed_options(schema: StructType, options: ReadOptions) -> tuple[ReadOptions, tuple[ColumnFormat, ...]]:
+    """Plan how the columns of a schema are decoded.
+
+    A user's own schema may have only some of the fields of a column; the others are then not decoded.
+
+    Returns:
+        The options of a read of these columns and fields, and the formats.
+    """
+    typed = {choice.column for choice in options.typed_columns}
+    if not typed:
+        return options, ()
+    named = {field.name: field.dataType for field in schema.fields}
+    if options.columns is None:
+        options = dataclasses.replace(options, columns=tuple(named))
+    formats = planned_formats(options)
+    if all(spark_type(each.arrow_type) == named.get(each.column) for each in formats):
+        return options, formats
+    paths = [
+        (name, *path)
+        for name, kind in named.items()
+        if name in typed and isinstance(kind, StructType)
+        for path in _paths_within(kind)
+    ]
+    options = dataclasses.replace(options, field_paths=tuple(paths))
+    return options, planned_formats(options, is_quiet=True)
+
+
+def _paths_within(kind: DataType) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each field of a type that has no fields itself; lists are passed through."""
+    while isinstance(kind, ArrayType):
+        kind = kind.elementType
+    if not isinstance(kind, StructType) or not kind.fields:
+        yield ()
+        return
+    for field in kind.fields:
+        for path in _paths_within(field.dataType):
+            yield (field.name, *path)
+
+
+def projected_columns(
+    schema: StructType, options: ReadOptions, formats: Sequence[ColumnFormat] = ()
+) -> tuple[ProjectedColumn, ...]:
     """Return the columns to read for a schema, which a user may have written.
 
     Any subset in any order is accepted; ``headers`` and ``_metadata`` need no option if the
@@ -84,7 +149,7 @@ def projected_columns(schema: StructType, options: ReadOptions) -> tuple[Project
     Raises:
         OptionError: A column is unknown, duplicate or of another type.
     """
-    types = _types(options)
+    types = _types(options, formats)
     if not schema.fields:
         raise OptionError(
             "The schema names no column: expected at least one of "
@@ -118,13 +183,14 @@ def _option_columns(options: ReadOptions) -> tuple[str, ...]:
     return tuple(name for name in types if name not in left_out)
 
 
-def _types(options: ReadOptions) -> dict[str, DataType]:
+def _types(options: ReadOptions, formats: Sequence[ColumnFormat] = ()) -> dict[str, DataType]:
     """Return the columns that exist with these options. The one that describes damage is the last."""
     if options.view != RECORDS:
         return _types_of_view(options.view)
-    if options.mode != "PERMISSIVE":
-        return _TYPES
-    return {**_TYPES, options.corrupt_record_column: StringType()}
+    types = {**_TYPES, **{each.column: spark_type(each.arrow_type) for each in formats}}
+    if options.mode == "PERMISSIVE":
+        types[options.corrupt_record_column] = StringType()
+    return types
 
 
 def _types_of_view(name: str) -> dict[str, DataType]:
@@ -135,19 +201,30 @@ def _types_of_view(name: str) -> dict[str, DataType]:
 
 
 def spark_type(kind: pa.DataType) -> DataType:
-    """Return Spark's type of a column of a view."""
+    """Return Spark's type of a column of a view, or of one that is decoded."""
     import pyarrow as pa  # noqa: PLC0415
 
     simple = {
+        pa.null(): NullType(),
         pa.bool_(): BooleanType(),
+        pa.int8(): ByteType(),
+        pa.int16(): ShortType(),
         pa.int32(): IntegerType(),
         pa.int64(): LongType(),
+        pa.float32(): FloatType(),
+        pa.float64(): DoubleType(),
         pa.string(): StringType(),
         pa.binary(): BinaryType(),
+        pa.date32(): DateType(),
         pa.timestamp("us", tz="UTC"): TimestampType(),
+        pa.timestamp("us"): TimestampNTZType(),
     }
     if kind in simple:
         return simple[kind]
+    if pa.types.is_decimal128(kind):
+        return DecimalType(kind.precision, kind.scale)
+    if pa.types.is_map(kind):
+        return MapType(spark_type(kind.key_type), spark_type(kind.item_type))
     if pa.types.is_list(kind):
         return ArrayType(spark_type(kind.value_type))
     if pa.types.is_struct(kind):

@@ -16,7 +16,13 @@ from spark_segmentlog.reader import arrow_schema, read_records_of
 from spark_segmentlog.tracebacks import raises_without_frames, without_frames
 from spark_segmentlog.workers import SentToWorkers
 from storage_core.filesystem import FileSystem
-from storage_core.scan.stream import MicroBatchPlanner, json_of_offsets, offsets_of_json
+from storage_core.scan.stream import (
+    MicroBatchPlanner,
+    json_of_offsets,
+    offsets_of_json,
+    schema_ids_of_json,
+)
+from storage_core.scan.typed_columns import PinnedFormats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
     from spark_segmentlog.schema import ProjectedColumn
     from storage_core.errors import SegmentLogError
     from storage_core.options import StreamOptions
+    from storage_core.scan.stream import Offsets
+    from storage_core.values.column_format import ColumnFormat
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -54,9 +62,14 @@ class SegmentLogStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTrig
     """Reads the records that are appended to logs, as Arrow batches."""
 
     def __init__(
-        self, options: StreamOptions, columns: tuple[ProjectedColumn, ...], notices: Sequence[str] = ()
+        self,
+        options: StreamOptions,
+        columns: tuple[ProjectedColumn, ...],
+        notices: Sequence[str] = (),
+        formats: tuple[ColumnFormat, ...] = (),
     ) -> None:
         super().__init__()
+        self._formats = formats
         self._options = options
         self._columns = columns
         self._notices = tuple(notices)
@@ -66,7 +79,9 @@ class SegmentLogStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTrig
     def _planner(self) -> MicroBatchPlanner:
         # The reader that is sent to tasks has none.
         if self._stream is None:
-            self._stream = MicroBatchPlanner(FileSystem(), self._options)
+            filesystem = FileSystem()
+            formats = PinnedFormats(filesystem, self._options.read, self._formats)
+            self._stream = MicroBatchPlanner(filesystem, self._options, formats)
             for notice in self._notices:
                 _logger.warning(notice)
             if self._options.limits.are_given and not HAS_ADMISSION_CONTROL:
@@ -79,16 +94,18 @@ class SegmentLogStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTrig
     @raises_without_frames
     def initialOffset(self) -> _Json:  # noqa: N802
         """Return where a new query starts."""
-        return json_of_offsets(self._planner.initial_offsets())
+        return self._json(self._planner.initial_offsets())
 
     @raises_without_frames
     def latestOffset(self, start: _Json | None = None, limit: ReadLimit | None = None) -> _Json:  # noqa: N802
         """Return where the next micro-batch ends. Before Spark 4.2, there is neither a start nor a limit."""
         offsets = None if start is None else offsets_of_json(start)
+        if start is not None:
+            self._planner.pin(schema_ids_of_json(start))
         is_limited = limit is None or not isinstance(limit, ReadAllAvailable)
         latest = self._planner.latest_offsets(offsets, is_limited=is_limited)
         # An idle source returns the start itself.
-        return start if start is not None and latest is offsets else json_of_offsets(latest)
+        return start if start is not None and latest is offsets else self._json(latest)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that Spark hands to `latestOffset`, which only learns from it whether the batch is limited."""
@@ -108,11 +125,16 @@ class SegmentLogStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTrig
 
     def reportLatestOffset(self) -> _Json:  # noqa: N802
         """Return where the partitions ended at the last poll, whatever a micro-batch took."""
-        return json_of_offsets(self._planner.newest_offsets())
+        return self._json(self._planner.newest_offsets())
+
+    def _json(self, offsets: Offsets) -> _Json:
+        return json_of_offsets(offsets, self._planner.schema_ids)
 
     @raises_without_frames
     def partitions(self, start: _Json, end: _Json) -> Sequence[InputPartition]:
         """Plan a micro-batch: one partition per task. After a restart, it is planned again."""
+        # A run begins with a batch that an earlier one has ended, or at its end; before Spark 4.2, with an empty one there.
+        self._planner.pin(schema_ids_of_json(end))
         plan = self._planner.plan(offsets_of_json(start), offsets_of_json(end))
         return [InputPartition(task) for task in plan.tasks]
 

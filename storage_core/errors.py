@@ -222,7 +222,30 @@ class TimestampRangeError(SegmentLogError):
 
 
 class ValueDecodeError(SegmentLogError):
-    """The key or value of a record does not decode by its schema."""
+    """The key or value of a record does not decode by its schema.
+
+    Args:
+        topic: Topic of the record; its offset is ``offset``.
+        partition: Number of its partition.
+        reason: Why it does not decode: ``unframed``, ``unknown-id``, ``malformed``, ``encrypted`` or ``unresolvable``.
+        schema_id: The schema that it was written with; None if that is not known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str = "",
+        partition: int = -1,
+        reason: str = "",
+        schema_id: int | None = None,
+        **where: Any,
+    ) -> None:
+        super().__init__(message, **where)
+        self.topic = topic
+        self.partition = partition
+        self.reason = reason
+        self.schema_id = schema_id
 
 
 class SchemaError(SegmentLogError):

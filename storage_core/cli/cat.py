@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_core.cli.flags import RECORD_FLAGS, paths_argument, read_flags
+from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, paths_argument, read_flags
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from storage_core.options import ReadOptions
     from storage_core.scan.plan import ScanPlan
     from storage_core.scan.spans import ScanTask
+    from storage_core.values.column_format import ColumnFormat
 
 
 @click.command(
     "cat", short_help="Print records; with --follow, those that come, too.", epilog="See docs/cli.md."
 )
 @paths_argument
-@read_flags(*RECORD_FLAGS)
+@read_flags(*RECORD_FLAGS, *FORMAT_FLAGS)
 @click.option(
     "--format",
     "-f",
@@ -144,10 +145,11 @@ def _record_text(template: str, *, is_json: bool, is_null_shown: bool, is_for_te
     return delimited_text(template, null=b"NULL" if is_null_shown else b"", is_for_terminal=is_for_terminal)
 
 
-def _schema(text: RecordText) -> pa.Schema:
-    from storage_core.scan.spans import project, record_schema  # noqa: PLC0415
+def _schema(text: RecordText, formats: Iterable[ColumnFormat]) -> pa.Schema:
+    from storage_core.scan.spans import project, record_schema, typed_schema  # noqa: PLC0415
 
-    return project(record_schema(include_headers=True), tuple(sorted({*text.columns, "offset"})))
+    schema = project(record_schema(include_headers=True), tuple(sorted({*text.columns, "offset"})))
+    return typed_schema(schema, formats)
 
 
 def _read(
@@ -156,26 +158,29 @@ def _read(
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.scan.plan import plan_partition, plan_scan  # noqa: PLC0415
     from storage_core.scan.read import read_tasks  # noqa: PLC0415
+    from storage_core.scan.typed_columns import plan_formats  # noqa: PLC0415
 
     filesystem = FileSystem()
+    formats = plan_formats(filesystem, options)
 
     def tasks() -> Iterator[ScanTask]:
         if last is None and max_count is not None:
-            yield from _tasks_in_turn(filesystem, options)
+            yield from _tasks_in_turn(filesystem, options, formats)
             return
-        plan = plan_scan(filesystem, options)
+        plan = plan_scan(filesystem, options, formats=formats)
         if last is None:
             yield from plan.tasks
             return
         for each in plan.resolution.partitions:
             wanted = each.part(max(each.start_offset, each.end_offset - last), each.end_offset)
-            yield from plan_partition(wanted, options).tasks
+            yield from plan_partition(wanted, options, formats=formats).tasks
 
-    schema = _schema(text)
-    yield from read_tasks(filesystem, tasks(), schema)
+    yield from read_tasks(filesystem, tasks(), _schema(text, formats))
 
 
-def _tasks_in_turn(filesystem: FileSystem, options: ReadOptions) -> Iterator[ScanTask]:
+def _tasks_in_turn(
+    filesystem: FileSystem, options: ReadOptions, formats: tuple[ColumnFormat, ...]
+) -> Iterator[ScanTask]:
     """Plan partition by partition: the first records are printed before the last partitions are looked at."""
     from storage_core.directory.consistent import read_consistently  # noqa: PLC0415
     from storage_core.directory.visibility import CommitMonitor  # noqa: PLC0415
@@ -204,7 +209,7 @@ def _tasks_in_turn(filesystem: FileSystem, options: ReadOptions) -> Iterator[Sca
             directories, known = find(watch), dict(watch.known)
         directory = directories.get(topic_partition)
         wanted = () if directory is None else (resolve_partition(filesystem, directory, options),)
-        return plan_ranges(wanted, options)
+        return plan_ranges(wanted, options, formats=formats)
 
     for topic_partition in tuple(directories):
         yield from read_consistently(watch, functools.partial(plan, topic_partition)).tasks
@@ -215,8 +220,12 @@ def _followed(
 ) -> Iterator[pa.RecordBatch]:
     from storage_core.dump.follow import LogFollower  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.scan.typed_columns import PinnedFormats  # noqa: PLC0415
 
-    follower = LogFollower(FileSystem(), options, _schema(text), last=last)
+    filesystem = FileSystem()
+    formats = PinnedFormats(filesystem, options)
+    schema = _schema(text, formats.formats)
+    follower = LogFollower(filesystem, options, schema, last=last, formats=formats)
     while True:
         yield from follower.read_new()
         sys.stdout.buffer.flush()

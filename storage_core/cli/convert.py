@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_core.cli.flags import RECORD_FLAGS, output_flag, paths_argument, quiet_flag, read_flags
+from storage_core.cli.flags import (
+    FORMAT_FLAGS,
+    RECORD_FLAGS,
+    output_flag,
+    paths_argument,
+    quiet_flag,
+    read_flags,
+)
 from storage_core.cli.output import new_table, printable, progress
 
 if TYPE_CHECKING:
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     metavar="OUT",
     help="The directory to write to: a new or an empty one, outside of DIR...",
 )
-@read_flags(*RECORD_FLAGS, "columns", "includeHeaders", "includeMetadata")
+@read_flags(*RECORD_FLAGS, *FORMAT_FLAGS, "columns", "includeHeaders", "includeMetadata")
 @click.option(
     "--compression",
     type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]),
@@ -59,10 +66,11 @@ def command(
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.scan.plan import plan_scan  # noqa: PLC0415
+    from storage_core.scan.typed_columns import plan_formats  # noqa: PLC0415
 
     filesystem = FileSystem()
     parsed = options_of(paths, options)
-    plan = plan_scan(filesystem, parsed)
+    plan = plan_scan(filesystem, parsed, formats=plan_formats(filesystem, parsed))
     settings = ConvertSettings(compression=compression, is_overwriting=overwrite)
     with progress("converting", plan.planned_bytes, quiet) as advance:
         done = convert(filesystem, plan, parsed, target, settings, advance)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from storage_core.cli.flags import RECORD_FLAGS, TOPIC_FLAGS, flag_of, read_flags
+from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, TOPIC_FLAGS, flag_of, read_flags
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, USAGE, printable
 from storage_core.dump import DumpOptions, LogDump, RecordFormat
 from storage_core.dump.dump_log import SUFFIXES
@@ -126,7 +126,7 @@ def _parameter(decoder: str) -> str:
     help='With jsonl: keys and values as text (as {"base64": …} if they are no UTF-8), or encoded.',
 )
 @click.option("--raw", is_flag=True, help="Print control characters to a terminal as they are.")
-@read_flags(*RECORD_FLAGS)
+@read_flags(*RECORD_FLAGS, *FORMAT_FLAGS)
 def command(  # noqa: PLR0913  (one for each flag)
     *,
     paths: tuple[str, ...],
@@ -312,11 +312,14 @@ class _JsonLines:
         from storage_core.options import options_of  # noqa: PLC0415
         from storage_core.scan.plan import plan_scan  # noqa: PLC0415
         from storage_core.scan.read import read_task  # noqa: PLC0415
-        from storage_core.scan.spans import project, record_schema  # noqa: PLC0415
+        from storage_core.scan.spans import project, record_schema, typed_schema  # noqa: PLC0415
+        from storage_core.scan.typed_columns import plan_formats  # noqa: PLC0415
 
         parsed = options_of(directories, {**options, "includeHeaders": True, "includeMetadata": True})
+        formats = plan_formats(self._filesystem, parsed)
         schema = project(record_schema(include_headers=True, include_metadata=True), READ_COLUMNS)
-        for task in plan_scan(self._filesystem, parsed).tasks:
+        schema = typed_schema(schema, formats)
+        for task in plan_scan(self._filesystem, parsed, formats=formats).tasks:
             for batch in read_task(self._filesystem, task, schema):
                 for found in read_objects(batch, self._bytes_format, self._decoder):
                     sys.stdout.buffer.write(json_line(found, is_ascii=self._is_for_terminal))

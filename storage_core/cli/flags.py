@@ -16,6 +16,7 @@ import click
 
 from storage_core.cli.output import OUTPUT_FORMATS, Output, OutputFormat
 from storage_core.options import READ_OPTIONS
+from storage_core.options.column_choice import FORMAT_OPTIONS
 from storage_core.options.option import Option
 from storage_core.options.read_options import TOPIC_OPTIONS
 
@@ -57,6 +58,8 @@ RECORD_FLAGS: Final = (
     "followSymlinks",
 )
 """The options of a read of records."""
+FORMAT_FLAGS: Final = tuple(option.name for option in FORMAT_OPTIONS)
+"""The options that give keys and values a type."""
 
 ALL_TOPICS: Final = {
     "subscribe": "Topics to look at, comma separated, internal ones too.",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_core.cli.flags import RECORD_FLAGS, output_flag, paths_argument, read_flags
-from storage_core.cli.output import new_table
+from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, output_flag, paths_argument, read_flags
+from storage_core.cli.output import new_table, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command("plan", short_help="What a read would open, read and skip.", epilog="See docs/cli.md.")
 @paths_argument
-@read_flags(*RECORD_FLAGS, "minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition")
+@read_flags(*RECORD_FLAGS, *FORMAT_FLAGS, "minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition")
 @click.option("--pieces", is_flag=True, help="List each piece of a log file that is read.")
 @output_flag("table", "json", "jsonl")
 def command(paths: tuple[str, ...], options: dict[str, Any], pieces: bool, output: Output) -> None:
@@ -45,6 +45,10 @@ def _render(console: Console, explanation: ScanExplanation, *, has_pieces: bool)
     if has_pieces and read:
         console.print("\nPieces of log files:", style="bold")
         console.print(Padding(_pieces_table(read), (0, 0, 0, 2), expand=False))
+    for column in explanation.columns:
+        console.print("")
+        for line in column.lines():
+            console.print(printable(line), soft_wrap=True, markup=False, highlight=False)
     totals, planning = explanation.totals, explanation.planning
     console.print(
         f"\n{totals.partitions_read:,} of {totals.partitions:,} partitions, {totals.segments_opened:,} of "

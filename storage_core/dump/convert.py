@@ -126,10 +126,13 @@ def convert(
         SegmentLogError: The records cannot be read.
     """
     settings = settings or ConvertSettings()
-    if not _file_schema(options).names:
+    schema = _file_schema(options, plan)
+    if not schema.names:
         raise OptionError(
             "columns: files do not have the topic, which their path tells. Name another column, too."
         )
+    for column in schema:
+        _require_storable(column.type, column.name)
     place = _Target(filesystem, target, is_overwriting=settings.is_overwriting)
     sources = _log_directories(filesystem, plan, options)
     place.begin(sources, [*sources, *_partition_files(plan)])
@@ -152,8 +155,8 @@ def _write(
     settings: ConvertSettings,
     advance: Callable[[int], None],
 ) -> list[ConvertedFile]:
-    schema = _needed_schema(options)
-    with _DatasetWriter(filesystem, place, _file_schema(options), settings) as writer:
+    schema = _needed_schema(options, plan)
+    with _DatasetWriter(filesystem, place, _file_schema(options, plan), settings) as writer:
         for task in plan.tasks:
             for batch in read_task(filesystem, task, schema):
                 writer.write(batch)
@@ -183,15 +186,27 @@ def _partition_files(plan: ScanPlan) -> Iterator[str]:
             yield os.path.join(each.log.directory.path, log_file_name(bases[-1]))
 
 
-def _needed_schema(options: ReadOptions) -> pa.Schema:
+def _needed_schema(options: ReadOptions, plan: ScanPlan) -> pa.Schema:
     """Return the wanted columns, and those that tell topic and day."""
-    wanted = read_schema(options)
+    wanted = read_schema(options, plan.formats)
     needed = [record_schema().field(name) for name in ("topic", "timestamp") if name not in wanted.names]
     return pa.schema([*wanted, *needed])
 
 
-def _file_schema(options: ReadOptions) -> pa.Schema:
-    return pa.schema([field for field in read_schema(options) if field.name != "topic"])
+def _file_schema(options: ReadOptions, plan: ScanPlan) -> pa.Schema:
+    return pa.schema([field for field in read_schema(options, plan.formats) if field.name != "topic"])
+
+
+def _require_storable(kind: pa.DataType, path: str) -> None:
+    """Raise `OptionError` if Parquet cannot hold a type: a struct without fields."""
+    if pa.types.is_struct(kind) and not kind.num_fields:
+        raise OptionError(
+            f"Parquet files cannot hold {path}, a record without fields. Name the fields to write, as in "
+            f"columns={path.partition('.')[0]}.id,offset."
+        )
+    for index in range(kind.num_fields):
+        child = kind.field(index)
+        _require_storable(child.type, f"{path}.{child.name}" if pa.types.is_struct(kind) else path)
 
 
 class _Target:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from storage_core.options.bounds import TopicPartition
     from storage_core.options.read_options import ReadOptions
     from storage_core.scan.tail import TailedPartition
+    from storage_core.scan.typed_columns import PinnedFormats
 
 
 _log = logging.getLogger(__name__)
@@ -54,11 +55,18 @@ class LogFollower:
     """Records that the options ask for, which must have no ends, and then those that are appended.
 
     With ``fail_on_data_loss``, records that were deleted or truncated are an error; otherwise a warning is logged, and reading
-    goes on. ``last`` limits the offsets of each partition that are there at the beginning.
+    goes on. ``last`` limits the offsets of each partition that are there at the beginning. ``formats`` are of columns that are
+    not bytes.
     """
 
     def __init__(
-        self, filesystem: FileSystem, options: ReadOptions, schema: pa.Schema, *, last: int | None = None
+        self,
+        filesystem: FileSystem,
+        options: ReadOptions,
+        schema: pa.Schema,
+        *,
+        last: int | None = None,
+        formats: PinnedFormats | None = None,
     ) -> None:
         if not isinstance(options.ending, LatestBound):
             raise OptionError("What is followed has no end. Leave out the options that end a read.")
@@ -66,6 +74,7 @@ class LogFollower:
         self._options = replace(options, starting_timestamp_strategy="latest")
         self._schema = schema
         self._last = last
+        self._formats = formats
         stream = StreamOptions(self._options, is_end_given=True)
         self._monitor = PartitionMonitor(filesystem, stream, options.where)
         self._positions: dict[TopicPartition, _Position] | None = None
@@ -174,7 +183,8 @@ class LogFollower:
         if start_offset < end_offset:
             is_first = start_offset == position.first_offset
             wanted = PartitionRange(log, start_offset, end_offset, is_first=is_first)
-            for task in plan_partition(wanted, self._options).tasks:
+            formats = None if self._formats is None else self._formats.plan_anew()
+            for task in plan_partition(wanted, self._options, formats=formats).tasks:
                 for batch in read_task(self._filesystem, task, self._schema):
                     # Before it is handed on: what the caller has must not come again.
                     offset = batch["offset"][-1].as_py()

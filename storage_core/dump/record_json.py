@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from storage_core.dump.log_text import MAX_BATCH_BYTES, Batches, increment_sequence, java_long
+from storage_core.dump.plain_values import is_typed, plain_values
 from storage_core.dump.record_iteration import IteratedRecord, header_of, iterate_records
 from storage_core.record.batch_header import (
     CODEC_NAMES,
@@ -38,10 +39,10 @@ _CONVERTED_BYTES: Final = 1 << 20
 _VALID: Final = "isvalid: true\n"
 
 
-def _bytes_value(value: bytes | None, bytes_format: BytesFormat) -> object:
-    """Convert a key or value to what JSON holds."""
-    if value is None:
-        return None
+def _bytes_value(value: Any, bytes_format: BytesFormat) -> object:
+    """Convert a key or value to what JSON holds. One that is decoded is that already."""
+    if not isinstance(value, bytes):
+        return value
     if bytes_format == "hex":
         return value.hex()
     if bytes_format == "base64":
@@ -168,7 +169,7 @@ def read_objects(
     rows = (
         row
         for start in range(0, batch.num_rows, row_count)
-        for row in batch.slice(start, row_count).to_pylist()
+        for row in _rows_of(batch.slice(start, row_count))
     )
     for row in rows:
         metadata: dict[str, Any] = row["_metadata"]
@@ -204,13 +205,23 @@ def read_objects(
         }
 
 
+def _rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows as Python values; decoded keys and values as JSON can hold them."""
+    typed = [name for name in ("key", "value") if is_typed(batch[name].type)]
+    rows: list[dict[str, Any]] = batch.drop_columns(typed).to_pylist()
+    for name in typed:
+        for row, value in zip(rows, plain_values(batch[name]), strict=True):
+            row[name] = value
+    return rows
+
+
 def json_line(value: object, *, is_ascii: bool) -> bytes:
     """Encode an object as one line."""
     return f"{json.dumps(value, ensure_ascii=is_ascii)}\n".encode(errors="replace")
 
 
 def _content(
-    key: bytes | None, value: bytes | None, offset: int, bytes_format: BytesFormat, decoder: Decoder | None
+    key: Any, value: Any, offset: int, bytes_format: BytesFormat, decoder: Decoder | None
 ) -> dict[str, object]:
     if decoder is None:
         return {"key": _bytes_value(key, bytes_format), "value": _bytes_value(value, bytes_format)}

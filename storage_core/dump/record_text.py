@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.dump.plain_values import is_typed, json_texts
 from storage_core.errors import OptionError, visible
 from storage_core.views.texts import json_value
 
@@ -73,6 +74,7 @@ class DelimitedText:
 
     def render(self, batch: pa.RecordBatch) -> memoryview:
         """Write all rows of a batch that has these columns."""
+        batch = _with_json(batch)
         return _joined([self._column(part, batch) for part in self.parts], batch.num_rows)
 
     def _column(self, part: bytes | str, batch: pa.RecordBatch) -> pa.Array | pa.Scalar:
@@ -175,9 +177,9 @@ class JsonLines:
             _timestamp_fields(batch),
             self._headers_field(batch["headers"]),
             _literal(',"key":'),
-            self._json(_bytes(batch["key"])),
+            self._content(batch["key"]),
             _literal(',"payload":'),
-            self._json(_bytes(batch["value"])),
+            self._content(batch["value"]),
             _literal("}\n"),
         ]
         return _joined(parts, batch.num_rows)
@@ -192,8 +194,27 @@ class JsonLines:
         field = pc.binary_join_element_wise(_literal(',"headers":['), joined, _literal("]"), _literal(""))
         return pc.if_else(headers.is_valid(), field, _literal(""))
 
+    def _content(self, column: pa.Array) -> pa.Array:
+        if not is_typed(column.type):
+            return self._json(_bytes(column))
+        texts = [
+            _json_value_text(text or "null", self.is_for_terminal).encode() for text in json_texts(column)
+        ]
+        return pa.array(texts, _BYTES)
+
     def _json(self, column: pa.Array) -> pa.Array:
         return _json_column(column, is_for_terminal=self.is_for_terminal)
+
+
+def _with_json(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch in which decoded keys and values are JSON, if they are neither bytes nor text."""
+    for name in ("key", "value"):
+        if name in batch.schema.names and is_typed(batch[name].type):
+            index = batch.schema.get_field_index(name)
+            batch = batch.set_column(
+                index, name, pa.array(json_texts(batch[name]), pa.string()).cast(pa.binary())
+            )
+    return batch
 
 
 def _timestamp_fields(batch: pa.RecordBatch) -> pa.Array:
@@ -271,12 +292,18 @@ def _validity(column: pa.Array) -> pa.Buffer | None:
 
 
 def _json_of(data: bytes) -> str:
-    text = json.dumps(json_value(data), ensure_ascii=False, separators=(",", ":"))
-    return _escape_where(text, lambda letter: "\x7f" <= letter <= "\x9f")
+    return _json_value_text(json.dumps(json_value(data), ensure_ascii=False, separators=(",", ":")))
 
 
 def _json_for_terminal(data: bytes) -> str:
     return _escape_where(_json_of(data), lambda letter: not letter.isprintable())
+
+
+def _json_value_text(text: str, is_for_terminal: bool = False) -> str:
+    """Escape the control characters that JSON may contain; for a terminal all that it would interpret."""
+    if is_for_terminal:
+        return _escape_where(text, lambda letter: not letter.isprintable())
+    return _escape_where(text, lambda letter: "\x7f" <= letter <= "\x9f")
 
 
 def _escape_where(text: str, is_escaped: Callable[[str], bool]) -> str:

@@ -22,7 +22,7 @@ from storage_core.options.bounds import (
     parse_partition_timestamps,
     parse_timestamp,
 )
-from storage_core.options.column_format import (
+from storage_core.options.column_choice import (
     COLUMNS,
     FORMAT_FIELDS,
     FORMAT_OPTIONS,

@@ -16,6 +16,7 @@ from storage_core.filesystem import FileSystem, IoStatistics
 from storage_core.options import options_of
 from storage_core.scan.plan import ScanPlan, plan_scan
 from storage_core.scan.spans import LogSpan
+from storage_core.scan.typed_columns import plan_formats
 
 if TYPE_CHECKING:
     import os
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from storage_core.directory import PartitionDirectory, PartitionLog
     from storage_core.scan.offset_ranges import PartitionRange
     from storage_core.segment import SegmentReader
+    from storage_core.values.column_format import ColumnFormat
 
 
 _SPANS_SHOWN: Final = 20
@@ -110,6 +112,36 @@ class TaskExplanation:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnExplanation:
+    """How a column is decoded.
+
+    Attributes:
+        type: Type of the column.
+        subject: Subject of the schema that it is read with; None, as version and id, if it is not one of the registry.
+        message: Protobuf's message type.
+        not_read: Schemas of the registry by which its values are not read, and why, a line each.
+    """
+
+    column: str
+    type: str
+    subject: str | None = None
+    version: int | None = None
+    schema_id: int | None = None
+    message: str | None = None
+    not_read: tuple[str, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Describe the column for people."""
+        read_by = ""
+        if self.schema_id is not None:
+            message = "" if self.message is None else f", message {self.message}"
+            read_by = f" by {self.subject} version {self.version} (id {self.schema_id}{message})"
+        yield f"{self.column} is read{read_by} as {self.type}"
+        for line in self.not_read:
+            yield f"  not read: {line}"
+
+
+@dataclass(frozen=True, slots=True)
 class ScanTotals:
     """Totals of a read; segments and bytes of partitions that were not opened do not count.
 
@@ -135,12 +167,14 @@ class ScanExplanation:
     Attributes:
         partitions: Every partition that was found, by topic and number.
         planning: The file system operations of the planning, without those that count batches.
+        columns: The columns that are not read as bytes.
     """
 
     partitions: tuple[PartitionExplanation, ...]
     tasks: tuple[TaskExplanation, ...]
     totals: ScanTotals
     planning: IoStatistics
+    columns: tuple[ColumnExplanation, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as dicts, lists, strings and numbers."""
@@ -166,6 +200,8 @@ class ScanExplanation:
                 yield f"  {_span_line(span)}"
             if len(partition.spans) > _SPANS_SHOWN:
                 yield f"  and {len(partition.spans) - _SPANS_SHOWN} more pieces"
+        for column in self.columns:
+            yield from column.lines()
         totals = self.totals
         yield (
             f"{totals.partitions_read} of {totals.partitions} partitions, {totals.segments_opened} of "
@@ -234,7 +270,7 @@ def explain(
     filesystem = filesystem or FileSystem()
     parsed = options_of(paths, options)
     before = dataclasses.replace(filesystem.statistics)
-    plan = plan_scan(filesystem, parsed)
+    plan = plan_scan(filesystem, parsed, formats=plan_formats(filesystem, parsed))
     planning = IoStatistics(
         **{
             field.name: getattr(filesystem.statistics, field.name) - getattr(before, field.name)
@@ -260,7 +296,24 @@ def explain_plan(plan: ScanPlan, planning: IoStatistics) -> ScanExplanation:
     partitions += [_not_looked_at(each, _RULED_OUT) for each in plan.resolution.ruled_out]
     partitions.sort(key=lambda each: (each.topic, each.partition))
     tasks = _tasks(plan, partitions)
-    return ScanExplanation(tuple(partitions), tasks, _totals(partitions, tasks), planning)
+    columns = tuple(map(_column, plan.formats))
+    return ScanExplanation(tuple(partitions), tasks, _totals(partitions, tasks), planning, columns)
+
+
+def _column(column_format: ColumnFormat) -> ColumnExplanation:
+    reader, kind = column_format.reader, str(column_format.arrow_type)
+    if reader is None:
+        return ColumnExplanation(column_format.column, kind)
+    message = None if reader.message is None else str(reader.message)
+    return ColumnExplanation(
+        column_format.column,
+        kind,
+        reader.subject,
+        reader.version,
+        reader.schema_id,
+        message,
+        column_format.ignored,
+    )
 
 
 def _not_looked_at(directory: PartitionDirectory, reason: str) -> PartitionExplanation:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitMonitor
+from storage_core.errors import OptionError
 from storage_core.options.bounds import warn_of_seconds
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.offset_ranges import PartitionRange, RangePieces, locate_spans, split_ranges
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from storage_core.options import ReadOptions
     from storage_core.options.predicate import Predicate
     from storage_core.segment import SegmentReader
+    from storage_core.values.column_format import ColumnFormat
+
+    Formats: TypeAlias = tuple[ColumnFormat, ...]
 
 
 DEFAULT_TASK_BYTES: Final = 128 << 20
@@ -100,11 +104,13 @@ class ScanPlan:
         tasks: To be read independently of each other.
         partitions: The offset range of each topic-partition that is read.
         resolution: What the options alone ask for, and which partitions are not read.
+        formats: How columns are decoded.
     """
 
     tasks: tuple[ScanTask, ...]
     partitions: tuple[PartitionRange, ...]
     resolution: Resolution
+    formats: Formats = ()
 
     @property
     def planned_bytes(self) -> int:
@@ -128,7 +134,13 @@ class ScanPlan:
         return sum(len(each.log.segments) for each in self.partitions)
 
 
-def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate | None = None) -> ScanPlan:
+def plan_scan(
+    filesystem: FileSystem,
+    options: ReadOptions,
+    predicate: Predicate | None = None,
+    *,
+    formats: Formats | None = None,
+) -> ScanPlan:
     """Plan a read.
 
     Args:
@@ -136,6 +148,7 @@ def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate
         options: What to read.
         predicate: A condition besides that of the options. What either rules out is not planned; the tasks apply
             both to each row.
+        formats: How columns are decoded, from `plan_formats`. It may be left out if all are read as bytes.
 
     Raises:
         SegmentLogError: These directories cannot give what the options ask for.
@@ -144,43 +157,58 @@ def plan_scan(filesystem: FileSystem, options: ReadOptions, predicate: Predicate
     condition = conjunction(options.where, predicate)
 
     def plan(watch: CommitMonitor) -> ScanPlan:
-        return _plan(resolve(filesystem, options, condition, watch), options, condition)
+        return _plan(resolve(filesystem, options, condition, watch), options, condition, formats)
 
     return read_consistently(CommitMonitor(filesystem), plan)
 
 
-def plan_partition(wanted: PartitionRange, options: ReadOptions) -> ScanPlan:
+def plan_partition(
+    wanted: PartitionRange, options: ReadOptions, *, formats: Formats | None = None
+) -> ScanPlan:
     """Plan the read of one partition whose offset range is known already.
 
     Raises:
         SegmentLogError: The partition cannot be read.
     """
-    return plan_ranges((wanted,), options)
+    return plan_ranges((wanted,), options, formats=formats)
 
 
-def plan_ranges(wanted: Sequence[PartitionRange], options: ReadOptions) -> ScanPlan:
+def plan_ranges(
+    wanted: Sequence[PartitionRange], options: ReadOptions, *, formats: Formats | None = None
+) -> ScanPlan:
     """Plan the read of partitions whose offset ranges are known already.
 
     Raises:
         SegmentLogError: A partition cannot be read.
     """
-    return _plan(Resolution(tuple(wanted)), options, conjunction(options.where, None))
+    return _plan(Resolution(tuple(wanted)), options, conjunction(options.where, None), formats)
 
 
-def _plan(resolution: Resolution, options: ReadOptions, condition: Predicate | None) -> ScanPlan:
+def _plan(
+    resolution: Resolution, options: ReadOptions, condition: Predicate | None, formats: Formats | None
+) -> ScanPlan:
+    if formats is None and options.typed_columns:
+        choice = options.typed_columns[0]
+        raise OptionError(
+            f"{choice.column}Format={choice.format} has to be planned first: pass formats=plan_formats(filesystem, options)."
+        )
     ranges = resolution.partitions
     if condition is not None:
         pruned = (prune_range(each, condition, options) for each in ranges)
         ranges = tuple(each for each in pruned if not each.is_empty)
         report_bytes_beyond(ranges, condition, options)
-    return ScanPlan(tuple(_plan_tasks(ranges, options, condition)), ranges, resolution)
+    settings = _read_settings(ranges, options, condition, formats or ())
+    tasks = _plan_tasks(ranges, options, condition, settings)
+    return ScanPlan(tuple(tasks), ranges, resolution, settings.formats)
 
 
 def _plan_tasks(
-    ranges: Sequence[PartitionRange], options: ReadOptions, condition: Predicate | None
+    ranges: Sequence[PartitionRange],
+    options: ReadOptions,
+    condition: Predicate | None,
+    settings: ReadSettings,
 ) -> list[ScanTask]:
     max_records = options.max_records_per_partition
-    settings = _read_settings(ranges, options, condition)
     ranges = [_with_aborted_transactions(each, options) for each in ranges]
     by_partition = {(each.topic, each.partition): each for each in ranges}
 
@@ -202,7 +230,7 @@ def _plan_tasks(
 
 
 def _read_settings(
-    ranges: Sequence[PartitionRange], options: ReadOptions, condition: Predicate | None
+    ranges: Sequence[PartitionRange], options: ReadOptions, condition: Predicate | None, formats: Formats
 ) -> ReadSettings:
     directories = (each.log.directory for each in ranges)
     roots = {
@@ -217,6 +245,7 @@ def _read_settings(
         mode=options.mode,
         corrupt_record_column=options.corrupt_record_column,
         truncations_bytes=tuple((path, root.visibility.truncations_bytes) for path, root in roots.items()),
+        formats=formats,
     )
 
 

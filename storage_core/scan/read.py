@@ -13,6 +13,7 @@ import dataclasses
 import logging
 import os
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -43,7 +44,8 @@ from storage_core.scan.rows import (
     wanted_fields,
 )
 from storage_core.scan.span_reader import FileReplacedError, SpanReader, open_span
-from storage_core.scan.spans import project, record_schema
+from storage_core.scan.spans import project, record_schema, typed_schema
+from storage_core.scan.typed_rows import TypedRows, UndecodedRecords
 from storage_core.segment import DamagedRange
 from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer
 from storage_core.segment.file_names import DELETED_SUFFIX
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from storage_core.record.batch_window import BatchWindow
     from storage_core.record.section import RecordColumns, RecordSection
     from storage_core.scan.spans import LogSpan, ScanTask
+    from storage_core.values.column_format import ColumnFormat
 
 
 _DAMAGE: Final = (CorruptError, UnsupportedFormatError)
@@ -241,7 +244,7 @@ def read_tasks(
     Args:
         filesystem: Where to read.
         tasks: As planned by `plan_scan`.
-        schema: The columns to read, of `record_schema`.
+        schema: The columns to read, of `record_schema` or `typed_schema`.
 
     Yields:
         Record batches of exactly that schema, none empty, each of at most 65,536 rows.
@@ -253,15 +256,17 @@ def read_tasks(
         TimestampRangeError: A timestamp does not fit the column.
         DataLossError: Offsets were deleted since the read was planned.
         LogTruncationError: The log was truncated or deleted since the read was planned.
+        ValueDecodeError: A key or value does not decode.
     """
-    replaced_keys = ReplacedHeaderKeys()
+    replaced_keys, undecoded = ReplacedHeaderKeys(), UndecodedRecords()
     try:
         for task in tasks:
-            reader = _TaskReader(filesystem, task, schema, replaced_keys)
-            for span in task.spans:
-                yield from reader.read(span)
+            rows = TypedRows(schema, task.settings, undecoded)
+            reader = _TaskReader(filesystem, task, rows.stored_schema, replaced_keys)
+            yield from rows.decoded(chain.from_iterable(map(reader.read, task.spans)))
     finally:
         replaced_keys.report()
+        undecoded.report()
 
 
 class _TaskReader:
@@ -525,11 +530,11 @@ class _TruncatedError(Exception):
         self.offset = offset
 
 
-def read_schema(options: ReadOptions) -> pa.Schema:
-    """Return the schema of the columns that the options ask for."""
+def read_schema(options: ReadOptions, formats: Iterable[ColumnFormat] = ()) -> pa.Schema:
+    """Return the schema of the columns that the options ask for, decoded by formats that were planned for them."""
     schema = record_schema(
         include_headers=options.include_headers,
         include_metadata=options.include_metadata,
         corrupt_record_column=options.corrupt_record_column if options.mode == "PERMISSIVE" else None,
     )
-    return project(schema, options.columns)
+    return typed_schema(project(schema, options.columns), formats)

@@ -32,7 +32,14 @@ from storage_core.options.predicate import (
     Unknown,
     columns_of,
 )
-from storage_core.record import RecordColumns, RecordSection, WantedFields, binary_array, headers_array
+from storage_core.record import (
+    HEADERS_TYPE,
+    RecordColumns,
+    RecordSection,
+    WantedFields,
+    binary_array,
+    headers_array,
+)
 from storage_core.record.arrow_columns import RecordHeaders, Slices
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -48,6 +55,7 @@ from storage_core.record.section import MAX_ROWS
 from storage_core.scan.pruning import Bounds, KnownFields, prune, residual
 from storage_core.scan.spans import METADATA_TYPE, LogSpan, ReadSettings, record_schema
 from storage_core.segment import DamagedRange
+from storage_core.values.column_format import HEADER_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,7 +164,7 @@ _TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 # As Kafka's TimestampType: messages of format v0 have no timestamp.
 _NO_TIMESTAMP_TYPE: Final = -1
 # An Arrow batch larger than this makes Spark slower.
-_MAX_BATCH_BYTES: Final = 8 << 20
+MAX_BATCH_BYTES: Final = 8 << 20
 # A task may read thousands of partitions, so the cache of constants is bounded.
 _CONSTANTS_LIMIT: Final = 16
 
@@ -168,7 +176,7 @@ def wanted_fields(schema: pa.Schema) -> WantedFields:
         timestamp=bool(names & {"timestamp", "_metadata"}),
         key="key" in names,
         value="value" in names,
-        headers="headers" in names,
+        headers=bool(names & {"headers", *HEADER_NAMES.values()}),
     )
 
 
@@ -215,7 +223,7 @@ class RecordBatchBuilder:
             if "timestamp" in self._schema.names:
                 rows.check_timestamps(is_permissive=self._is_permissive)
             arrays = [self._columns[name](rows) for name in self._schema.names]
-            yield from _cut(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+            yield from cut_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def _constant(self, value: object, kind: pa.DataType, count: int) -> pa.Array:
         known = self._constants.get((kind, value))
@@ -228,10 +236,10 @@ class RecordBatchBuilder:
         return known.slice(0, count)
 
 
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into pieces of at most 8 MiB."""
+def cut_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into pieces of about 8 MiB, and of as many rows as a batch may have."""
     count = batch.num_rows
-    step = max(1, count * _MAX_BATCH_BYTES // max(batch.nbytes, 1))
+    step = max(1, min(MAX_ROWS, count * MAX_BATCH_BYTES // max(batch.nbytes, 1)))
     for start in range(0, count, step):
         yield batch if step >= count else batch.slice(start, step)
 
@@ -325,6 +333,28 @@ class _SectionSlice:
             self._section.buffer,
             RecordHeaders(first - own.start, _part(headers.keys, own), _part(headers.values, own)),
             replaced,
+        )
+
+    def schema_headers(self, column: str) -> pa.ListArray:
+        """Return only those headers that may name the schema of a column: Confluent's, and Apicurio Registry's."""
+        headers = self._columns.headers
+        assert headers is not None  # noqa: S101  (they were asked for)
+        first = headers.first[self._rows.start : self._rows.stop + 1]
+        if first[0] == first[-1]:
+            return self._constant(None, HEADERS_TYPE, self._count)
+        own = slice(int(first[0]), int(first[-1]))
+        keys = binary_array(self._section.buffer, _part(headers.keys, own))
+        is_named = pc.or_(
+            pc.equal(keys, HEADER_NAMES[column].encode()), pc.starts_with(keys, f"apicurio.{column}.")
+        )
+        chosen = np.flatnonzero(is_named.to_numpy(zero_copy_only=False))
+        first = np.searchsorted(chosen, first - own.start)
+        chosen += own.start
+        return headers_array(
+            self._section.buffer,
+            RecordHeaders(
+                first, _chosen_slices(headers.keys, chosen), _chosen_slices(headers.values, chosen)
+            ),
         )
 
     def metadata(self) -> pa.StructArray:
@@ -423,6 +453,10 @@ _COLUMNS: Final[dict[str, Callable[[_SectionSlice], pa.Array]]] = {
     "timestampType": _SectionSlice.timestamp_type,
     "headers": _SectionSlice.headers,
     "_metadata": _SectionSlice.metadata,
+    **{
+        name: functools.partial(_SectionSlice.schema_headers, column=column)
+        for column, name in HEADER_NAMES.items()
+    },
 }
 
 
@@ -465,7 +499,7 @@ class TimestampRangeFilter:
 
 
 # These columns are built for a whole section, then filtered; others are built for the matching rows only.
-_NOT_BY_ROW: Final = frozenset({"headers", "_metadata"})
+_NOT_BY_ROW: Final = frozenset({"headers", "_metadata", *HEADER_NAMES.values()})
 
 
 def schema_with_condition(schema: pa.Schema, predicate: Predicate | None) -> pa.Schema:
@@ -577,14 +611,14 @@ def _chosen(columns: RecordColumns, rows: npt.NDArray[np.int64]) -> RecordColumn
         row_counts=np.diff(up_to_batch, prepend=0),
         offsets=columns.offsets[rows],
         timestamps_ms=None if columns.timestamps_ms is None else columns.timestamps_ms[rows],
-        keys=_chosen_slices(columns.keys, rows),
-        values=_chosen_slices(columns.values, rows),
+        keys=None if columns.keys is None else _chosen_slices(columns.keys, rows),
+        values=None if columns.values is None else _chosen_slices(columns.values, rows),
         headers=None,
     )
 
 
-def _chosen_slices(column: Slices | None, rows: npt.NDArray[np.int64]) -> Slices | None:
-    return None if column is None else Slices(column.starts[rows], column.lengths[rows])
+def _chosen_slices(column: Slices, rows: npt.NDArray[np.int64]) -> Slices:
+    return Slices(column.starts[rows], column.lengths[rows])
 
 
 BatchBuilder: TypeAlias = RecordBatchBuilder | PredicateFilter | TimestampRangeFilter

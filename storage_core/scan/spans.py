@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from storage_core.options.predicate import Predicate
     from storage_core.segment import AbortedTransaction
+    from storage_core.values.column_format import ColumnFormat
 
 
 METADATA_TYPE: Final = pa.struct(
@@ -69,6 +70,15 @@ def record_schema(
     return pa.schema(fields)
 
 
+def typed_schema(schema: pa.Schema, formats: Iterable[ColumnFormat]) -> pa.Schema:
+    """Return a schema in which columns have the types that they are decoded to."""
+    for each in formats:
+        if each.column in schema.names:
+            field = schema.field(each.column).with_type(each.arrow_type)
+            schema = schema.set(schema.get_field_index(each.column), field)
+    return schema
+
+
 def project(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
     """Select columns of a schema, in the order given, or all if that is None.
 
@@ -98,6 +108,7 @@ class ReadSettings:
         corrupt_record_column: Where a damaged range is described, if the schema has a column of that name.
         truncations_bytes: By log directory, the size of its list of truncations at planning. Entries added since
             tell whether a partition's records are still those that were planned.
+        formats: How the columns are decoded that are not read as bytes.
     """
 
     max_batch_bytes: int
@@ -108,6 +119,7 @@ class ReadSettings:
     mode: DamageMode = "FAILFAST"
     corrupt_record_column: str = CORRUPT_RECORD_COLUMN
     truncations_bytes: tuple[tuple[str, int], ...] = ()
+    formats: tuple[ColumnFormat, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from storage_core.config import INT_MAX, LONG_MAX
@@ -41,6 +42,7 @@ from storage_core.scan.resolve import (
     resolved_each,
 )
 from storage_core.scan.tail import PartitionMonitor
+from storage_core.scan.typed_columns import PinnedFormats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,10 +60,14 @@ _POLLING_SHARE: Final = 1 / 20
 _LONGEST_PAUSE_S: Final = 0.5
 _SHOWN_PARTITIONS: Final = 20
 _SHOWN_DIRECTORIES: Final = 5
+_PINNED_COLUMNS: Final = {":keySchemaId": "key", ":valueSchemaId": "value"}
+_NO_SCHEMA_IDS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def offsets_of_json(value: object) -> dict[TopicPartition, int]:
     """Parse the offsets in a checkpoint, as Spark's Kafka source writes them: ``{"topic":{"0":23}}``.
+
+    What `json_of_offsets` adds to them is left out.
 
     Raises:
         OptionError: The value is something else.
@@ -70,6 +76,7 @@ def offsets_of_json(value: object) -> dict[TopicPartition, int]:
         return {
             (topic, _checked(int(number), INT_MAX)): _checked(offset, LONG_MAX)
             for topic, by_partition in value.items()  # type: ignore[attr-defined]
+            if topic not in _PINNED_COLUMNS
             for number, offset in by_partition.items()
         }
     except (AttributeError, TypeError, ValueError):
@@ -86,9 +93,24 @@ def _checked(value: object, largest: int) -> int:
     return number
 
 
-def json_of_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Write offsets as `offsets_of_json` parses them, sorted by topic and number: Spark compares them as text."""
-    by_topic: dict[str, dict[str, int]] = {}
+def schema_ids_of_json(value: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Return the ids of schemas beside the offsets in a checkpoint, by column."""
+    return {
+        column: value[name]["0"] for name, column in _PINNED_COLUMNS.items() if "0" in value.get(name, ())
+    }
+
+
+def json_of_offsets(
+    offsets: Offsets, schema_ids: Mapping[str, int] = _NO_SCHEMA_IDS
+) -> dict[str, dict[str, int]]:
+    """Write offsets as `offsets_of_json` parses them, sorted by topic and number: Spark compares them as text.
+
+    The ids of the schemas that columns are read with look like offsets of topics whose names no topic can have, so that
+    other readers of checkpoints can parse them.
+    """
+    by_topic: dict[str, dict[str, int]] = {
+        name: {"0": schema_ids[column]} for name, column in _PINNED_COLUMNS.items() if column in schema_ids
+    }
     for topic, number in sorted(offsets):
         by_topic.setdefault(topic, {})[str(number)] = offsets[topic, number]
     return by_topic
@@ -100,11 +122,19 @@ class MicroBatchPlanner:
     Args:
         filesystem: Where to read.
         options: What to read.
+        formats: How columns are decoded; planned here if None.
     """
 
-    def __init__(self, filesystem: FileSystem, options: StreamOptions) -> None:
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        options: StreamOptions,
+        formats: PinnedFormats | None = None,
+    ) -> None:
         self._filesystem = filesystem
         self._options = options
+        self._formats = formats or PinnedFormats(filesystem, options.read)
+        self._is_pinned = False
         self._monitor = PartitionMonitor(filesystem, options)
         if options.limits.max_offsets == 0:
             _log.warning("maxOffsetsPerTrigger is 0: as with Spark's Kafka source, the stream reads nothing.")
@@ -122,6 +152,21 @@ class MicroBatchPlanner:
         # The partitions that are known to be absent, or behind, and that a warning was about.
         self._reported: set[TopicPartition] = set()
         self._next_poll_s = -math.inf
+
+    @property
+    def schema_ids(self) -> dict[str, int]:
+        """By column, the id of the schema that it is read with, which is kept beside the offsets."""
+        return self._formats.ids
+
+    def pin(self, schema_ids: Mapping[str, int]) -> None:
+        """Go on with the schemas that are kept beside the offsets that a run begins with.
+
+        Raises:
+            OptionError: A column would have another type than it has now.
+        """
+        if not self._is_pinned:
+            self._formats.pin(schema_ids)
+        self._is_pinned = True
 
     def initial_offsets(self) -> dict[TopicPartition, int]:
         """Return the offsets that a new query starts at. The first call decides.
@@ -374,13 +419,15 @@ class MicroBatchPlanner:
         return plan
 
     def _planned(self, wanted: Mapping[TopicPartition, tuple[int | None, int]]) -> ScanPlan:
+        formats = self._formats.plan_anew()
         if not wanted:
-            return plan_ranges((), self._options.read)
+            return plan_ranges((), self._options.read, formats=formats)
 
         def planned(watch: CommitMonitor) -> ScanPlan:
             directories = self._directories(wanted.keys(), watch)
             ranges = [self._range(directory, *wanted[key]) for key, directory in sorted(directories.items())]
-            return plan_ranges([each for each in ranges if not each.is_empty], self._options.read)
+            present = [each for each in ranges if not each.is_empty]
+            return plan_ranges(present, self._options.read, formats=formats)
 
         return read_consistently(CommitMonitor(self._filesystem), planned)
 

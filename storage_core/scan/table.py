@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_schema, read_tasks
+from storage_core.scan.typed_columns import plan_formats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,8 +27,9 @@ _JOINED_BYTES: Final = 8 << 20
 
 def read_records(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
     """Read all records that the options ask for into one table, ordered by topic, partition and offset."""
-    schema = read_schema(options)
-    plan = plan_scan(filesystem, options)
+    formats = plan_formats(filesystem, options)
+    schema = read_schema(options, formats)
+    plan = plan_scan(filesystem, options, formats=formats)
     batches = read_tasks(filesystem, plan.tasks, schema)
     return pa.Table.from_batches(_with_small_ones_joined(batches), schema=schema)
 

@@ -1,0 +1,258 @@
+"""Decode columns of the rows that a read gives, and report the records that do not decode as its mode asks.
+
+Rows are collected first, because a decoder takes many at a time for little more than a few.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_core.errors import SegmentLogError, ValueDecodeError
+from storage_core.record import HEADERS_TYPE
+from storage_core.scan.rows import MAX_BATCH_BYTES, cut_batch
+from storage_core.scan.spans import record_schema
+from storage_core.values.column_format import HEADER_NAMES, ColumnDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from storage_core.scan.spans import ReadSettings
+    from storage_core.values.decoding import RowError
+
+
+_log = logging.getLogger(__name__)
+_COLLECTED_ROWS: Final = 4_096
+RAW_LIMIT_BYTES: Final = 64 << 10
+"""The most bytes of a record that does not decode that ``_corrupt_record`` holds."""
+_PLACE: Final = ("topic", "partition", "offset")
+
+
+class _Failure(NamedTuple):
+    """A record of which the key or the value does not decode, or both: errors by column, the value's first."""
+
+    row: int
+    errors: dict[str, RowError]
+
+
+@dataclass(slots=True)
+class _Count:
+    """Records of a partition that do not decode."""
+
+    column: str
+    first_offset: int
+    message: str
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+class UndecodedRecords:
+    """Counts the records of a read that do not decode, by partition."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], _Count] = {}
+        self._effect = ""
+
+    def add(self, place: tuple[str, int, int], failure: _Failure, effect: str) -> None:
+        """Count a record at a topic, partition and offset. The effect is what becomes of it."""
+        topic, partition, offset = place
+        column, error = next(iter(failure.errors.items()))
+        count = self._found.setdefault((topic, partition), _Count(column, offset, error.message))
+        count.reasons[error.reason] += 1
+        self._effect = effect
+
+    def report(self) -> None:
+        """Log one line for each partition, and forget the counts."""
+        for (topic, partition), count in self._found.items():
+            reasons = ", ".join(f"{number} {reason}" for reason, number in count.reasons.most_common())
+            _log.warning(
+                "%s-%d: %d records do not decode (%s), the first at offset %d: its %s: %s. %s",
+                *(topic, partition, count.reasons.total(), reasons, count.first_offset),
+                *(count.column, count.message.rstrip("."), self._effect),
+            )
+        self._found.clear()
+
+
+class TypedRows:
+    """Turns rows with keys and values as bytes into those of a schema.
+
+    Args:
+        schema: The schema of the rows that are wanted.
+        settings: How its columns are decoded.
+        undecoded: Counts the records that do not decode.
+
+    Attributes:
+        stored_schema: The schema of the rows that are decoded.
+    """
+
+    def __init__(self, schema: pa.Schema, settings: ReadSettings, undecoded: UndecodedRecords) -> None:
+        formats = [each for each in settings.formats if each.column in schema.names]
+        self._schema = schema
+        self._settings = settings
+        self._undecoded = undecoded
+        self._decoders = {each.column: ColumnDecoder(each) for each in formats}
+        self.stored_schema = schema
+        for each in formats:
+            index = schema.get_field_index(each.column)
+            self.stored_schema = self.stored_schema.set(index, pa.field(each.column, pa.binary()))
+            if each.is_framed:
+                self._append(pa.field(HEADER_NAMES[each.column], HEADERS_TYPE))
+        for name in _PLACE if formats else ():
+            self._append(record_schema().field(name))
+
+    def _append(self, added: pa.Field) -> None:
+        if added.name not in self.stored_schema.names:
+            self.stored_schema = self.stored_schema.append(added)
+
+    def decoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Decode the rows of a task.
+
+        Raises:
+            ValueDecodeError: A record does not decode, and that fails the read.
+        """
+        if not self._decoders:
+            yield from batches
+            return
+        collected = _Collected()
+        try:
+            for batch in batches:
+                if collected.is_full_with(batch):
+                    yield from self._decoded(collected.taken())
+                collected.add(batch)
+        except SegmentLogError:
+            # The rows before what is wrong are read.
+            yield from self._decoded(collected.taken())
+            raise
+        yield from self._decoded(collected.taken())
+
+    def _decoded(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if not batches:
+            return
+        stored = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        columns = {name: stored.column(name) for name in self._schema.names}
+        errors: dict[int, dict[str, RowError]] = {}
+        for column, decoder in self._decoders.items():
+            columns[column], found = decoder.decode(stored.column(column), _headers(stored, column))
+            for error in found:
+                errors.setdefault(error.row, {})[column] = error
+        failures = [_Failure(row, errors[row]) for row in sorted(errors)]
+        if failures and self._settings.mode == "PERMISSIVE":
+            self._describe(failures, stored, columns)
+        rows = pa.RecordBatch.from_arrays(list(columns.values()), schema=self._schema)
+        if failures and self._settings.mode == "DROPMALFORMED":
+            rows = self._without(failures, stored, rows)
+        if failures and self._settings.mode == "FAILFAST":
+            yield from _pieces(rows.slice(0, failures[0].row))
+            raise _error(failures[0], _place(stored, failures[0].row))
+        yield from _pieces(rows)
+
+    def _without(
+        self, failures: list[_Failure], stored: pa.RecordBatch, rows: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        is_left = np.ones(rows.num_rows, np.bool_)
+        is_left[[failure.row for failure in failures]] = False
+        for failure in failures:
+            self._undecoded.add(_place(stored, failure.row), failure, "They are left out.")
+        return rows.filter(pa.array(is_left))
+
+    def _describe(
+        self, failures: list[_Failure], stored: pa.RecordBatch, columns: dict[str, pa.Array]
+    ) -> None:
+        """Describe records that do not decode in the column for that, beside what it says of their damage."""
+        name = self._settings.corrupt_record_column
+        for failure in failures:
+            self._undecoded.add(_place(stored, failure.row), failure, "They are null.")
+        if name not in columns:
+            return
+        is_failed = np.zeros(stored.num_rows, np.bool_)
+        is_failed[[failure.row for failure in failures]] = True
+        texts = [_failure_json(failure, stored, columns[name][failure.row].as_py()) for failure in failures]
+        columns[name] = pc.replace_with_mask(columns[name], pa.array(is_failed), pa.array(texts, pa.string()))
+
+
+class _Collected:
+    """Batches that are decoded together."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def is_full_with(self, batch: pa.RecordBatch) -> bool:
+        """Return True if there are enough rows, or too many bytes for another batch."""
+        return self._rows >= _COLLECTED_ROWS or self._bytes + batch.nbytes > 2 * MAX_BATCH_BYTES
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add a batch."""
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+
+    def taken(self) -> list[pa.RecordBatch]:
+        """Return the batches, and begin anew."""
+        taken, self._batches = self._batches, []
+        self._rows = self._bytes = 0
+        return taken
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    return cut_batch(batch) if batch.num_rows else iter(())
+
+
+def _headers(stored: pa.RecordBatch, column: str) -> pa.ListArray | None:
+    name = HEADER_NAMES[column]
+    if name not in stored.schema.names or stored.column(name).null_count == stored.num_rows:
+        return None
+    return stored.column(name)
+
+
+def _place(stored: pa.RecordBatch, row: int) -> tuple[str, int, int]:
+    topic, partition, offset = (stored.column(name)[row].as_py() for name in _PLACE)
+    return topic, partition, offset
+
+
+def _error(failure: _Failure, place: tuple[str, int, int]) -> ValueDecodeError:
+    topic, partition, offset = place
+    column, error = next(iter(failure.errors.items()))
+    schema = "" if error.schema_id is None else f" (schema id {error.schema_id})"
+    return ValueDecodeError(
+        f"The {column} of {topic}-{partition} at offset {offset} does not decode: {error.reason}{schema}: "
+        f"{error.message.rstrip('.')}. Set mode to PERMISSIVE to read it as null, with its bytes in _corrupt_record, or to "
+        f"DROPMALFORMED to leave it out; {column}Format=bytes reads all records.",
+        topic=topic,
+        partition=partition,
+        reason=error.reason,
+        schema_id=error.schema_id,
+        offset=offset,
+    )
+
+
+def _failure_json(failure: _Failure, stored: pa.RecordBatch, damage: str | None) -> str:
+    """Describe a record that does not decode as JSON: its value, or else its key; if both do not, the key within."""
+    topic, partition, offset = _place(stored, failure.row)
+    place = {"topic": topic, "partition": partition, "offset": offset}
+    (column, error), *others = failure.errors.items()
+    described = {"column": column, **_error_fields(error, stored.column(column)), **place}
+    for other, its_error in others:
+        described[other] = _error_fields(its_error, stored.column(other))
+    if damage is not None:
+        described["damage"] = json.loads(damage)
+    return json.dumps(described)
+
+
+def _error_fields(error: RowError, values: pa.BinaryArray) -> dict[str, Any]:
+    data: bytes = values[error.row].as_py()
+    found: dict[str, Any] = {
+        "reason": error.reason,
+        "schemaId": error.schema_id,
+        "message": error.message,
+        "raw": base64.b64encode(data[:RAW_LIMIT_BYTES]).decode(),
+        "sizeBytes": len(data),
+    }
+    return found if len(data) <= RAW_LIMIT_BYTES else {**found, "rawLimitBytes": RAW_LIMIT_BYTES}

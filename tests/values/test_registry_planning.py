@@ -1,0 +1,287 @@
+"""Which schema columns are read with, and which schemas of writers are read."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import storage_core
+from storage_core.errors import OptionError, SchemaError, ValueDecodeError
+from storage_core.filesystem import FileSystem
+from storage_core.options import parse_read_options
+from storage_core.scan.typed_columns import PinnedFormats, plan_formats
+from tests.values.written_logs import append, framed, record_schema, register
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from storage_core.options import ReadOptions
+
+FIRST = record_schema(id="long")
+SECOND = record_schema(id="long", note=("string", "none"))
+OTHER = record_schema("Payment", id="long")
+
+
+def options_of(logs: Path, **options: Any) -> ReadOptions:
+    return parse_read_options(
+        {"path": str(logs), "subscribe": "orders", "value_format": "registry", **options}
+    )
+
+
+def read(logs: Path, **options: Any) -> pa.Table:
+    return storage_core.read_table(logs, **{"subscribe": "orders", "value_format": "registry", **options})
+
+
+def values(logs: Path, **options: Any) -> list[Any]:
+    found: list[Any] = read(logs, **options)["value"].to_pylist()
+    return found
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A topic with records of two versions."""
+    folder = tmp_path / "logs"
+    register(folder, "orders-value", 1, 11, FIRST)
+    register(folder, "orders-value", 2, 12, SECOND)
+    append(
+        folder,
+        "orders",
+        [(None, framed(11, FIRST, {"id": 1})), (None, framed(12, SECOND, {"id": 2, "note": "b"}))],
+    )
+    return folder
+
+
+def test_the_latest_live_version_gives_the_columns(logs: Path) -> None:
+    assert values(logs) == [{"id": 1, "note": "none"}, {"id": 2, "note": "b"}]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"value_schema_id": 11},
+        {"value_schema_version": 1},
+        {"value_subject": "orders-value", "value_schema_version": 1},
+        {"value_schema": FIRST},
+        {"value_schema": json.dumps(FIRST)},
+    ],
+)
+def test_another_version_may_be_chosen(logs: Path, options: dict[str, Any]) -> None:
+    assert values(logs, **options) == [{"id": 1}, {"id": 2}]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"value_schema_id": 99}, "99"),
+        ({"value_schema_version": 9}, "orders-value version 9"),
+        ({"value_subject": "absent"}, "absent"),
+    ],
+)
+def test_what_is_named_must_exist(logs: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        read(logs, **options)
+
+
+def test_without_a_live_version_a_deleted_one_is_taken_and_named(
+    logs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(logs, "orders-value", 1, 11, FIRST, deleted=True)
+    register(logs, "orders-value", 2, 12, SECOND, deleted=True)
+
+    assert values(logs)[0] == {"id": 1, "note": "none"}
+    (notice,) = [text for text in caplog.messages if "no live version" in text]
+    assert "orders-value version 2 (id 12, soft-deleted)" in notice
+
+
+def test_without_a_subject_the_first_framed_record_decides(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = tmp_path / "logs"
+    register(logs, "Payment", 1, 5, OTHER)
+    register(logs, "Order", 1, 6, FIRST)
+    append(
+        logs,
+        "orders",
+        [
+            (None, None),
+            (None, b"text"),
+            (None, framed(6, FIRST, {"id": 1})),
+            (None, framed(5, OTHER, {"id": 2})),
+        ],
+    )
+
+    table = read(logs, mode="PERMISSIVE")
+
+    assert table["value"].to_pylist() == [None, None, {"id": 1}, None]
+    reasons = [text and json.loads(text)["reason"] for text in table["_corrupt_record"].to_pylist()]
+    assert reasons == [None, "unframed", None, "unresolvable"]
+    (notice,) = [text for text in caplog.messages if "has no subject" in text]
+    assert "Order version 1 (id 6)" in notice
+    assert "valueSchemaId or valueSubject" in notice
+    assert values(logs, value_subject="Payment", mode="DROPMALFORMED") == [None, {"id": 2}]
+
+
+def test_a_topic_without_a_subject_and_frames_is_refused(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    register(logs, "Order", 1, 6, FIRST)
+    append(logs, "orders", [(None, b"text")] * 3)
+
+    with pytest.raises(
+        OptionError, match=r"Topic orders has no subject orders-value .* valueSchemaId or valueSubject"
+    ):
+        read(logs)
+
+
+def test_a_topic_that_does_not_exist_is_named(logs: Path) -> None:
+    with pytest.raises(
+        OptionError, match=r"names the topic 'ordres', which does not exist. Did you mean 'orders'"
+    ):
+        read(logs, subscribe="ordres")
+
+
+def test_without_the_registrys_topic_the_option_is_named(tmp_path: Path) -> None:
+    append(tmp_path / "logs", "orders", [(None, b"text")])
+
+    with pytest.raises(SchemaError, match="schemasPath"):
+        read(tmp_path / "logs")
+
+
+def test_topics_with_different_schemas_are_listed(logs: Path) -> None:
+    register(logs, "payments-value", 1, 20, OTHER)
+    append(logs, "payments", [(None, framed(20, OTHER, {"id": 1}))])
+    append(logs, "plain", [(None, b"x")])
+
+    with pytest.raises(
+        OptionError, match=r"different schemas: orders \(orders-value version 2 \(id 12\)\)"
+    ) as raised:
+        read(logs, subscribe="orders,payments,plain")
+    assert "payments (payments-value version 1 (id 20)), plain (no schema)" in str(raised.value)
+    assert "subscribe=orders" in str(raised.value)
+    with pytest.raises(OptionError, match=r"_schemas \(no schema\)"):
+        storage_core.read_table(logs, value_format="registry")
+
+
+def test_topics_with_the_same_schema_are_read_together(logs: Path) -> None:
+    register(logs, "copies-value", 1, 12, SECOND)
+    append(logs, "copies", [(None, framed(12, SECOND, {"id": 3, "note": "c"}))])
+
+    table = read(logs, subscribe="orders,copies")
+
+    assert [value["id"] for value in table["value"].to_pylist()] == [3, 1, 2]
+
+
+def test_schemas_may_lie_elsewhere(logs: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    append(backup, "orders", [(None, framed(11, FIRST, {"id": 1}))])
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "11.avsc").write_text(json.dumps(FIRST))
+
+    assert values(backup, schemas_path=str(logs)) == [{"id": 1, "note": "none"}]
+    assert values(backup, schemas_path=str(tmp_path / "schemas"), value_schema_id=11) == [{"id": 1}]
+
+
+def test_unknown_and_unresolvable_schemas(logs: Path) -> None:
+    register(logs, "orders-value", 3, 13, record_schema(id="long", needed="string"))
+    register(logs, "broken-value", 1, 14, '{"type": "recor"}')
+    append(logs, "orders", [(None, b"\0\0\0\0\x0e"), (None, b"\0\0\0\0\x63")])
+
+    table = read(logs, mode="PERMISSIVE")
+
+    failures = [text and json.loads(text) for text in table["_corrupt_record"].to_pylist()]
+    assert [(failure["reason"], failure["schemaId"]) for failure in failures] == [
+        ("unresolvable", 11),
+        ("unresolvable", 12),
+        ("unresolvable", 14),
+        ("unknown-id", 99),
+    ]
+    with pytest.raises(ValueDecodeError, match=r"offset 0 .* unresolvable \(schema id 11\)"):
+        read(logs)
+    explanation = storage_core.explain(logs, subscribe="orders", value_format="registry")
+    (column,) = explanation.columns
+    assert (column.subject, column.version, column.schema_id) == ("orders-value", 3, 13)
+    assert [line for line in column.not_read if "orders-value version 1 (id 11" in line]
+    assert "value is read by orders-value version 3 (id 13) as struct<id: int64, needed: string>" in str(
+        explanation
+    )
+
+
+def test_tasks_get_only_schemas_that_are_read(logs: Path) -> None:
+    register(logs, "secret-value", 1, 30, record_schema("Secret", word="string"))
+
+    (column,) = plan_formats(FileSystem(), options_of(logs))
+
+    sources = {name: writer.source for name, writer in column.writers.items() if isinstance(name, int)}
+    assert {name for name, source in sources.items() if source is not None} == {11, 12}
+    assert sources[30] is None
+    assert "Secret" in column.writers[30].message
+
+
+def test_raw_bytes_have_no_length(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    register(logs, "orders-value", 1, 1, {"type": "bytes"})
+    register(logs, "orders-value", 2, 2, '"string"')
+    register(logs, "orders-value", 3, 3, '["null", "bytes"]')
+    long = b"x" * 300
+    append(logs, "orders", [(None, b"\0\0\0\0\1" + each) for each in (b"", b"ab", long)])
+
+    assert values(logs, value_schema_version=1) == [b"", b"ab", long]
+    assert values(logs, value_schema_version=2) == ["", "ab", long.decode()]
+    assert values(logs, value_schema_version=3) == [b"", b"ab", long]
+
+
+# -- A read that goes on --------
+
+
+def test_a_read_that_goes_on_keeps_its_schema_and_learns_new_ones(
+    logs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pinned = PinnedFormats(FileSystem(), options_of(logs))
+    (before,) = pinned.formats
+    assert pinned.ids == {"value": 12}
+
+    register(logs, "orders-value", 3, 13, record_schema(id="long", note=("string", ""), more=("int", 0)))
+    (after,) = pinned.plan_anew()
+    pinned.plan_anew()
+
+    assert after.reader == before.reader
+    assert set(after.writers) - set(before.writers) >= {13}
+    notices = [text for text in caplog.messages if "is newer than" in text]
+    assert len(notices) == 1
+    assert "orders-value version 3 (id 13" in notices[0]
+
+
+def test_the_schema_of_an_earlier_run_is_kept_if_the_columns_are_the_same(logs: Path) -> None:
+    register(logs, "orders-value", 3, 13, record_schema(id="long", note=("string", "other")))
+    pinned = PinnedFormats(FileSystem(), options_of(logs))
+    assert pinned.ids == {"value": 13}
+
+    pinned.pin({"value": 12})
+
+    assert pinned.ids == {"value": 12}
+    with pytest.raises(OptionError, match=r"begun with .* version 1 \(id 11\).* Set valueSchemaId=11"):
+        pinned.pin({"value": 11})
+
+
+def test_a_schema_that_an_option_names_is_not_pinned(logs: Path) -> None:
+    pinned = PinnedFormats(FileSystem(), options_of(logs, value_schema_id=11))
+
+    pinned.pin({"value": 12})
+
+    assert pinned.ids == {}
+    (column,) = pinned.formats
+    assert column.reader is not None
+    assert column.reader.schema_id == 11
+
+
+def test_schemas_are_looked_for_again_only_if_files_changed(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = PinnedFormats(FileSystem(), options_of(logs))
+    pinned.plan_anew()
+    monkeypatch.setattr("storage_core.scan.typed_columns.load_registry", lambda *_: pytest.fail("read again"))
+
+    pinned.plan_anew()
