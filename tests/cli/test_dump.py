@@ -20,7 +20,6 @@ from storage_core.filesystem import FileSystem
 from tests.dump.dumped import dumped
 from tests.record.encoding import CONTROL, TRANSACTIONAL, ZSTD, Batch, Record, compress, sized, varint
 
-ROOT = Path(__file__).parent.parent.parent
 LOG = "00000000000000000000.log"
 
 
@@ -113,23 +112,6 @@ def test_an_index_that_disagrees_is_status_1(segmentlog, orders):
     found = segmentlog("dump", index)
     assert found.status == 1
     assert found.stderr == f"Mismatches in :{index}\n  Index offset: 7, log offset: 1\n"
-
-
-def test_garbage_is_damage_without_a_traceback(segmentlog, tmp_path):
-    path = tmp_path / LOG
-    path.write_bytes(bytes(range(256)) * 20)
-    found = segmentlog("dump", path, "--print-data-log")
-    assert found.status == 1
-    assert "Traceback" not in found.stderr
-
-
-def test_nothing_is_written_beside_the_files(segmentlog, orders):
-    before = sorted((path.name, path.stat().st_mtime_ns) for path in orders.iterdir())
-    (orders / "00000000000000000000.timeindex").write_bytes(struct.pack(">qi", 1001, 1))
-    # The tool would make the missing index.
-    assert segmentlog("dump", orders / "00000000000000000000.timeindex").status == 3
-    (orders / "00000000000000000000.timeindex").unlink()
-    assert sorted((path.name, path.stat().st_mtime_ns) for path in orders.iterdir()) == before
 
 
 def test_all_files_of_a_directory_are_dumped_around_damage(segmentlog, orders):
@@ -301,17 +283,6 @@ def test_a_terminal_sees_no_invisible_characters(segmentlog_on_terminal, tmp_pat
     (tmp_path / LOG).write_bytes(Batch((Record(0, 0, None, value),)).encode())
     shown = segmentlog_on_terminal("dump", str(tmp_path / LOG), "--print-data-log")
     assert b"payload: \\u061c\\u200b\\ufff9\\U000e0041\n" in shown
-
-
-def test_a_closed_pipe_ends_the_dump_silently(segmentlog_process, tmp_path):
-    batch = Batch(tuple(Record(delta, 0, None, bytes(100)) for delta in range(100)))
-    path = tmp_path / LOG
-    path.write_bytes(b"".join(batch.at(100 * number).encode() for number in range(100)))
-    process = segmentlog_process("dump", path, "--print-data-log")
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(60) == 0
-    assert process.stderr.read() == b""
 
 
 @pytest.mark.parametrize(

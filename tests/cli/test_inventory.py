@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from conformance.archives import unpack_case
 
 DATA = Path(__file__).parent.parent.parent / "examples" / "data"
 
@@ -112,30 +110,6 @@ def test_columns_of_arrow_have_their_type_whatever_is_known(segmentlog_process, 
     )
 
 
-def test_topics_that_are_named(segmentlog):
-    ended = segmentlog("inventory", DATA, "--subscribe", "clicks", "-o", "jsonl")
-    assert [json.loads(line)["offsetCount"] for line in ended.stdout.splitlines()] == [1200]
-
-
-def test_three_cases_of_real_brokers(segmentlog, tmp_path):
-    for case, told in (
-        ("deleted-topic", "delete"),
-        ("txn-ongoing", "ongoing-rd"),
-        ("mixed-magic", "v0 v1 v2"),
-    ):
-        logs, _ = unpack_case(case, tmp_path / case)
-        ended = segmentlog("inventory", logs, "-p", "--exact")
-        assert (ended.status, ended.stderr) == (0, "")
-        assert told in ended.stdout
-
-
-def test_an_unclean_shutdown_ends_with_0(segmentlog, logs):
-    (logs / ".kafka_cleanshutdown").unlink()
-    ended = segmentlog("inventory", logs)
-    assert ended.status == 0
-    assert "warning: The clean-shutdown marker is missing" in ended.stdout
-
-
 @pytest.mark.parametrize("output", ["table", "json", "csv"])
 def test_damage_ends_with_1(segmentlog, logs, output):
     (logs / "clicks-0" / "partition.metadata").write_text("?")
@@ -162,18 +136,6 @@ def test_wrong_arguments_end_with_one_line(segmentlog, logs, tmp_path, arguments
     (tmp_path / "empty").mkdir()
     ended = segmentlog("inventory", *(argument.format(tmp=tmp_path) for argument in arguments))
     assert ended.refused(status, message)
-
-
-def test_names_cannot_write_to_the_terminal(segmentlog, logs):
-    (logs / "\x1b]0;owned\x07\x1b[2J[bold red]").touch()
-    (logs / "orders-0" / "\x1b[31m\n\r").touch()
-    (Path(os.fsdecode(os.fsencode(logs) + b"/\xff\xfe"))).touch()
-    for output in ("table", "json", "jsonl", "csv"):
-        ended = segmentlog("inventory", logs, "-o", output, "-p")
-        assert (ended.status, ended.stderr) == (0, "")
-        assert "\x1b" not in ended.stdout
-        assert "\x07" not in ended.stdout
-    assert "[bold red]" in segmentlog("inventory", logs, "-o", "json").stdout
 
 
 def test_a_directory_that_may_not_be_read(segmentlog, logs, monkeypatch):

@@ -136,10 +136,3 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(segmentlog, damaged, tmp_pat
     assert ended.refused(3, "No space left on device")
     assert sorted(os.listdir(tmp_path)) == ["data"]
     assert fingerprint(damaged) == before
-
-
-def test_names_out_of_a_directory_are_printed_harmlessly(segmentlog, sound, tmp_path):
-    (sound / "\x1b[31mred").touch()
-    ended = segmentlog("recover", sound, "--to", tmp_path / "new")
-    assert "\x1b" not in ended.stdout
-    assert "\\e[31mred" in ended.stdout

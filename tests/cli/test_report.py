@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from conformance.archives import unpack_case
 
 from tests.check.hostile_directory import make_hostile_directory
 from tests.log.logs import append, open_directory
@@ -38,14 +37,6 @@ def test_damage_is_status_1_and_the_page_is_written(segmentlog, tmp_path):
     ended = segmentlog("report", root, "-o", tmp_path / "report.html", "--jobs", "1")
     assert ended.status == 1
     assert "Damage found" in (tmp_path / "report.html").read_text()
-
-
-@pytest.mark.parametrize("case", ["compact-txn", "internal", "magic0"])
-def test_directories_of_brokers(segmentlog, tmp_path, case):
-    logs, _ = unpack_case(case, tmp_path / "case")
-    before = {path: path.stat().st_mtime_ns for path in logs.rglob("*")}
-    assert segmentlog("report", logs, "-o", tmp_path / "report.html").status == 0
-    assert {path: path.stat().st_mtime_ns for path in logs.rglob("*")} == before
 
 
 @pytest.mark.parametrize(

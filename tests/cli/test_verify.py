@@ -9,7 +9,6 @@ import os
 import shutil
 
 import pytest
-from conformance.archives import unpack_case
 
 from storage_core import LogConfig
 from storage_core.filesystem import FileSystem
@@ -142,17 +141,6 @@ def test_wrong_use_is_one_line_and_its_status(segmentlog, root, arguments, statu
     assert ended.refused(status, message)
 
 
-def test_binary_garbage_is_damage_and_no_traceback(segmentlog, tmp_path):
-    partition = tmp_path / "data" / "orders-0"
-    partition.mkdir(parents=True)
-    for suffix in ("log", "index", "timeindex", "txnindex", "snapshot"):
-        (partition / name(0, suffix)).write_bytes(bytes(range(256)) * 9)
-    for file in ("leader-epoch-checkpoint", "partition.metadata"):
-        (partition / file).write_bytes(b"\xff\0garbage")
-    ended = segmentlog("verify", tmp_path / "data", "--deep")
-    assert (ended.status, ended.stderr) == (1, "")
-
-
 def test_a_partition_that_vanishes_meanwhile_is_a_note(segmentlog, root, monkeypatch):
     """As on the directory of a running broker."""
     status = FileSystem.status
@@ -168,33 +156,6 @@ def test_a_partition_that_vanishes_meanwhile_is_a_note(segmentlog, root, monkeyp
     ended = segmentlog("verify", root, "--subscribe", "clicks", "--notes")
     assert ended.status == 0
     assert "Not verified: its files are being replaced or removed by another process." in ended.stdout
-
-
-CASES = {
-    # What verify says of it, and how it ends.
-    "txn": ("sound", 0),
-    "compact": ("sound", 0),
-    "unclean": ("unclean", 0),
-    "corrupt-middle": ("damage", 1),
-    "missing-index": ("damage", 1),
-}
-
-
-@pytest.mark.parametrize("case", ["txn", "unclean", "corrupt-middle"])
-def test_directories_of_brokers(segmentlog, tmp_path, case):
-    check_case(segmentlog, tmp_path, case)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("case", ["compact", "missing-index"])
-def test_more_directories_of_brokers(segmentlog, tmp_path, case):
-    check_case(segmentlog, tmp_path, case)
-
-
-def check_case(segmentlog, tmp_path, case):
-    logs, _ = unpack_case(case, tmp_path / "case")
-    ended = segmentlog("verify", logs, "--output", "json", "--deep")
-    assert (json.loads(ended.stdout)["verdict"], ended.status) == CASES[case]
 
 
 def test_what_cannot_be_read_is_status_3_even_beside_damage(segmentlog, root):

@@ -17,10 +17,6 @@ from crc32c import crc32c
 
 from tests.damage.entries import size_of_entry
 
-_HEAD_BYTES = 61
-_SMALLEST_MESSAGE_BYTES = 26
-_KEY_LENGTHS = {0: 18, 1: 26}
-
 
 def is_recognised(data: bytes, start: int, place: int, borders: AbstractSet[int]) -> bool:
     """Whether any rule shows that a batch is inside the entry that starts at an earlier position.

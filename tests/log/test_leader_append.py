@@ -17,8 +17,8 @@ from storage_core.errors import (
     OutOfOrderSequenceError,
 )
 from tests.examples import examples
-from tests.log.logs import NOW_MS, crash, open_directory, small, table, values
-from tests.log.producing import data, marker, transactional
+from tests.log.logs import crash, open_directory, small, table
+from tests.log.producing import data, marker
 
 LARGEST = 2147483647
 DAY_MS = 86_400_000
@@ -44,18 +44,6 @@ def test_what_a_batch_says_of_its_producer(log):
     assert batch[43:61].hex() == "0000000000000fa000070000002900000003"
 
 
-def test_a_repetition_is_answered_with_where_the_records_are(log):
-    assert not append(log, 3, sequence=0).is_duplicate
-    assert not append(log, 2, sequence=3).is_duplicate
-    before = log.fetch(0, 1 << 20).data
-    again = append(log, 3, sequence=0)
-    assert again.is_duplicate
-    assert (again.first_offset, again.last_offset, again.size_bytes, again.batch_count) == (0, 2, 0, 0)
-    assert (again.max_timestamp_ms, again.offset_of_max_timestamp) == (NOW_MS, 2)
-    assert (log.log_end_offset, log.fetch(0, 1 << 20).data) == (5, before)
-    assert append(log, 1, sequence=5).first_offset == 5
-
-
 def test_a_large_table_is_numbered_from_batch_to_batch(logs):
     log = logs.create("many", 0, small(1 << 20, batch_size=0))
     info = append(log, 300, sequence=LARGEST - 99)
@@ -70,12 +58,6 @@ def test_a_large_table_is_numbered_from_batch_to_batch(logs):
     assert caught.value.expected_sequence == 200
     assert append(log, 5, sequence=195).is_duplicate
     assert append(log, 2, sequence=200).first_offset == 300
-
-
-def test_nothing_of_an_empty_table_is_numbered(log):
-    append(log, 1, sequence=0)
-    info = log.append(table(), producer=ProducerSequence(7, 0, 99))
-    assert (info.first_offset, info.is_duplicate, log.log_end_offset) == (1, False, 1)
 
 
 @pytest.mark.parametrize("acks", [1, "all"])
@@ -118,21 +100,6 @@ def test_what_a_leader_has_is_believed_and_gone_on_with(log):
     with pytest.raises(InvalidProducerEpochError):
         append(log, 1, sequence=93)
     assert append(log, 1, sequence=0, epoch=3).first_offset == 7
-
-
-def test_but_for_records_of_no_transaction_within_one(log):
-    """No broker loads a log that holds such."""
-    opened, plain = transactional(0, 2, producer=7), data(2, producer=7, sequence=2)
-    with pytest.raises(InvalidTxnStateError, match="found a batch with offsets 2 to 2"):
-        log.append_batches(opened + plain)
-    assert log.log_end_offset == 0
-    log.append_batches(opened)
-    with pytest.raises(InvalidTxnStateError):
-        log.append_batches(plain)
-    # Of another producer, or after the marker.
-    log.append_batches(data(2, producer=8) + marker(3, producer=7) + data(4, producer=7, sequence=2))
-    assert log.append_batches(transactional(5, producer=7) + data(6, producer=8)).last_offset == 6
-    assert values(log) == [b"v"] * 6
 
 
 # -- Beside a model --------

@@ -49,45 +49,6 @@ def checkpoint(tmp_path):
     return tmp_path / "cleaner-offset-checkpoint"
 
 
-def test_the_last_value_of_each_key_stays_at_its_offset(log):
-    put(log, "a1", "b1", "a2", "c1", "b2")
-    log.roll()
-    put(log, "a3")
-    assert log.clean() is not None
-    # The active segment supersedes nothing yet.
-    assert records(log) == ["2:a=2", "3:c=1", "4:b=2", "5:a=3"]
-    assert (log.log_start_offset, log.log_end_offset) == (0, 6)
-
-
-def test_a_second_pass_takes_what_is_dirty_and_what_was_clean_before(log):
-    put(log, "a1", "b1", "c1")
-    log.roll()
-    assert log.clean().end_offset == 3
-    put(log, "a2", "c2", "d1")
-    log.roll()
-    statistics = log.clean()
-    assert (statistics.start_offset, statistics.end_offset) == (3, 6)
-    assert records(log) == ["1:b=1", "3:a=2", "4:c=2", "5:d=1"]
-    assert log.segment_base_offsets == (0, 6)
-
-
-def test_a_null_value_goes_in_the_pass_after_its_time(log, clock):
-    put(log, "a1", "b1", "a")
-    log.roll()
-    assert log.clean() is not None
-    assert records(log) == ["1:b=1", "2:a=null"]
-    put(log, "c1")
-    log.roll()
-    clock.time_ms += DAY_MS - 1
-    assert log.clean() is not None
-    assert records(log) == ["1:b=1", "2:a=null", "3:c=1"]
-    put(log, "c2")
-    log.roll()
-    clock.time_ms += 1
-    assert log.clean() is not None
-    assert records(log) == ["1:b=1", "4:c=2"]
-
-
 def test_the_time_may_be_given(log):
     put(log, "a1", "a")
     log.roll()
@@ -139,16 +100,6 @@ def test_a_log_that_takes_no_writes_is_not_cleaned(tmp_path, log, logs):
 # -- What is cleaned ------------------------------------------------------------------------------
 
 
-def test_small_segments_are_joined(log, path):
-    for number in range(5):
-        put(log, f"a{number}", f"{number}x")
-        log.roll()
-    statistics = log.clean()
-    assert (statistics.segments_before, statistics.segments_after) == (5, 1)
-    assert log.segment_base_offsets == (0, 10)
-    assert records(log) == ["1:0=x", "3:1=x", "5:2=x", "7:3=x", "8:a=4", "9:4=x"]
-
-
 def test_the_new_segment_is_as_old_as_the_last_one_that_it_replaces(log, path, tmp_path):
     put(log, "a1")
     log.roll()
@@ -174,31 +125,6 @@ def test_files_are_cut_to_what_they_hold(tmp_path):
         # A header of 61 bytes, and a record of 9; one time index entry at the end.
         assert sizes == {"log": 70, "index": 0, "timeindex": 12}
         assert records(log) == ["2:a=3"]
-
-
-def test_an_undecided_transaction_is_left_alone(log):
-    put(log, "a1", "a2")
-    log.roll()
-    transaction = log.transaction(7)
-    transaction.append(table(b"3", keys=[b"a"]))
-    log.roll()
-    put(log, "a4")
-    log.roll()
-    assert log.clean().end_offset == 2
-    assert records(log) == ["1:a=2", "2:a=3", "3:a=4"]
-    transaction.commit()
-    log.roll()
-    log.clean()
-    assert records(log) == ["3:a=4"]
-
-
-def test_a_log_start_within_a_segment_is_where_cleaning_begins(log):
-    put(log, "a1", "b1", "c1", "a2")
-    log.roll()
-    log.delete_records(2)
-    statistics = log.clean()
-    assert statistics.start_offset == 2
-    assert records(log) == ["2:c=1", "3:a=2"]
 
 
 # -- The memory for keys --------------------------------------------------------------------------

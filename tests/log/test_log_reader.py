@@ -6,29 +6,8 @@ import threading
 
 import pytest
 
-from storage_core.errors import OffsetOutOfRangeError, OptionError
-from tests.log.logs import BATCH_BYTES, append, offsets, small, table, value, values
-
-
-def test_reads_begin_and_end_at_any_offset(log):
-    log.append(table(*map(value, range(20))))
-    append(log, 15)
-    assert offsets(log, 7, 9) == [7, 8]
-    assert offsets(log, 30) == [30, 31, 32, 33, 34]
-    assert offsets(log, 35) == []
-    assert offsets(log, 20, 10) == []
-    assert offsets(log, None, 3) == [0, 1, 2]
-    assert offsets(log, 33, 99) == [33, 34]
-
-
-@pytest.mark.parametrize("offset", [-1, 2, 9])
-def test_a_read_out_of_range_is_an_error(log, offset):
-    append(log, 8)
-    log.delete_records(3)
-    with pytest.raises(OffsetOutOfRangeError, match="from 3, the log start, to 8, the log end"):
-        log.read(offset)
-    with pytest.raises(OffsetOutOfRangeError):
-        log.fetch(offset, 100)
+from storage_core.errors import OptionError
+from tests.log.logs import BATCH_BYTES, append, offsets, small, value, values
 
 
 def test_options_of_a_read(log):

@@ -283,18 +283,6 @@ def test_a_roll_leaves_a_snapshot_at_the_new_base(log, directory):
     assert producers(directory, 10) == {7: 4, 8: 9}
 
 
-def test_it_is_not_written_again_if_nothing_was_appended(logs, log, root, directory):
-    replicate(log, *produced(5))
-    logs.close()
-    path = directory / "00000000000000000005.snapshot"
-    before = path.stat()
-    for _ in range(2):
-        with open_directory(root) as opened:
-            opened.get("orders")
-    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert snapshots(directory) == [5]
-
-
 def test_snapshots_go_with_their_segments(root, clock):
     with open_directory(root, clock=clock, config=small(file_delete_delay_ms=1000)) as opened:
         log = opened.create("orders")
@@ -309,28 +297,6 @@ def test_snapshots_go_with_their_segments(root, clock):
         clock.time_ms += 1000
         log.flush()
         assert not any(name.endswith(".deleted") for name in names(directory))
-
-
-def test_a_truncation_deletes_those_after_it(log, directory):
-    replicate(log, *produced(60))
-    bases = log.segment_base_offsets
-    log.truncate_to(bases[2] + 1)
-    assert snapshots(directory) == [*bases[1:3], bases[2] + 1]
-    log.truncate_to(bases[2])
-    assert snapshots(directory) == list(bases[1:3])
-    log.truncate_fully_and_start_at(500)
-    assert snapshots(directory) == []
-
-
-def test_a_start_keeps_the_newest_stray_and_those_of_segments(logs, log, root, directory):
-    replicate(log, *produced(60))
-    bases = log.segment_base_offsets
-    logs.close()
-    content = (directory / f"{bases[1]:020d}.snapshot").read_bytes()
-    for stray in (bases[1] + 1, bases[-1] - 1):
-        (directory / f"{stray:020d}.snapshot").write_bytes(content)
-    with open_directory(root):
-        assert snapshots(directory) == [*bases[1:], 60]
 
 
 def test_read_only_even_a_damaged_one_stays(logs, log, root, directory):

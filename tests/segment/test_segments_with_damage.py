@@ -8,7 +8,7 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
-from storage_core.segment import DamagedRange, SegmentReader, TimestampOffset
+from storage_core.segment import SegmentReader, TimestampOffset
 
 
 @pytest.fixture
@@ -87,35 +87,12 @@ class TestOneDamagedBatch:
         assert (end.next_offset, end.position_bytes) == (200, len(segment.log))
 
     @pytest.mark.cases(3, 9)
-    def test_walks(self, opened, segment, number, change):
-        kept = [2 * n for n in range(100) if n != number]
-        assert [header.base_offset for header in opened.batches()] == kept
-        items = list(opened.items())
-        (damage,) = (item for item in items if isinstance(item, DamagedRange))
-        assert (damage.start_bytes, damage.end_bytes) == segment.batches[number][:2]
-        assert (damage.start_offset, damage.end_offset) == (2 * number, 2 * number + 2)
-        assert [item.base_offset for item in items if item is not damage] == kept
-
-    @pytest.mark.cases(3, 9)
     def test_cuts(self, opened, segment, number, change):
         borders = {batch[0] for n, batch in enumerate(segment.batches) if n != number}
         for target in (1, 500, 3000):
             cuts = opened.cut_points(0, len(segment.log), target)
             assert {header.position_bytes for header in cuts} <= borders
             assert cuts[-1].position_bytes >= len(segment.log) - target - 2000
-
-    @pytest.mark.cases(3, 9)
-    def test_what_stands_around_an_offset(self, opened, segment, number, change):
-        for offset in range(1, 200):
-            around = opened.locate_offset(offset)
-            lost = (2 * number, 2 * number + 2)
-            is_near = offset // 2 in (number, number + 1) and offset < 2 * number + 4
-            expected_before = offset // 2 * 2 - 2
-            if offset // 2 == number + 1:
-                expected_before -= 2
-            assert (around.before.base_offset if around.before else -2) == max(expected_before, -2)
-            found = around.damage and (around.damage.start_offset, around.damage.end_offset)
-            assert found == (lost if is_near else None)
 
 
 def assert_says_all_of_it(error, segment, number):

@@ -106,20 +106,6 @@ def test_the_option_columns_is_the_projection(load):
     assert frame.count() == 210
 
 
-def test_a_list_of_paths(spark, logs, new_logs, records_of):
-    new_logs.write("c", 0, records_of(5))
-    frame = spark.read.format("segmentlog").load([logs, new_logs.path])
-    assert frame.count() == 215
-
-
-@pytest.mark.thorough
-def test_a_glob_of_paths(spark, logs):
-    assert spark.read.format("segmentlog").load(f"{logs[:-1]}[{logs[-1]}]").count() == 210
-    with pytest.raises(AnalysisException) as raised:
-        spark.read.format("segmentlog").load(f"{logs}-{{a,b}}").count()
-    assert "matches no directory" in clear_line(raised.value)
-
-
 def test_unions_with_itself_and_caching(load):
     frame = load(subscribe="b")
     assert frame.union(frame).count() == 20
@@ -133,24 +119,6 @@ def test_an_empty_plan(load, new_logs, records_of):
     assert load(path=new_logs.path).count() == 0
     assert load(path=new_logs.path).collect() == []
     assert load(path=new_logs.path).groupBy("topic").count().collect() == []
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"where": "offset < 0"},
-        {"subscribe": "b", "startingOffsets": '{"b":{"0":4}}', "endingOffsets": '{"b":{"0":4}}'},
-        {"assign": '{"b":[7]}'},
-    ],
-    ids=["where", "equal bounds", "missing partition"],
-)
-def test_options_that_leave_nothing_to_read(load, options):
-    assert load(**options).collect() == []
-
-
-def test_a_time_range(load):
-    start = datetime.fromtimestamp(1_700_000_090, UTC).isoformat()
-    assert load(subscribe="a", startingTimestamp=start).count() == 20
 
 
 def test_a_timestamp_is_the_same_moment_in_every_session_zone(spark, load, conf):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from pathlib import Path
 
 import pytest
@@ -207,30 +206,6 @@ def test_retention_before_a_batch_is_read_is_data_loss(growing, run):
 
 
 @pytest.mark.thorough
-def test_a_volume_that_is_not_mounted_at_a_restart_leaves_nothing_in_the_checkpoint(run, path):
-    def grow(disk, count):
-        with open_directory(path / f"disk{disk}") as logs:
-            append(logs.get_or_create("orders", disk), count)
-
-    grow(0, 3)
-    grow(1, 3)
-    running = run()
-    running.new_batches(availableNow=True)
-    offsets = sorted(each.name for each in (running.checkpoint / "offsets").iterdir())
-    (path / "disk1").rename(path.parent / "away")
-    (path / "disk1").mkdir()
-    grow(0, 1)
-    with pytest.raises(Exception, match=r"\[orders-1\] have been deleted, or are away"):
-        running.new_batches(availableNow=True)
-    assert sorted(each.name for each in (running.checkpoint / "offsets").iterdir()) == offsets
-    (path / "disk1").rmdir()
-    (path.parent / "away").rename(path / "disk1")
-    grow(1, 2)
-    rows = [row for batch in running.new_batches(availableNow=True) for row in batch]
-    assert sorted(rows) == [("orders", 0, 3), ("orders", 1, 3), ("orders", 1, 4)]
-
-
-@pytest.mark.thorough
 def test_headers_conditions_and_columns_are_those_of_a_batch(spark, growing, tmp_path, path):
     append(growing.create("orders"), 12)
     rows = []
@@ -275,19 +250,6 @@ def test_a_stream_of_a_directory_that_jobs_commit_to(spark, path, run):
         assert [row for batch in running.new_batches() for row in batch] == orders(
             *range(10 * number, 10 * number + 10)
         )
-
-
-@pytest.mark.thorough
-def test_a_moved_directory(growing, run, path, tmp_path):
-    append(growing.create("orders"), 3)
-    running = run()
-    running.new_batches()
-    growing.close()
-    shutil.move(path, tmp_path / "moved")
-    running.path = str(tmp_path / "moved")
-    with open_directory(tmp_path / "moved") as moved:
-        append(moved.get("orders"), 2)
-    assert running.new_batches() == [orders(3, 4)]
 
 
 @pytest.mark.parametrize("written", ['{"orders":{"0":10}}', "{'orders': {'0': 10}}", {"orders": {"0": 10}}])

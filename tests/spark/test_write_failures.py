@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -186,64 +182,3 @@ def test_a_job_in_doubt_is_completed_by_the_next_writer(save, root, how):
 
 
 # -- Several at once --------
-
-
-@pytest.mark.thorough
-def test_readers_during_many_jobs(spark, root):
-    """Each job adds ten rows to each of three partitions; a reader counts all of a job's rows or none.
-
-    Readers start before the first job. `tests/commit/test_readers_of_a_commit.py` checks, call by call, the error that they
-    get while the log directory itself is created.
-    """
-    LogDirectory.open(root).close()
-    jobs, is_over = 52, threading.Event()
-    seen, seen_by_spark = [], []
-    # The number of the next job, and what it was when each of the readers ended a read.
-    begun, known = [0], {}
-
-    def write():
-        try:
-            for number in range(jobs):
-                # Readers keep up, whichever threads the machine prefers: a read gives up if 15 jobs interfere with it.
-                begun[0] = number
-                while is_ahead(number) and not any(task.done() for task in readers):
-                    time.sleep(0.001)
-                writer = writer_of(root, partitioner="roundRobin")
-                rows = [b"%d:%d" % (number, row) for row in range(30)]
-                message = stage(writer, *rows, attempt=number)
-                sent(writer).commit([message])
-        finally:
-            is_over.set()
-
-    def is_ahead(number):
-        return number - known.get("table", 0) >= 4 or number - known.get("spark", 0) >= 12
-
-    def poll(name, found, count):
-        while not is_over.is_set():
-            found.append(count())
-            known[name] = begun[0]
-
-    with ThreadPoolExecutor(3) as threads:
-        readers = [
-            threads.submit(poll, "table", seen, lambda: rows_by_partition(root)),
-            threads.submit(poll, "spark", seen_by_spark, lambda: rows_by_partition_in_spark(spark, root)),
-        ]
-        for task in (threads.submit(write), *readers):
-            task.result()
-    for each in (seen, seen_by_spark):
-        # The same number in each partition, which never decreases.
-        assert all(counts in ([], 3 * counts[:1]) for counts in each), each
-        assert all(count % 10 == 0 for counts in each for count in counts), each
-        assert each == sorted(each)
-    assert len({tuple(counts) for counts in seen}) > 5
-    assert rows_by_partition(root) == [10 * jobs] * 3
-
-
-def rows_by_partition_in_spark(spark, root: Path) -> list[int]:
-    frame = spark.read.format("segmentlog").load(str(root))
-    return [row["count"] for row in frame.groupBy("partition").count().collect()]
-
-
-def rows_by_partition(root: Path) -> list[int]:
-    table = read_table(root, columns=["partition"])
-    return table.group_by("partition").aggregate([([], "count_all")])["count_all"].to_pylist()

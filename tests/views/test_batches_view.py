@@ -14,7 +14,6 @@ import pytest
 from storage_core.errors import DataLossError
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
-from storage_core.views import read_table
 from storage_core.views.batches import BATCHES_VIEW
 from tests.record.encoding import (
     CODECS,
@@ -315,58 +314,3 @@ def test_a_segment_that_is_gone_is_an_error_or_a_warning(tmp_path, caplog):
             with pytest.raises(DataLossError):
                 list(rows)
         (path / f"{0:020d}.log.gone").rename(path / f"{0:020d}.log")
-
-
-CONDITIONS = (
-    "offset >= 300",
-    "offset BETWEEN 120 AND 180",
-    "offset = 60 OR offset = 240",
-    "offset < 100 AND offset > 40",
-    "NOT (offset < 500)",
-    "timestamp >= '2023-11-14T22:20:00Z'",
-    "timestamp < '2023-11-14T22:15:00Z'",
-    "timestamp >= '2023-11-14T22:15:00Z' AND timestamp < '2023-11-14T22:16:00Z' OR offset = 0",
-    "partition = 1",
-)
-
-
-@pytest.mark.parametrize("condition", CONDITIONS)
-def test_conditions_filter_rows_exactly(tmp_path, condition):
-    """Though they leave out segments and parts of them: `offset` is the base offset, `timestamp` the largest one."""
-    path = tmp_path / "events-0"
-    path.mkdir()
-    made, base_offset = [], 0
-    for _ in range(4):
-        batches = []
-        for number in range(15):
-            at_ms = 1_700_000_000_000 + 1_000 * base_offset - 7_000 * (number % 3)
-            records = tuple(Record(delta, at_ms + delta, None, b"x" * 9_000) for delta in range(3))
-            batches.append(Batch(records, base_offset, last_offset_delta=9))
-            base_offset += 10
-        write_log(tmp_path, *batches, base_offset=batches[0].base_offset)
-        made += batches
-    every = read_table(str(tmp_path), view="batches", columns=["baseOffset", "maxTimestamp", "partition"])
-    chosen = read_table(str(tmp_path), view="batches", columns=["baseOffset"], where=condition)
-    assert every["baseOffset"].to_pylist() == [batch.base_offset for batch in made]
-    meant = meaning(condition)
-    expected = [row["baseOffset"] for row in every.to_pylist() if meant(row)]
-    assert chosen["baseOffset"].to_pylist() == expected
-
-
-def meaning(condition):
-    """A condition as a function of a row."""
-    at = dt.datetime.fromisoformat
-    return {
-        CONDITIONS[0]: lambda row: row["baseOffset"] >= 300,
-        CONDITIONS[1]: lambda row: 120 <= row["baseOffset"] <= 180,
-        CONDITIONS[2]: lambda row: row["baseOffset"] in {60, 240},
-        CONDITIONS[3]: lambda row: 40 < row["baseOffset"] < 100,
-        CONDITIONS[4]: lambda row: row["baseOffset"] >= 500,
-        CONDITIONS[5]: lambda row: row["maxTimestamp"] >= at("2023-11-14T22:20:00Z"),
-        CONDITIONS[6]: lambda row: row["maxTimestamp"] < at("2023-11-14T22:15:00Z"),
-        CONDITIONS[7]: lambda row: (
-            at("2023-11-14T22:15:00Z") <= row["maxTimestamp"] < at("2023-11-14T22:16:00Z")
-            or row["baseOffset"] == 0
-        ),
-        CONDITIONS[8]: lambda _: False,
-    }[condition]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import pickle
 import shutil
 import tracemalloc
 from pathlib import Path
@@ -252,16 +251,6 @@ def test_a_topic_without_a_directory_has_the_name_that_the_group_coordinator_not
     assert offsets(logs) == {("s", "elsewhere", 0): 3}
     (Path(logs.path) / "__share_group_state-0" / "partition.metadata").write_text("damaged")
     assert offsets(logs) == {("s", "elsewhere", 0): 3}
-
-
-def test_a_task_travels_to_another_process(logs, coordinator):
-    coordinator.commit("g", "t", 0, 1)
-    filesystem = FileSystem()
-    tasks = plan_group_offsets(
-        filesystem, options_of([logs.path], {"view": "group_offsets", "as_of": NOW_MS})
-    )
-    (found,) = (read_group_offsets(filesystem, pickle.loads(pickle.dumps(task))) for task in tasks)
-    assert [(each.group, each.offset) for each in found] == [("g", 1)]
 
 
 @pytest.mark.parametrize(

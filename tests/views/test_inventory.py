@@ -11,7 +11,7 @@ import pytest
 from conformance.archives import unpack_case
 
 from storage_core import read_table
-from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
+from storage_core.errors import OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
 from storage_core.views.inventory import inventory
@@ -287,32 +287,10 @@ def test_topics_that_are_named(logs):
         look(logs, subscribe="nothere")
 
 
-def test_a_partition_that_was_copied_alone(logs, tmp_path):
-    alone = Path(shutil.copytree(logs / "clicks-0", tmp_path / "copy" / "clicks-0"))
-    found = look(alone)
-    assert [(topic.topic, topic.offset_count) for topic in found.topics] == [("clicks", 1200)]
-    assert (found.roots[0].is_clean, found.findings) == (None, ())
-
-
-def test_a_path_that_holds_nothing_of_kafka(tmp_path):
-    with pytest.raises(LogDirectoryError, match="Expected a Kafka log directory"):
-        look(tmp_path)
-    with pytest.raises(LogDirectoryError, match="found nothing"):
-        look(tmp_path / "missing")
-
-
 def test_an_empty_log_directory(tmp_path):
     (tmp_path / "meta.properties").write_text("version=1\nnode.id=4\ncluster.id=c\n")
     found = look(tmp_path)
     assert (found.topics, found.roots[0].node_id) == ((), 4)
-
-
-def test_nothing_is_written(logs):
-    before = {path: path.stat().st_mtime_ns for path in logs.rglob("*")}
-    filesystem = FileSystem()
-    look(logs, exact=True, filesystem=filesystem)
-    assert {path: path.stat().st_mtime_ns for path in logs.rglob("*")} == before
-    assert filesystem.statistics.bytes_written == 0
 
 
 def test_one_listing_for_each_directory(logs):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import pytest
 from conformance.archives import case_names, unpack_case
 
 from storage_core import read_table
-from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
+from storage_core.errors import LogDirectoryError, UnreadableError
 from storage_core.filesystem import FileSystem
-from storage_core.options import options_of
-from storage_core.views import plan_view, read_view_task, view_schema
 from tests.record.encoding import Batch, Record
 from tests.views.uncommitted import begin_commit
 
@@ -218,16 +215,6 @@ def test_a_partition_directory_that_was_copied_alone(logs, tmp_path):
     assert row["root"] == str(alone.parent)
 
 
-def test_topics_that_are_named_must_exist():
-    with pytest.raises(OptionError, match="names the topic 'nothere'"):
-        partitions(DATA, subscribe="nothere")
-
-
-def test_a_path_without_log_directories(tmp_path):
-    with pytest.raises(LogDirectoryError, match="Expected a Kafka log directory"):
-        partitions(tmp_path)
-
-
 class Forbidding(FileSystem):
     """A file system on which this user may not list one directory."""
 
@@ -240,19 +227,6 @@ class Forbidding(FileSystem):
 def test_a_partition_that_may_not_be_read_is_an_error_that_names_it(logs):
     with pytest.raises(LogDirectoryError, match=r"may not list.*clicks-0"):
         partitions(logs, filesystem=Forbidding())
-
-
-def test_tasks_travel(logs):
-    options = options_of((logs,), {"view": "partitions", "exact": True})
-    tasks = pickle.loads(pickle.dumps(plan_view(FileSystem(), options)))
-    rows = [
-        row
-        for task in tasks
-        for batch in read_view_task(FileSystem(), task, view_schema(options))
-        for row in batch.to_pylist()
-    ]
-    assert len(tasks) == 7
-    assert rows == partitions(logs, exact=True)
 
 
 def test_the_last_stable_offset_is_found_only_if_it_is_asked_for(tmp_path):

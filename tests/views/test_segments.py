@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -246,16 +245,6 @@ def test_bounds_and_conditions(options, found):
     assert [row["baseOffset"] for row in rows] == found
 
 
-def test_internal_topics_need_not_be_named(tmp_path):
-    logs, _ = unpack_case("internal", tmp_path / "internal")
-    assert {row["topic"] for row in segments(logs)} == {
-        "__cluster_metadata",
-        "__consumer_offsets",
-        "__transaction_state",
-        "data",
-    }
-
-
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
 def test_what_is_no_file_is_named_and_other_partitions_are_shown(logs, kind):
     odd = logs / "orders-1" / "00000000000000000077.log"
@@ -294,20 +283,6 @@ def test_a_partition_that_is_deleted_meanwhile_is_left_out(logs, name):
     filesystem = Deleting(logs, name)
     left = [each for each in before if f"{each[0]}-{each[1]}" != name]
     assert bases(segments(logs, filesystem=filesystem)) == left
-
-
-def test_tasks_travel_and_share_the_work(logs):
-    filesystem = FileSystem()
-    options = options_of((logs,), {"view": "segments", "exact": True})
-    tasks = pickle.loads(pickle.dumps(plan_view(filesystem, options)))
-    assert len(tasks) == 7
-    rows = [
-        row
-        for task in tasks
-        for batch in read_view_task(FileSystem(), task, view_schema(options))
-        for row in batch.to_pylist()
-    ]
-    assert rows == segments(logs, exact=True)
 
 
 def test_a_segment_that_retention_deletes_meanwhile(logs):
