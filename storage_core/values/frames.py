@@ -12,7 +12,7 @@ other registries and Avro itself write is recognised, so that an error can name 
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 from storage_core.values.decoding import Payloads, RowError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
 
@@ -32,23 +34,21 @@ NO_FRAME: Final = -1
 _ID_MAGIC, _GUID_MAGIC = 0, 1
 _PREFIX_BYTES: Final = 5
 _GUID_FRAME_BYTES: Final = 17
+_SHORT_HEAD: Final = -1
+_GLUE_HEADS: Final = (b"\3\0", b"\3\5")
+_SINGLE_OBJECT_HEAD: Final = b"\xc3\1"
 _APICURIO_HEADERS: Final = ("globalId", "contentId", "contentHash", "artifactId")
-_GLUE_FRAME_BYTES: Final = 18
-_GLUE_COMPRESSIONS: Final = (0, 5)
-_LONGEST_VARINT_BYTES: Final = 5
+# A file has few message types, and no message is within a hundred others.
 _MOST_INDEXES: Final = 100
 _MOST_ROUNDS: Final = 64
-# What is wrong with a value that has no frame, the more special first.
-_UNDECIDED, _FRAMED = -2, -1
-_BAD_HEADER, _APICURIO, _GLUE, _SINGLE_OBJECT, _SHORT, _OTHER = range(6)
-_UNFRAMED: Final = (
-    "the header that names the schema has neither 01 and a GUID nor 00 and an id",
-    "the schema is named by headers of Apicurio Registry, which keeps its schemas elsewhere",
-    "the frame is that of AWS Glue, which keeps its schemas elsewhere",
-    "the frame is that of a single Avro object, which has a fingerprint in place of an id",
-    "it is shorter than the 5 bytes of a frame",
-    "its first byte is not the 00 of a frame",
-)
+_LONGEST_PATH_BYTES: Final = 5 * (1 + _MOST_INDEXES)
+
+_BAD_HEADER: Final = "the header that names the schema has neither 01 and a GUID nor 00 and an id"
+_APICURIO: Final = "the schema is named by headers of Apicurio Registry, which keeps its schemas elsewhere"
+_GLUE: Final = "the frame is that of AWS Glue, which keeps its schemas elsewhere"
+_SINGLE_OBJECT: Final = "the frame is that of a single Avro object, which has a fingerprint in place of an id"
+_SHORT: Final = "it is shorter than the 5 bytes of a frame"
+_OTHER: Final = "its first byte is not the 00 of a frame"
 
 
 class SchemaName(NamedTuple):
@@ -68,11 +68,8 @@ class SchemaName(NamedTuple):
         """The name in the words of a message."""
         if self.guid is not None:
             return f"GUID {self.guid}"
-        hint = (
-            " (registries begin with 1; Apicurio Registry may write ids of 8 bytes)"
-            if self.schema_id == 0
-            else ""
-        )
+        # Ids of Confluent's registry begin with 1.
+        hint = "" if self.schema_id else " (Apicurio Registry may write ids of 8 bytes)"
         return f"schema id {self.schema_id}{hint}"
 
 
@@ -108,18 +105,6 @@ class MessageIndexes(NamedTuple):
     errors: list[RowError]
 
 
-class _Found(NamedTuple):
-    """What is known of values while they are looked at.
-
-    Attributes:
-        numbers: As in `Frames`.
-        problems: What is wrong, as a position in `_UNFRAMED`; or `_FRAMED` or `_UNDECIDED`.
-    """
-
-    numbers: npt.NDArray[np.int64]
-    problems: npt.NDArray[np.int8]
-
-
 def split_frames(payloads: Payloads, headers: pa.ListArray | None, header_name: str) -> Frames:
     """Find out by which schema each value is to be read, and where its payload begins.
 
@@ -128,99 +113,95 @@ def split_frames(payloads: Payloads, headers: pa.ListArray | None, header_name: 
         headers: The headers of the same records; None if they have none.
         header_name: `KEY_HEADER` or `VALUE_HEADER`.
     """
-    names: dict[SchemaName, int] = {}
-    found = _Found(
-        np.full(len(payloads.starts), NO_FRAME, np.int64), np.full(len(payloads.starts), _UNDECIDED, np.int8)
-    )
+    # Names of schemas, and sentences on what is wrong: each once, with a number.
+    found: dict[SchemaName | str, int] = {}
+    numbers = np.full(len(payloads.starts), NO_FRAME, np.int64)
     if headers is not None:
-        _read_headers(headers, header_name, names, found)
-    starts = payloads.starts.copy()
-    framed = _read_prefixes(payloads, names, found)
-    starts[framed] += _PREFIX_BYTES
-    rows = np.flatnonzero(found.problems >= 0)
-    errors = [
-        RowError(row, "unframed", _UNFRAMED[problem])
-        for row, problem in zip(rows.tolist(), found.problems[rows].tolist(), strict=True)
-    ]
-    return Frames(tuple(names), found.numbers, starts, errors)
-
-
-def _read_prefixes(payloads: Payloads, names: dict[SchemaName, int], found: _Found) -> npt.NDArray[np.int64]:
-    """Read the prefixes of values that no header decides about, and return the rows that have one."""
-    data, starts, ends = payloads
-    rows: npt.NDArray[np.int64] = np.flatnonzero(found.problems == _UNDECIDED)
-    found.problems[rows] = _SHORT
-    rows = rows[ends[rows] - starts[rows] >= _PREFIX_BYTES]
-    is_framed = data[starts[rows]] == _ID_MAGIC
-    framed: npt.NDArray[np.int64] = rows[is_framed]
-    others = rows[~is_framed]
-    found.problems[others] = _kinds_of_other_frames(data, starts[others], ends[others])
-    found.problems[framed] = _FRAMED
-    id_bytes = data[starts[framed, None] + np.arange(1, _PREFIX_BYTES)]
-    ids, inverse = np.unique(id_bytes.view(">i4").ravel().astype(np.int32), return_inverse=True)
-    # Names of headers may be there already.
-    found.numbers[framed] = len(names) + inverse
-    names.update(
-        {SchemaName(schema_id): len(names) + number for number, schema_id in enumerate(ids.tolist())}
+        _read_headers(headers, header_name, found, numbers)
+    rows = np.flatnonzero(numbers == NO_FRAME)
+    numbers[rows] = _numbered(_heads(payloads, rows), _name_in_prefix, found)
+    names = [each if isinstance(each, SchemaName) else None for each in found]
+    is_name = np.array([name is not None for name in names], np.bool_)
+    is_prefix = np.array([name is not None and name.header_rest is None for name in names], np.bool_)
+    name_numbers = np.where(is_name, np.cumsum(is_name) - 1, NO_FRAME)[numbers]
+    problems = list(map(str, found))
+    rows = np.flatnonzero(name_numbers == NO_FRAME)
+    return Frames(
+        tuple(name for name in names if name is not None),
+        name_numbers,
+        payloads.starts + _PREFIX_BYTES * is_prefix[numbers],
+        [
+            RowError(row, "unframed", problems[number])
+            for row, number in zip(rows.tolist(), numbers[rows].tolist(), strict=True)
+        ],
     )
-    return framed
 
 
-def _kinds_of_other_frames(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int8]:
-    first, second = data[starts], data[starts + 1]
-    is_glue = (first == 3) & np.isin(second, _GLUE_COMPRESSIONS) & (ends - starts >= _GLUE_FRAME_BYTES)  # noqa: PLR2004
-    is_single_object = (first == 0xC3) & (second == 1)  # noqa: PLR2004
-    kinds = np.full(len(starts), _OTHER, np.int8)
-    kinds[is_single_object] = _SINGLE_OBJECT
-    kinds[is_glue] = _GLUE
-    return kinds
+def _numbered(
+    values: pa.Array, name_in: Callable[[Any], SchemaName | str], found: dict[SchemaName | str, int]
+) -> npt.NDArray[np.int64]:
+    """Return the number of what each value says, new ones for what is not found yet."""
+    encoded = values.dictionary_encode()
+    different = map(name_in, encoded.dictionary.to_pylist())
+    table = np.array([found.setdefault(each, len(found)) for each in different], np.int64)
+    numbers: npt.NDArray[np.int64] = table[np.asarray(encoded.indices)]
+    return numbers
+
+
+def _heads(payloads: Payloads, rows: npt.NDArray[np.int64]) -> pa.Int64Array:
+    """Return the first five bytes of values as numbers; `_SHORT_HEAD` for values that have fewer."""
+    data, starts, ends = payloads
+    heads = np.full(len(rows), _SHORT_HEAD, np.int64)
+    is_long = ends[rows] - starts[rows] >= _PREFIX_BYTES
+    first_bytes = np.zeros((np.count_nonzero(is_long), 8), np.uint8)
+    first_bytes[:, -_PREFIX_BYTES:] = data[starts[rows[is_long], None] + np.arange(_PREFIX_BYTES)]
+    heads[is_long] = first_bytes.view(">i8").ravel()
+    return pa.array(heads)
+
+
+def _name_in_prefix(head: int) -> SchemaName | str:
+    if head == _SHORT_HEAD:
+        return _SHORT
+    data = head.to_bytes(_PREFIX_BYTES, "big")
+    if data[0] == _ID_MAGIC:
+        return SchemaName(int.from_bytes(data[1:], "big", signed=True))
+    if data.startswith(_GLUE_HEADS):
+        return _GLUE
+    return _SINGLE_OBJECT if data.startswith(_SINGLE_OBJECT_HEAD) else _OTHER
+
+
+def _name_in_header(header: bytes) -> SchemaName | str:
+    if len(header) >= _GUID_FRAME_BYTES and header[0] == _GUID_MAGIC:
+        guid = str(uuid.UUID(bytes=header[1:_GUID_FRAME_BYTES]))
+        return SchemaName(None, guid, header[_GUID_FRAME_BYTES:])
+    if len(header) >= _PREFIX_BYTES and header[0] == _ID_MAGIC:
+        schema_id = int.from_bytes(header[1:_PREFIX_BYTES], "big", signed=True)
+        return SchemaName(schema_id, None, header[_PREFIX_BYTES:])
+    return _BAD_HEADER
 
 
 def _read_headers(
-    headers: pa.ListArray, header_name: str, names: dict[SchemaName, int], found: _Found
+    headers: pa.ListArray,
+    header_name: str,
+    found: dict[SchemaName | str, int],
+    numbers: npt.NDArray[np.int64],
 ) -> None:
-    """Read the headers that decide about records. One whose value is null does not, as in Java."""
+    """Find out what headers say. One whose value is null says nothing, as in Java."""
     rows = pc.list_parent_indices(headers).to_numpy()
     items = pc.list_flatten(headers)
-    keys = pc.struct_field(items, "key")
-    found.problems[rows[_matches(pc.is_in(keys, pa.array(_apicurio_names(header_name))))]] = _APICURIO
+    keys, values = pc.struct_field(items, "key"), pc.struct_field(items, "value")
+    column = "key" if header_name == KEY_HEADER else "value"
+    foreign = _matches(pc.is_in(keys, pa.array([f"apicurio.{column}.{name}" for name in _APICURIO_HEADERS])))
+    numbers[rows[foreign]] = found.setdefault(_APICURIO, len(found))
     named = _matches(pc.equal(keys, header_name))
     # The last one of a record.
     named = named[np.diff(rows[named], append=-1) != 0]
-    values = pc.struct_field(items, "value").take(pa.array(named)).dictionary_encode()
-    table = np.array([_number_of(value, names) for value in values.dictionary.to_pylist()], np.int64)
-    decided = rows[named][np.asarray(values.is_valid())]
-    numbers = table[np.asarray(values.indices.drop_null())]
-    found.numbers[decided] = numbers
-    found.problems[decided] = np.where(numbers == NO_FRAME, _BAD_HEADER, _FRAMED)
+    named = named[np.asarray(values.is_valid())[named]]
+    numbers[rows[named]] = _numbered(values.take(pa.array(named)), _name_in_header, found)
 
 
 def _matches(mask: pa.BooleanArray) -> npt.NDArray[np.int64]:
     return np.flatnonzero(np.asarray(mask.fill_null(False)))
-
-
-def _apicurio_names(header_name: str) -> list[str]:
-    column = "key" if header_name == KEY_HEADER else "value"
-    return [f"apicurio.{column}.{what}" for what in _APICURIO_HEADERS]
-
-
-def _number_of(header: bytes, names: dict[SchemaName, int]) -> int:
-    """Return the number of the name in a header.
-
-    Returns:
-        The number, of a new name if need be; `NO_FRAME` if the header does not name a schema.
-    """
-    if len(header) >= _GUID_FRAME_BYTES and header[0] == _GUID_MAGIC:
-        guid = str(uuid.UUID(bytes=header[1:_GUID_FRAME_BYTES]))
-        name = SchemaName(None, guid, header[_GUID_FRAME_BYTES:])
-    elif len(header) >= _PREFIX_BYTES and header[0] == _ID_MAGIC:
-        schema_id = int.from_bytes(header[1:_PREFIX_BYTES], "big", signed=True)
-        name = SchemaName(schema_id, None, header[_PREFIX_BYTES:])
-    else:
-        return NO_FRAME
-    return names.setdefault(name, len(names))
 
 
 def message_path(data: bytes) -> tuple[int, ...] | None:
@@ -229,8 +210,10 @@ def message_path(data: bytes) -> tuple[int, ...] | None:
     Returns:
         The path; None if it cannot be read.
     """
-    read = _read_path(np.frombuffer(data, np.uint8), 0, len(data))
-    return None if read is None else read[0]
+    try:
+        return _read_path(data)[0]
+    except (IndexError, ValueError):
+        return None
 
 
 def message_indexes(
@@ -238,80 +221,69 @@ def message_indexes(
 ) -> MessageIndexes:
     """Read the path of the message type that each Protobuf payload begins with.
 
+    The first path is read, then removed wherever the same bytes are, and so on: varints end themselves.
+
     Args:
         data: The bytes that the positions are in.
         starts: Where each payload begins, behind the id.
         ends: Where it ends.
     """
     paths: dict[tuple[int, ...], int] = {}
-    numbers = np.full(len(starts), NO_FRAME, np.int64)
-    new_starts = starts.copy()
+    numbers, new_starts = np.full(len(starts), NO_FRAME, np.int64), starts.copy()
     errors = []
-    remaining, rounds = np.arange(len(starts)), 0
+    remaining = np.arange(len(starts))
     while len(remaining):
-        row = int(remaining[0])
+        row, others = int(remaining[0]), remaining[1:]
         start = int(starts[row])
-        read = _read_path(data, start, int(ends[row]))
-        if read is None:
+        head = data[start : min(int(ends[row]), start + _LONGEST_PATH_BYTES)]
+        try:
+            path, size = _read_path(head.tobytes())
+        except (IndexError, ValueError):
             errors.append(RowError(row, "malformed", "the indexes of the message type cannot be read"))
-            remaining = remaining[1:]
+            remaining = others
             continue
-        path, position = read
-        rounds += 1
-        if rounds > _MOST_ROUNDS:
-            # A file has few message types. With many, the work stays in proportion.
-            same, remaining = remaining[:1], remaining[1:]
-        else:
-            is_same = _begin_with(data[start:position], Payloads(data, starts[remaining], ends[remaining]))
+        # With many different paths, the work stays in proportion.
+        if len(paths) < _MOST_ROUNDS:
+            is_same = _begin_with(head[:size], Payloads(data, starts[remaining], ends[remaining]))
             same, remaining = remaining[is_same], remaining[~is_same]
+        else:
+            same, remaining = remaining[:1], others
         numbers[same] = paths.setdefault(path, len(paths))
-        new_starts[same] += position - start
+        new_starts[same] += size
     return MessageIndexes(list(paths), numbers, new_starts, errors)
 
 
 def _begin_with(expected: npt.NDArray[np.uint8], payloads: Payloads) -> npt.NDArray[np.bool_]:
-    """Tell which payloads begin with the bytes of a path. Varints end themselves, so their path is the same."""
     data, starts, ends = payloads
-    rows = np.flatnonzero(ends - starts >= len(expected))
-    found = data[starts[rows, None] + np.arange(len(expected))]
-    is_same = np.zeros(len(starts), np.bool_)
-    is_same[rows] = (found == expected).all(axis=1)
+    is_same = ends - starts >= len(expected)
+    is_same[is_same] = (data[starts[is_same, None] + np.arange(len(expected))] == expected).all(axis=1)
     return is_same
 
 
-def _read_path(data: npt.NDArray[np.uint8], position: int, end: int) -> tuple[tuple[int, ...], int] | None:
-    """Read a path: the number of its indexes, then the indexes, as zigzag varints.
+def _read_path(data: bytes) -> tuple[tuple[int, ...], int]:
+    """Read the number of indexes, and the indexes; return them, and how many bytes they take.
 
-    Returns:
-        The path, and the position behind it; None if it ends early, is longer than any file's, or has a negative index.
+    Raises:
+        IndexError: The bytes end early.
+        ValueError: An index is negative or too large, or they are too many.
     """
-    count = _read_index(data, position, end)
-    if count is None or count[0] > _MOST_INDEXES:
-        return None
-    remaining, position = count
-    if remaining == 0:
-        return (0,), position
+    count, position = _read_index(data, 0)
+    if count > _MOST_INDEXES:
+        raise ValueError
     path = []
-    for _ in range(remaining):
-        index = _read_index(data, position, end)
-        if index is None:
-            return None
-        path.append(index[0])
-        position = index[1]
-    return tuple(path), position
+    for _ in range(count):
+        index, position = _read_index(data, position)
+        path.append(index)
+    return tuple(path) or (0,), position
 
 
-def _read_index(data: npt.NDArray[np.uint8], position: int, end: int) -> tuple[int, int] | None:
-    """Read a zigzag varint of 32 bits.
-
-    Returns:
-        The number, and the position behind it; None if it is negative or too long, or ends early.
-    """
-    number = 0
-    for shift in range(min(end - position, _LONGEST_VARINT_BYTES)):
-        byte = int(data[position + shift])
-        number |= (byte & 0x7F) << (7 * shift)
-        if byte < 0x80:  # noqa: PLR2004
-            is_index = number % 2 == 0 and number < 1 << 32
-            return (number >> 1, position + shift + 1) if is_index else None
-    return None
+def _read_index(data: bytes, position: int) -> tuple[int, int]:
+    """Read a zigzag varint of 32 bits that is not negative; return it, and the position behind it."""
+    number = shift = 0
+    while data[position] & 0x80:
+        number |= (data[position] & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+    number |= data[position] << shift
+    if number % 2 or number >> 32 or shift > 28:  # noqa: PLR2004
+        raise ValueError
+    return number >> 1, position + 1

@@ -14,7 +14,7 @@ import bisect
 import json
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from storage_core.cached_property import cached_property
 from storage_core.errors import SchemaError, first_of
@@ -51,6 +51,8 @@ _MOST_REFERENCES: Final = 1_000
 _MOST_CHARACTERS: Final = 1 << 30
 _CHARACTERS_PER_SCHEMA: Final = 200
 _SHOWN: Final = 10
+_Key = TypeVar("_Key")
+_Item = TypeVar("_Item")
 _DECODER: Final = json.JSONDecoder()
 _STATES: Final[tuple[State, ...]] = ("live", "soft-deleted", "tombstoned")
 
@@ -83,10 +85,7 @@ class SchemaRegistry:
 
     @cached_property
     def _by_subject(self) -> dict[str, list[RegisteredSchema]]:
-        found: defaultdict[str, list[RegisteredSchema]] = defaultdict(list)
-        for schema in self.schemas:
-            found[schema.subject].append(schema)
-        return dict(found)
+        return _grouped((schema.subject, schema) for schema in self.schemas)
 
     @cached_property
     def _by_version(self) -> dict[tuple[str, int], RegisteredSchema]:
@@ -99,12 +98,16 @@ class SchemaRegistry:
 
     @cached_property
     def _by_id(self) -> dict[tuple[str, int], list[RegisteredSchema]]:
-        """Schemas in the order of the log."""
-        found: defaultdict[tuple[str, int], list[RegisteredSchema]] = defaultdict(list)
-        for schema in sorted(self.schemas, key=lambda schema: schema.offset):
-            if schema.schema_id is not None:
-                found[schema.context, schema.schema_id].append(schema)
-        return dict(found)
+        """Schemas by context and id, in the order of the log."""
+        in_order = sorted(self.schemas, key=lambda schema: schema.offset)
+        return _grouped(
+            ((each.context, each.schema_id), each) for each in in_order if each.schema_id is not None
+        )
+
+    @cached_property
+    def _contexts(self) -> dict[str, list[str]]:
+        """Contexts that have a subject, by its name in them."""
+        return _grouped(context_and_name(subject)[::-1] for subject in self._by_subject)
 
     @cached_property
     def _by_guid(self) -> dict[str, RegisteredSchema]:
@@ -153,7 +156,7 @@ class SchemaRegistry:
             SchemaError: Several contexts other than the default one have its subjects.
         """
         column, other = ("key", "value") if is_key else ("value", "key")
-        contexts = self._contexts_of(f"{topic}-{column}") or self._contexts_of(f"{topic}-{other}")
+        contexts = self._contexts.get(f"{topic}-{column}") or self._contexts.get(f"{topic}-{other}", [])
         if not contexts or DEFAULT_CONTEXT in contexts:
             return DEFAULT_CONTEXT
         if len(contexts) > 1:
@@ -163,18 +166,6 @@ class SchemaRegistry:
                 f"{column}Subject."
             )
         return contexts[0]
-
-    def _contexts_of(self, subject: str) -> list[str]:
-        return self._contexts.get(subject, [])
-
-    @cached_property
-    def _contexts(self) -> dict[str, list[str]]:
-        """Contexts that have a subject, by its name in them."""
-        found: defaultdict[str, list[str]] = defaultdict(list)
-        for subject in self._by_subject:
-            context, name = context_and_name(subject)
-            found[name].append(context)
-        return dict(found)
 
     def reader_schema(
         self,
@@ -207,27 +198,21 @@ class SchemaRegistry:
         if schema_id is not None:
             found = self.by_id(schema_id, context, wanted)
             if found is None:
+                ids = [str(each) for of_context, each in sorted(self._by_id) if of_context == context]
                 raise SchemaError(
-                    f"No schema has the id {schema_id} in context {context}. {self._known_ids(context)}"
+                    f"No schema has the id {schema_id} in context {context}. {_known('ids', ids)}"
                 )
             return found
         versions = [each for each in self._by_subject.get(wanted, []) if each.text is not None]
-        if version is not None:
-            versions = [each for each in versions if each.version == version]
-        if not versions and (subject or version is not None):
-            what = f"subject {wanted}" + (f" version {version}" if version is not None else "")
-            raise SchemaError(f"There is no schema of {what}. {self._known_versions(wanted)}")
-        return min(versions, key=_reading_order, default=None)
-
-    def _known_ids(self, context: str) -> str:
-        ids = [str(schema_id) for of_context, schema_id in sorted(self._by_id) if of_context == context]
-        return f"Known are: {first_of(ids, _SHOWN)}." if ids else "None is known there."
-
-    def _known_versions(self, subject: str) -> str:
-        versions = [str(each.version) for each in self._by_subject.get(subject, []) if each.text is not None]
-        if versions:
-            return f"Its versions are: {first_of(versions, _SHOWN)}."
-        return f"Known subjects are: {first_of(sorted(self._by_subject), _SHOWN) or 'none'}."
+        chosen = [each for each in versions if version in {None, each.version}]
+        if not chosen and subject and not versions:
+            raise SchemaError(
+                f"There is no subject {subject}. {_known('subjects', sorted(self._by_subject))}"
+            )
+        if not chosen and version is not None:
+            numbers = [str(each.version) for each in versions]
+            raise SchemaError(f"Subject {wanted} has no version {version}. {_known('versions', numbers)}")
+        return min(chosen, key=_reading_order, default=None)
 
     def source_of(self, schema: RegisteredSchema) -> SchemaSource:
         """Return the text of a schema, with those that it refers to, directly or not.
@@ -274,6 +259,17 @@ class SchemaRegistry:
         context, name = context_and_name(reference.subject)
         subject = qualified(schema.context, name) if context == DEFAULT_CONTEXT else reference.subject
         return self._by_version.get((subject, reference.version))
+
+
+def _grouped(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
+    found: defaultdict[_Key, list[_Item]] = defaultdict(list)
+    for key, item in pairs:
+        found[key].append(item)
+    return dict(found)
+
+
+def _known(what: str, names: Sequence[str]) -> str:
+    return f"Known {what}: {first_of(names, _SHOWN) or 'none'}."
 
 
 def _reading_order(schema: RegisteredSchema) -> tuple[int, int, int]:

@@ -20,31 +20,24 @@ if TYPE_CHECKING:
 
 _REFERENCE: Final = pa.struct([("name", pa.string()), ("subject", pa.string()), ("version", pa.int32())])
 _UNREADABLE: Final = "unreadable"
+# fmt: off
 _COLUMNS: Final = (
-    Column(
-        "subject", pa.string(), "The subject, as `orders-value` or, in a context, `:.staging:orders-value`."
-    ),
+    Column("subject", pa.string(), "The subject, as `orders-value` or, in a context, `:.staging:orders-value`."),
     Column("version", pa.int32(), "Its version."),
     Column("id", pa.int32(), "The id of the schema; null if only the tombstone of the version is left."),
-    Column(
-        "guid", pa.string(), "The GUID of the schema: the hash of its text, references, metadata and rules."
-    ),
+    Column("guid", pa.string(), "The GUID of the schema: the hash of its text, references, metadata and rules."),
     Column("type", pa.string(), "`AVRO`, `PROTOBUF` or `JSON`."),
-    Column(
-        "state",
-        pa.string(),
-        "`live`, `soft-deleted`, or `tombstoned`: deleted for good, or its version has another id by now. A record that "
-        f"no registry writes has a row, too: `{_UNREADABLE}`, with its offset.",
-    ),
+    Column("state", pa.string(),
+           "`live`, `soft-deleted`, or `tombstoned`: deleted for good, or its version has another id by now. A record that "
+           f"no registry writes has a row, too: `{_UNREADABLE}`, with its offset."),
     Column("references", pa.list_(_REFERENCE), "The schemas that it refers to."),
     Column("offset", pa.int64(), "Offset of the record that the schema is from."),
     Column("timestamp", TIMESTAMP, "Timestamp of that record."),
-    Column(
-        "isEncrypted", pa.bool_(), "Whether its rules encrypt fields or payloads, which then do not decode."
-    ),
+    Column("isEncrypted", pa.bool_(), "Whether its rules encrypt fields or payloads, which then do not decode."),
     Column("hasDuplicateId", pa.bool_(), "Whether another schema has the same id in the same context."),
     Column("schema", pa.string(), "The schema's text."),
 )
+# fmt: on
 
 
 def _plan(_filesystem: FileSystem, options: ReadOptions) -> list[ReadOptions]:

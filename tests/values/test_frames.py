@@ -91,7 +91,15 @@ def test_a_frame_may_have_nothing_behind_it():
 
 def test_values_without_a_frame_are_errors_that_name_what_they_are():
     glue = b"\3\5" + uuid.UUID(_GUID).bytes
-    values = [b"", b"\0\0\0\7", b"plain text", b"\xc3\1" + bytes(8), glue, glue[:-1], b"\0\0\0\0\7ok"]
+    values = [
+        b"",
+        b"\0\0\0\7",
+        b"plain text",
+        b"\xc3\1" + bytes(8),
+        glue,
+        b"\3\1" + glue[2:],
+        b"\0\0\0\0\7ok",
+    ]
     rows, messages = _split(values)
     assert [row[0] for row in rows] == [None] * 6 + [SchemaName(7)]
     assert messages == {

@@ -266,13 +266,10 @@ def test_another_version_id_or_subject_may_be_named(log):
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ({"version": 3}, r"no schema of subject t-value version 3\. Its versions are: 1, 2\."),
-        ({"schema_id": 3}, r"No schema has the id 3 in context \.\. Known are: 1, 2\."),
-        ({"subject": "u"}, r"no schema of subject u\. Known subjects are: t-value\."),
-        (
-            {"subject": ":.c:u", "schema_id": 1},
-            r"No schema has the id 1 in context \.c\. None is known there\.",
-        ),
+        ({"version": 3}, r"Subject t-value has no version 3\. Known versions: 1, 2\."),
+        ({"schema_id": 3}, r"No schema has the id 3 in context \.\. Known ids: 1, 2\."),
+        ({"subject": "u"}, r"There is no subject u\. Known subjects: t-value\."),
+        ({"subject": ":.c:u", "schema_id": 1}, r"No schema has the id 1 in context \.c\. Known ids: none\."),
     ],
 )
 def test_an_error_says_what_there_is_instead(log, named, message):
