@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args, get_origin, get_type_hints
 
 import click
 
@@ -20,17 +20,19 @@ from storage_core.views.texts import json_value, key_of, size_text, timestamp_te
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from rich.console import Console
     from rich.table import Table
 
     from storage_core.views.finding import Finding
-    from storage_core.views.inventory import Inventory, RootSummary, TopicSummary
+    from storage_core.views.inventory import Inventory, RootSummary
     from storage_core.views.partitions import FileTally, PartitionSummary
 
 
+_Column: TypeAlias = "tuple[str, Callable[[Any], str]]"
+"""A heading, after # that of a column of numbers, and the text of a cell."""
 _MOST_KINDS: Final = 8
 _MOST_FINDINGS: Final = 50
 _FLAG_TEXTS: Final = {
@@ -144,10 +146,11 @@ def _render(console: Console, found: Inventory, zone: dt.tzinfo, *, by_partition
         console.print(_root_line(root))
     if by_partition:
         title = "Directories of partitions"
-        table = _partition_table(found, zone)
+        table = _table(found.partitions, [*_partition_columns(found, zone)])
     else:
         title = "Topics, the largest first"
-        table = _topic_table(found, zone)
+        largest = sorted(found.topics, key=lambda topic: -topic.allocated_bytes)
+        table = _table(largest, [*_topic_columns(found, zone)])
     for heading, content in ((title, table), ("What fills the disk", _space_table(found.files))):
         console.print(f"\n{heading}", style="bold")
         console.print(content)
@@ -172,73 +175,48 @@ def _root_line(root: RootSummary) -> str:
     return f"{printable(root.path)}: {'; '.join(parts)}"
 
 
-def _topic_table(found: Inventory, zone: dt.tzinfo) -> Table:
-    has_replicas = any(topic.directory_count > topic.partition_count for topic in found.topics)
-    columns = (
-        ("topic", "partitions")
-        + (("directories",) if has_replicas else ())
-        + ("segments", "size", "on disk")
-        + _count_columns(found)
-        + (*_time_columns(zone), "codecs", "format")
-    )
-    table = new_table(columns, left=("topic", *_time_columns(zone), "codecs", "format"))
-    for topic in sorted(found.topics, key=lambda topic: -topic.allocated_bytes):
-        table.add_row(
-            printable(topic.topic),
-            f"{topic.partition_count:,}",
-            *((f"{topic.directory_count:,}",) if has_replicas else ()),
-            f"{topic.segment_count:,}",
-            size_text(topic.size_bytes),
-            size_text(topic.allocated_bytes),
-            *_counts(topic, is_exact=found.is_exact),
-            *_times_and_formats(topic, zone),
-        )
+def _table(rows: Iterable[Any], columns: Sequence[_Column]) -> Table:
+    names = [heading.removeprefix("#") for heading, _ in columns]
+    table = new_table(names, left=[heading for heading, _ in columns if not heading.startswith("#")])
+    for row in rows:
+        table.add_row(*(text_of(row) for _, text_of in columns))
     return table
 
 
-def _partition_table(found: Inventory, zone: dt.tzinfo) -> Table:
-    has_roots = len(found.roots) > 1
-    columns = (
-        (
-            "partition",
-            "state",
-            "log start",
-            "log end",
-            "high watermark",
-            "epoch",
-            "segments",
-            "size",
-            "on disk",
-        )
-        + _count_columns(found)
-        + (*_time_columns(zone), "codecs", "format")
-        + (("root",) if has_roots else ())
-    )
-    table = new_table(columns, left=("partition", "state", *_time_columns(zone), "codecs", "format", "root"))
-    for each in found.partitions:
-        table.add_row(
-            f"{printable(each.topic)}-{each.partition}",
-            _state(each),
-            _number(each.log_start_offset),
-            _number(each.log_end_offset),
-            _number(each.high_watermark),
-            _number(each.leader_epoch),
-            f"{each.segment_count:,}",
-            size_text(each.size_bytes),
-            size_text(each.allocated_bytes),
-            *_counts(each, is_exact=found.is_exact),
-            *_times_and_formats(each, zone),
-            *((printable(each.root),) if has_roots else ()),
-        )
-    return table
+def _topic_columns(found: Inventory, zone: dt.tzinfo) -> Iterator[_Column]:
+    yield "topic", lambda each: printable(each.topic)
+    yield "#partitions", lambda each: f"{each.partition_count:,}"
+    if any(topic.directory_count > topic.partition_count for topic in found.topics):
+        yield "#directories", lambda each: f"{each.directory_count:,}"
+    yield from _shared_columns(found, zone)
 
 
-def _time_columns(zone: dt.tzinfo) -> tuple[str, str]:
-    return f"first ({zone})", f"last ({zone})"
+def _partition_columns(found: Inventory, zone: dt.tzinfo) -> Iterator[_Column]:
+    yield "partition", lambda each: f"{printable(each.topic)}-{each.partition}"
+    yield "state", _state
+    yield "#log start", lambda each: _number(each.log_start_offset)
+    yield "#log end", lambda each: _number(each.log_end_offset)
+    yield "#high watermark", lambda each: _number(each.high_watermark)
+    yield "#epoch", lambda each: _number(each.leader_epoch)
+    yield from _shared_columns(found, zone)
+    if len(found.roots) > 1:
+        yield "root", lambda each: printable(each.root)
 
 
-def _count_columns(found: Inventory) -> tuple[str, ...]:
-    return ("records", "batches") if found.is_exact else ("offsets",)
+def _shared_columns(found: Inventory, zone: dt.tzinfo) -> Iterator[_Column]:
+    """Yield the columns that topics and partitions have alike."""
+    yield "#segments", lambda each: f"{each.segment_count:,}"
+    yield "#size", lambda each: size_text(each.size_bytes)
+    yield "#on disk", lambda each: size_text(each.allocated_bytes)
+    if found.is_exact:
+        yield "#records", lambda each: _number(each.record_count)
+        yield "#batches", lambda each: _number(each.batch_count)
+    else:
+        yield "#offsets", lambda each: _number(each.offset_count)
+    yield f"first ({zone})", lambda each: _short_time(each.min_timestamp_ms, zone)
+    yield f"last ({zone})", lambda each: _short_time(each.max_timestamp_ms, zone)
+    yield "codecs", lambda each: " ".join(each.codecs)
+    yield "format", lambda each: " ".join(f"v{magic}" for magic in each.magics)
 
 
 def _state(summary: PartitionSummary) -> str:
@@ -252,21 +230,6 @@ def _state(summary: PartitionSummary) -> str:
 
 def _number(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
-
-
-def _counts(summary: TopicSummary | PartitionSummary, *, is_exact: bool) -> tuple[str, ...]:
-    if is_exact:
-        return _number(summary.record_count), _number(summary.batch_count)
-    return (_number(summary.offset_count),)
-
-
-def _times_and_formats(summary: TopicSummary | PartitionSummary, zone: dt.tzinfo) -> tuple[str, ...]:
-    return (
-        _short_time(summary.min_timestamp_ms, zone),
-        _short_time(summary.max_timestamp_ms, zone),
-        " ".join(summary.codecs),
-        " ".join(f"v{magic}" for magic in summary.magics),
-    )
 
 
 def _space_table(files: Sequence[FileTally]) -> Table:
