@@ -5,6 +5,7 @@ segments, each in one pass, by several processes → partitions → log director
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from storage_core.check.broker_start import BrokerStart
 from storage_core.check.partition_check import (
@@ -36,7 +37,7 @@ from storage_core.views.roots import LIVE, LogDir, PartitionLocation, find_roots
 from storage_core.views.segments import SegmentFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from storage_core.options import ReadOptions
 
@@ -139,7 +140,7 @@ def verify(
     read since its last call.
     """
     tasks = [task for partition in plan.partitions for task in partition.tasks]
-    with _Checks(filesystem, tasks, jobs, plan.size_bytes) as checks:
+    with _checks(filesystem, tasks, jobs, plan.size_bytes) as checks:
         found = [
             _checked_partition(filesystem, plan, partition, checks, advance) for partition in plan.partitions
         ]
@@ -179,7 +180,7 @@ def _checked_partition(
     filesystem: FileSystem,
     plan: Plan,
     partition: PlannedPartition,
-    checks: _Checks,
+    checks: Iterator[_Checked],
     advance: Callable[[int], object],
 ) -> PartitionReport | None:
     """Check a partition, whose segments are the next ones.
@@ -191,7 +192,7 @@ def _checked_partition(
     facts: list[SegmentFacts | None] = []
     refused = plan.unreadable.get(location.path)
     for task in partition.tasks:
-        found = checks.next()
+        found = next(checks)
         if isinstance(found, LogDirectoryError):
             refused = refused or found
         else:
@@ -261,47 +262,38 @@ _MIN_DEEP_BYTES_PER_PROCESS: Final = 64 << 20
 _Checked: TypeAlias = "SegmentFacts | LogDirectoryError | None"
 
 
-class _Checks:
-    """The facts of each segment in order, by this process or by others."""
+@contextlib.contextmanager
+def _checks(
+    filesystem: FileSystem, tasks: Sequence[SegmentTask], jobs: int, size_bytes: int
+) -> Iterator[Iterator[_Checked]]:
+    """Check segments in this process or in others.
 
-    def __init__(self, filesystem: FileSystem, tasks: list[SegmentTask], jobs: int, size_bytes: int) -> None:
-        self._tasks = iter(tasks)
-        is_deep = any(task.is_deep for task in tasks[:1])
-        share_bytes = _MIN_DEEP_BYTES_PER_PROCESS if is_deep else _MIN_BYTES_PER_PROCESS
-        self._jobs = min(jobs, len(tasks), max(1, size_bytes // share_bytes))
-        self._facts: Iterator[_Checked] = map(partial(_check, filesystem), self._tasks)
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> Self:
-        if self._jobs > 1:
-            self._pool = ProcessPoolExecutor(
-                self._jobs,
-                # A fork would copy the locks of other threads, such as those of Arrow.
-                mp_context=get_context("spawn"),
-                # Ctrl-C reaches all of them: this process alone says so.
-                initializer=signal.signal,
-                initargs=(signal.SIGINT, signal.SIG_IGN),
-            )
-            self._facts = self._pool.map(_check_elsewhere, self._tasks)
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def next(self) -> _Checked:
-        """Return what was found out about the next segment.
-
-        Returns:
-            Its facts; the error if it cannot be read; None if its file is gone or was replaced.
-        """
-        try:
-            return next(self._facts)
-        except BrokenProcessPool as error:
-            raise ChildProcessError(
-                "A process that checks segments was ended from outside. Verify again, with --jobs 1 "
-                "if memory is short."
-            ) from error
+    Yields:
+        For each in order its facts; the error if it cannot be read; None if its file is gone or was replaced.
+    """
+    is_deep = any(task.is_deep for task in tasks[:1])
+    share_bytes = _MIN_DEEP_BYTES_PER_PROCESS if is_deep else _MIN_BYTES_PER_PROCESS
+    jobs = min(jobs, len(tasks), max(1, size_bytes // share_bytes))
+    if jobs <= 1:
+        yield map(partial(_check, filesystem), tasks)
+        return
+    pool = ProcessPoolExecutor(
+        jobs,
+        # A fork would copy the locks of other threads, such as those of Arrow.
+        mp_context=get_context("spawn"),
+        # Ctrl-C reaches all of them: this process alone says so.
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )
+    try:
+        yield pool.map(_check_elsewhere, tasks)
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            "A process that checks segments was ended from outside. Verify again, with --jobs 1 "
+            "if memory is short."
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _check(filesystem: FileSystem, task: SegmentTask) -> _Checked:

@@ -160,20 +160,11 @@ def recover(  # noqa: PLR0913  (one for each flag)
     is_in_place: bool = False,
     advance: Callable[[int], object] = lambda _: None,
 ) -> RecoveryReport:
-    """Recover a log directory into a new one.
+    """Recover a log directory into a new one, by default the policy of a broker.
 
-    The source is only read. Nothing may write to it meanwhile.
-
-    Args:
-        filesystem: Where to read and write.
-        options: One path, a log directory or one partition's, and which topics; all of them by default.
-        target: The new directory, which does not exist, or is empty. None for a dry run without one.
-        policy: What is kept; see `recovery_plan`.
-        link: Whether files that do not change are linked instead of copied, where the file system can.
-        manifest: Where the manifest goes; None for the root of the new directory.
-        is_dry_run: Whether to find out only what would be kept.
-        is_in_place: Whether the dry run is one of a recovery in place.
-        advance: Receives how many bytes were read or copied.
+    The source, one log directory or one partition's, is only read. Nothing may write to it meanwhile. The target does not exist,
+    or is empty; a dry run, also one of a recovery in place, needs none. Files that do not change are linked where the file
+    system can. The manifest goes into the new directory unless it has a path of its own.
 
     Raises:
         OptionError: The path is not one log directory, or the target is inside of it.

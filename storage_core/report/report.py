@@ -453,13 +453,16 @@ def _damaged_bytes(report: PartitionReport, segments: Sequence[SegmentBar]) -> I
             )
 
 
+def _zeros() -> defaultdict[int, npt.NDArray[np.int64]]:
+    return defaultdict(lambda: np.zeros(2, np.int64))
+
+
 @dataclass(slots=True)
 class _Buckets:
     """Bytes and records by time, in buckets that become wider as there are more of them."""
 
     width: int = 0
-    bytes: Counter[int] = field(default_factory=Counter)
-    records: Counter[int] = field(default_factory=Counter)
+    by_number: defaultdict[int, npt.NDArray[np.int64]] = field(default_factory=_zeros)
     untimed_bytes: int = 0
     record_count: int = 0
     is_counted: bool = True
@@ -488,39 +491,28 @@ class _Buckets:
         if not len(times_s):
             return
         numbers, inverse = np.unique(times_s // _WIDTHS_S[self.width], return_inverse=True)
-        # Sums of doubles would be exact up to 2^53 bytes, which is enough.
-        sizes = np.bincount(inverse, sizes_bytes).astype(np.int64)
-        records = np.bincount(inverse, counts).astype(np.int64)
-        for number, size_bytes, count in zip(numbers.tolist(), sizes.tolist(), records.tolist(), strict=True):
-            self.bytes[number] += size_bytes
-            self.records[number] += count
-        while self.width + 1 < len(_WIDTHS_S) and max(self.bytes) - min(self.bytes) >= _MAX_BUCKETS:
-            self._widen()
-
-    def _widen(self) -> None:
-        factor = _WIDTHS_S[self.width + 1] // _WIDTHS_S[self.width]
-        self.width += 1
-        self.bytes = _merged(self.bytes, factor)
-        self.records = _merged(self.records, factor)
+        # Sums of doubles are exact up to 2^53 bytes, which is enough.
+        sums = np.stack([np.bincount(inverse, sizes_bytes), np.bincount(inverse, counts)], 1).astype(np.int64)
+        for number, found in zip(numbers.tolist(), sums, strict=True):
+            self.by_number[number] += found
+        while self.width + 1 < len(_WIDTHS_S) and max(self.by_number) - min(self.by_number) >= _MAX_BUCKETS:
+            factor = _WIDTHS_S[self.width + 1] // _WIDTHS_S[self.width]
+            narrow, self.by_number = self.by_number, _zeros()
+            for number, found in narrow.items():
+                self.by_number[number // factor] += found
+            self.width += 1
 
     def history(self, topic: str) -> TopicHistory:
         """Return what was accounted for; of times over thousands of years, the last part."""
-        last = max(self.bytes, default=0)
-        first = max(min(self.bytes, default=0), last - _MAX_BUCKETS + 1)
-        numbers = range(first, last + 1) if self.bytes else range(0)
+        last = max(self.by_number, default=0)
+        first = max(min(self.by_number, default=0), last - _MAX_BUCKETS + 1)
+        numbers = range(first, last + 1) if self.by_number else range(0)
         return TopicHistory(
             topic,
             _WIDTHS_S[self.width] * _MS,
             first,
-            tuple(self.bytes[number] for number in numbers),
-            tuple(self.records[number] for number in numbers) if self.is_counted else None,
+            tuple(int(self.by_number[number][0]) for number in numbers),
+            tuple(int(self.by_number[number][1]) for number in numbers) if self.is_counted else None,
             self.untimed_bytes,
             self.record_count if self.is_counted else None,
         )
-
-
-def _merged(by_number: Counter[int], factor: int) -> Counter[int]:
-    merged: Counter[int] = Counter()
-    for number, value in by_number.items():
-        merged[number // factor] += value
-    return merged
