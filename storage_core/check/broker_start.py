@@ -17,14 +17,11 @@ Source: ``LogLoader``, ``LogSegment.recover``, ``FileRecords`` and ``FileLogInpu
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from storage_core.check.segment_check import SegmentFacts
-
+from storage_core.check.segment_check import SegmentFacts
 
 # A file position is an int in Kafka.
 _LARGEST_FILE_BYTES: Final = (1 << 31) - 1

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from storage_core.checkpoint import PARTITION_METADATA, read_partition_metadata
 from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, parse_partition_directory_name
 from storage_core.errors import BatchTooLargeError, CorruptCheckpointError, LogDirectoryError, SegmentLogError
+from storage_core.filesystem import FileSystem
 from storage_core.internal_records.internal_records import read_metadata_record
 from storage_core.record import WantedFields
 from storage_core.record.decode import decode_records
@@ -20,12 +22,6 @@ from storage_core.record.section import batch_section
 from storage_core.segment.batch_walk import BatchWalk, read_batch
 from storage_core.segment.file_names import base_offset_of, log_file_name
 from storage_core.views.files import METADATA_SNAPSHOT, name_in_partition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from storage_core.filesystem import FileSystem
-
 
 # A controller writes a snapshot after 20 MiB of records, by default.
 _MOST_BYTES: Final = 64 << 20

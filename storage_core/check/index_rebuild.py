@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from storage_core.commit_files.journal import require_no_commit
-from storage_core.directory import PartitionLog
+from storage_core.directory import PartitionDirectory, PartitionLog
 from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import CorruptError, LogDirectoryError
+from storage_core.filesystem import FileSystem
 from storage_core.log.producer_batches import ProducerBatches
 from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log_config import LogConfig
+from storage_core.options import ReadOptions
 from storage_core.options.values import path_of
 from storage_core.record.batch_window import BatchWindow
-from storage_core.segment import AbortedTransaction, DamageScanner, SegmentReader
+from storage_core.segment import AbortedTransaction, DamagedRange, DamageScanner, SegmentReader
 from storage_core.segment.file_names import (
     log_file_name,
     log_paths_beside,
@@ -36,15 +39,6 @@ from storage_core.segment.segment_recovery import scan_segment
 from storage_core.views.finding import Finding
 from storage_core.views.index_comparison import IndexComparisons, compare_indexes, index_faults
 from storage_core.views.roots import partitions_of, require_empty, require_outside
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from storage_core.directory import PartitionDirectory
-    from storage_core.filesystem import FileSystem
-    from storage_core.options import ReadOptions
-    from storage_core.segment import DamagedRange
-
 
 REBUILT_SUFFIX: Final = ".rebuilt"
 """A rebuilt index that has not replaced the old one yet. Brokers ignore such files."""

@@ -6,8 +6,9 @@ import os
 import re
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from storage_core.check.broker_start import BrokerStart, KnownOfLog, start_of_broker
 from storage_core.check.root_check import RootCheck
@@ -27,6 +28,7 @@ from storage_core.checkpoint import (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
     EpochEntry,
+    ProducerStateEntry,
     read_leader_epoch_checkpoint,
     read_partition_metadata,
     read_producer_snapshot,
@@ -34,8 +36,10 @@ from storage_core.checkpoint import (
 from storage_core.checkpoint.checkpoint_file import parse_integer
 from storage_core.config import LONG_MAX
 from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS
+from storage_core.directory.segment_listing import SegmentFiles
 from storage_core.directory.vouched_end import Vouchers
 from storage_core.errors import BatchTooLargeError, CorruptError
+from storage_core.filesystem import FileSystem
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import (
     INDEX_SUFFIXES,
@@ -51,16 +55,8 @@ from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.views.files import LEFTOVERS, UNKNOWN, name_in_partition
 from storage_core.views.finding import Action, Finding, Severity, Verdict, sentence, verdict_of
 from storage_core.views.index_comparison import EndedTransaction, ProducerTransactions
+from storage_core.views.roots import PartitionLocation
 from storage_core.views.texts import count_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from storage_core.checkpoint import ProducerStateEntry
-    from storage_core.directory.segment_listing import SegmentFiles
-    from storage_core.filesystem import FileSystem
-    from storage_core.views.roots import PartitionLocation
-
 
 MOST_RANGES: Final = 1_000
 """So many damaged ranges of a segment are described."""

@@ -9,8 +9,9 @@ import base64
 import json
 import os
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from storage_core.check.cluster_topics import ClusterTopics, read_cluster_topics
 from storage_core.checkpoint import (
@@ -42,15 +43,9 @@ from storage_core.directory.log_directory_files import (
     keeps_broker_from_starting,
 )
 from storage_core.errors import CorruptError, LogDirectoryError
+from storage_core.filesystem import DirectoryEntry, FileSystem
 from storage_core.views.finding import Action, Finding, Severity
-from storage_core.views.roots import LIVE, leads_to_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from storage_core.filesystem import DirectoryEntry, FileSystem
-    from storage_core.views.roots import LogDir, PartitionLocation
-
+from storage_core.views.roots import LIVE, LogDir, PartitionLocation, leads_to_directory
 
 _RESERVED_IDS: Final = 100
 _MOST_STATE_BYTES: Final = 64 << 10

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from storage_core.errors import CorruptError
+from storage_core.filesystem import FileSystem, OpenFile
 from storage_core.record import WantedFields
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -27,10 +29,11 @@ from storage_core.record.batch_header import (
     MIN_V2_LENGTH,
     NO_TIMESTAMP_MS,
 )
+from storage_core.record.batch_window import BatchWindow
 from storage_core.record.record_batches import SEQUENCES
-from storage_core.record.section import SectionMaker
+from storage_core.record.section import RecordColumns, RecordSection, SectionMaker
 from storage_core.scan.read import RecordReader
-from storage_core.segment import DamagedRange, DamageScanner
+from storage_core.segment import DamagedRange, DamageScanner, SegmentReader
 from storage_core.segment.damage import MAX_ENCODABLE_BATCH_BYTES, BatchProbe, reason_at
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
@@ -42,16 +45,7 @@ from storage_core.views.index_comparison import (
     compare_indexes,
     index_faults,
 )
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from storage_core.filesystem import FileSystem, OpenFile
-    from storage_core.record.batch_window import BatchWindow
-    from storage_core.record.section import RecordColumns, RecordSection
-    from storage_core.segment import SegmentReader
-    from storage_core.views.segments import SegmentFile
-
+from storage_core.views.segments import SegmentFile
 
 _HEAD: Final = struct.Struct(">qi4xb")
 _LAST_OFFSET_DELTA: Final = struct.Struct(">23xi")

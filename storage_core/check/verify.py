@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from storage_core.check.broker_start import BrokerStart
 from storage_core.check.partition_check import (
@@ -30,16 +31,12 @@ from storage_core.directory.segment_listing import FileNames, SegmentFiles, list
 from storage_core.errors import LogDirectoryError
 from storage_core.filesystem import FileSystem
 from storage_core.filesystem.values import MissingError
+from storage_core.options import ReadOptions
 from storage_core.segment import SegmentReader
 from storage_core.segment.file_names import SWAP_SUFFIX
 from storage_core.views.finding import SEVERITIES, Finding, Verdict, verdict_of
 from storage_core.views.roots import LIVE, LogDir, PartitionLocation, find_roots, selected_locations
 from storage_core.views.segments import SegmentFile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from storage_core.options import ReadOptions
 
 
 @dataclass(frozen=True, slots=True)

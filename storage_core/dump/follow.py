@@ -8,33 +8,27 @@ topic ids reveal truncations, as they do to consumers (KIP-320, KIP-516).
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import pyarrow as pa
+
+from storage_core.directory import PartitionLog
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitMonitor
 from storage_core.errors import LogTruncationError, OptionError, SegmentLogError
+from storage_core.filesystem import FileSystem
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.options import StreamOptions
-from storage_core.options.bounds import LatestBound, OffsetsBound, TimestampBound
+from storage_core.options.bounds import LatestBound, OffsetsBound, TimestampBound, TopicPartition
+from storage_core.options.read_options import ReadOptions
 from storage_core.scan.offset_ranges import PartitionRange, report_data_loss
 from storage_core.scan.plan import plan_partition
 from storage_core.scan.read import read_task
 from storage_core.scan.resolve import resolve, resolve_start
-from storage_core.scan.tail import PartitionMonitor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
-    from storage_core.directory import PartitionLog
-    from storage_core.filesystem import FileSystem
-    from storage_core.options.bounds import TopicPartition
-    from storage_core.options.read_options import ReadOptions
-    from storage_core.scan.tail import TailedPartition
-    from storage_core.scan.typed_columns import PinnedFormats
-
+from storage_core.scan.tail import PartitionMonitor, TailedPartition
+from storage_core.scan.typed_columns import PinnedFormats
 
 _log = logging.getLogger(__name__)
 # What looks like damage while a broker truncates or replaces files is gone in the next rounds.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from storage_core.dump.log_text import (
 )
 from storage_core.dump.record_iteration import header_of, iterate_records
 from storage_core.errors import CorruptError, CorruptIndexError, SegmentLogError
+from storage_core.filesystem import FileSystem, OpenFile
 from storage_core.record.batch_header import (
     HEADER_DTYPE,
     HEADER_SIZE_BYTES,
@@ -40,12 +42,6 @@ from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.segment.time_index import decode_time_entries
 from storage_core.segment.transaction_index import ENTRY_SIZE_BYTES as TRANSACTION_ENTRY_BYTES
 from storage_core.segment.transaction_index import decode_transaction_entries
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from storage_core.filesystem import FileSystem, OpenFile
-
 
 # `AbstractIndex.warmEntries`: look-ups try the last 8 KiB first.
 _WARM_BYTES: Final = 8192

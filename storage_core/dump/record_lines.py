@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from storage_core.dump.record_iteration import IteratedRecord, header_of, iterat
 from storage_core.errors import CorruptError, SegmentLogError
 from storage_core.internal_records.internal_records import MESSAGE_DECODERS, control_record_text
 from storage_core.internal_records.message_schema import java_text
-from storage_core.record.arrow_columns import Slices, binary_array
+from storage_core.record.arrow_columns import RecordHeaders, Slices, binary_array
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     HEADER_DTYPE,
@@ -28,15 +29,8 @@ from storage_core.record.batch_header import (
 from storage_core.record.batch_window import BatchWindow
 from storage_core.record.column_decode import UnevenRecordsError, decode_by_column
 from storage_core.record.control_records import CONTROL_KEY, END_MARKER_VALUE, ControlType
-from storage_core.record.section import MAX_ROWS, SectionMaker, WantedFields
+from storage_core.record.section import MAX_ROWS, RecordColumns, RecordSection, SectionMaker, WantedFields
 from storage_core.record.varint import MalformedVarintError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from storage_core.record.arrow_columns import RecordHeaders
-    from storage_core.record.section import RecordColumns, RecordSection
-
 
 _Int64Array = npt.NDArray[np.int64]
 _Part: TypeAlias = bytes | pa.Array

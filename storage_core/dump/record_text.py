@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.dump.plain_values import is_typed, json_texts
 from storage_core.errors import OptionError, visible
 from storage_core.views.texts import json_value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
 
 _BYTES: Final = pa.large_binary()
 _NULL: Final = b"NULL"

@@ -18,21 +18,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from storage_core.errors import CorruptRecordError, UnsupportedFormatError
 from storage_core.internal_records.message_schema import (
     Field,
     Message,
+    MessageData,
     json_text,
     read_int16,
     read_message,
     read_unsigned_varint,
 )
-
-if TYPE_CHECKING:
-    from storage_core.internal_records.message_schema import MessageData
-
 
 Decoder: TypeAlias = Callable[[bytes | None, bytes | None, int], tuple[str | None, str | None]]
 """Makes the texts of a record's key and value from its key, value and offset. A text is None if nothing is printed."""

@@ -16,13 +16,19 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from storage_core.check.index_rebuild import SegmentCheck
 from storage_core.check.segment_check import gaps_in
+from storage_core.checkpoint import EpochEntry
+from storage_core.directory import PartitionDirectory
 from storage_core.directory.log_directory_files import INTERNAL_TOPICS
 from storage_core.errors import CorruptCheckpointError
+from storage_core.filesystem import FileSystem
 from storage_core.record.batch_header import MAX_OFFSET
+from storage_core.record.batch_window import BatchWindow
 from storage_core.segment.file_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -34,16 +40,6 @@ from storage_core.segment.file_names import (
 from storage_core.segment.index_file import read_index_file
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.offset_index import decode_offset_entries
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from storage_core.check.index_rebuild import SegmentCheck
-    from storage_core.checkpoint import EpochEntry
-    from storage_core.directory import PartitionDirectory
-    from storage_core.filesystem import FileSystem
-    from storage_core.record.batch_window import BatchWindow
-
 
 # So many gaps between the batches of a log are described; the last one reaches to the end of all others.
 _MOST_GAPS: Final = 1_000

@@ -16,8 +16,9 @@ import contextlib
 import json
 import logging
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from storage_core.check.cluster_topics import TopicIds
 from storage_core.check.root_check import RootCheck
@@ -56,7 +57,9 @@ from storage_core.errors import (
     SegmentLogError,
     StorageError,
 )
+from storage_core.filesystem import FileSystem
 from storage_core.log.recovery_check import check_directory, list_regular_files
+from storage_core.options import ReadOptions
 from storage_core.options.values import path_of
 from storage_core.recover.missing_offsets import LeftOut
 from storage_core.recover.recovered_logs import cleaner_offsets, load_recovered, write_missing_files
@@ -72,13 +75,6 @@ from storage_core.views.files import RECOVERY_MANIFEST, STATE_REASONS, name_in_r
 from storage_core.views.finding import sentence
 from storage_core.views.roots import LogDir, partitions_of, require_empty, require_outside
 from storage_core.views.texts import json_value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from storage_core.filesystem import FileSystem
-    from storage_core.options import ReadOptions
-
 
 _log = logging.getLogger(__name__)
 IN_PROGRESS_FILE: Final = f"{OWN_PREFIX}recovery-in-progress.json"
@@ -160,10 +156,10 @@ def recover(  # noqa: PLR0913  (one for each flag)
     is_in_place: bool = False,
     advance: Callable[[int], object] = lambda _: None,
 ) -> RecoveryReport:
-    """Recover a log directory into a new one, by default the policy of a broker.
+    """Recover a log directory into a new one.
 
-    The source, one log directory or one partition's, is only read. Nothing may write to it meanwhile. The target does not exist,
-    or is empty; a dry run, also one of a recovery in place, needs none. Files that do not change are linked where the file
+    The source, one log directory or one partition's, is only read. Nothing may write to it meanwhile. The target does not
+    exist, or is empty; a dry run, also one of a recovery in place, needs none. Files that do not change are linked where the file
     system can. The manifest goes into the new directory unless it has a path of its own.
 
     Raises:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
@@ -28,11 +29,13 @@ from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.directory import PartitionDirectory
 from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import LogDirectoryError, OptionError
+from storage_core.filesystem import FileSystem
 from storage_core.log.local_log import rename_files
 from storage_core.log.log_loader import complete_interrupted_swaps
 from storage_core.log.log_root import has_future_logs
 from storage_core.log.recovery_check import list_regular_files, log_base_offsets
 from storage_core.log_config import LogConfig
+from storage_core.options import ReadOptions
 from storage_core.options.values import path_of
 from storage_core.recover.recover import (
     IN_PROGRESS_FILE,
@@ -61,13 +64,6 @@ from storage_core.segment.file_names import (
 from storage_core.segment.log_segment import LogSegment
 from storage_core.views.files import RECOVERY_MANIFEST
 from storage_core.views.roots import require_empty, require_outside
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from storage_core.filesystem import FileSystem
-    from storage_core.options import ReadOptions
-
 
 # Files that completing an interrupted compaction, and loading, remove or replace unread.
 _REPLACED: Final = (SWAP_SUFFIX, DELETED_SUFFIX, CLEANED_SUFFIX)

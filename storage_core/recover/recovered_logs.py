@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
@@ -16,6 +16,7 @@ from storage_core.checkpoint import (
 from storage_core.checkpoint.truncations_file import TruncationsFile
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.errors import CorruptCheckpointError, StorageError
+from storage_core.filesystem import FileSystem
 from storage_core.log.clock import SystemClock
 from storage_core.log.log_root import OpenLogDir, RootCheckpoints, close_logs, load_logs
 from storage_core.log.recovery_check import list_regular_files, log_base_offsets, segments_to_recover
@@ -24,11 +25,6 @@ from storage_core.record.batch_header import LOG_OVERHEAD_BYTES
 from storage_core.recover.recovery_plan import PartitionPlan
 from storage_core.segment import SegmentReader
 from storage_core.segment.file_names import log_file_name, snapshot_file_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from storage_core.filesystem import FileSystem
 
 
 def path_in(root: str, plan: PartitionPlan) -> str:

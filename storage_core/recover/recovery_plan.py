@@ -9,12 +9,13 @@ salvage   every valid batch; the gaps between them stay gaps
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
-from storage_core.check.index_rebuild import check_segments, new_producers
+from storage_core.check.index_rebuild import SegmentCheck, check_segments, new_producers
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
@@ -24,6 +25,7 @@ from storage_core.checkpoint import (
     read_partition_metadata,
     read_producer_snapshot,
 )
+from storage_core.directory import PartitionDirectory
 from storage_core.directory.segment_listing import FileNames, SegmentFiles, list_segments
 from storage_core.errors import (
     CorruptCheckpointError,
@@ -31,6 +33,8 @@ from storage_core.errors import (
     CorruptSnapshotError,
     OffsetOverflowError,
 )
+from storage_core.filesystem import FileStatus, FileSystem
+from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log.recovery_check import (
     list_regular_files,
     log_base_offsets,
@@ -38,6 +42,7 @@ from storage_core.log.recovery_check import (
     segments_to_recover,
 )
 from storage_core.record.batch_header import CONTROL_FLAG, MAGIC_V2
+from storage_core.record.batch_window import BatchWindow
 from storage_core.record.control_records import read_marker
 from storage_core.recover.missing_offsets import LeftOut, Missing, OffsetAccount
 from storage_core.segment import DamageScanner, SegmentReader
@@ -52,16 +57,6 @@ from storage_core.segment.file_names import (
 )
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.views.index_comparison import compare_indexes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from storage_core.check.index_rebuild import SegmentCheck
-    from storage_core.directory import PartitionDirectory
-    from storage_core.filesystem import FileStatus, FileSystem
-    from storage_core.log.producer_state_manager import ProducerStateManager
-    from storage_core.record.batch_window import BatchWindow
-
 
 Policy = Literal["kafka", "tail", "salvage"]
 _SEGMENT_SUFFIXES: Final = (".log", *INDEX_SUFFIXES, SNAPSHOT_SUFFIX)

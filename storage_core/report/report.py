@@ -9,16 +9,21 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest, nsmallest
 from itertools import accumulate
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from storage_core.check.verify import plan_verification, verify
+from storage_core.check.partition_check import PartitionReport
+from storage_core.check.verify import Plan, VerifyReport, plan_verification, verify
 from storage_core.errors import SegmentLogError
+from storage_core.filesystem import FileSystem
+from storage_core.options import ReadOptions
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     LOG_OVERHEAD_BYTES,
@@ -27,7 +32,7 @@ from storage_core.record.batch_header import (
     wrapper_rows,
 )
 from storage_core.segment.file_names import log_file_name
-from storage_core.views.finding import Finding, by_severity, has_severity
+from storage_core.views.finding import Finding, Severity, by_severity, has_severity
 from storage_core.views.group_offsets import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
@@ -36,9 +41,10 @@ from storage_core.views.group_offsets import (
     plan_group_offsets,
     read_group_offsets,
 )
-from storage_core.views.inventory import inventory
+from storage_core.views.inventory import Inventory, inventory
+from storage_core.views.partitions import PartitionSummary
 from storage_core.views.roots import LIVE
-from storage_core.views.span_headers import PartitionSpans
+from storage_core.views.span_headers import HeaderChunk, PartitionSpans
 from storage_core.views.texts import duration_text
 from storage_core.views.transactions import (
     OPEN,
@@ -47,21 +53,6 @@ from storage_core.views.transactions import (
     read_transactions,
 )
 from storage_core.views.view import resolved_ranges, tolerating_damage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from storage_core.check.partition_check import PartitionReport
-    from storage_core.check.verify import Plan, VerifyReport
-    from storage_core.filesystem import FileSystem
-    from storage_core.options import ReadOptions
-    from storage_core.views.finding import Severity
-    from storage_core.views.inventory import Inventory
-    from storage_core.views.partitions import PartitionSummary
-    from storage_core.views.span_headers import HeaderChunk
-
 
 # A broker's default of transaction.max.timeout.ms: an older transaction hangs, or its coordinator is not running.
 HANGING_MS: Final = 15 * 60_000

@@ -9,25 +9,20 @@ from __future__ import annotations
 import datetime as dt
 from base64 import b64encode
 from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from storage_core.errors import visible
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
-from storage_core.views.finding import has_severity, verdict_of
+from storage_core.report.report import Report
+from storage_core.views.finding import Finding, has_severity, verdict_of
 from storage_core.views.texts import count_text, duration_text, size_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from storage_core.report.report import Report
-    from storage_core.views.finding import Finding
-
 
 _LONGEST_TEXT: Final = 2_000
 

@@ -7,12 +7,15 @@ A batch is in the view if it holds an offset of the range that is asked for.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
+from storage_core.filesystem import FileSystem
 from storage_core.record import ControlType, batch_crc_matches, batch_timestamps, control_type
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -26,18 +29,9 @@ from storage_core.record.batch_header import (
     wrapper_rows,
 )
 from storage_core.record.section import batch_section
-from storage_core.scan import plan_scan
+from storage_core.scan import LogSpan, ReadOptions, ScanTask, plan_scan
 from storage_core.views.span_headers import HeaderChunk, iter_header_chunks
 from storage_core.views.view import PARTITION_COLUMNS, TIMESTAMP, Column, View, timestamps, tolerating_damage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from storage_core.filesystem import FileSystem
-    from storage_core.scan import LogSpan, ReadOptions, ScanTask
-
 
 # fmt: off
 _COLUMNS: Final = (

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.filesystem import FileSystem
+from storage_core.options import ReadOptions
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.plan import plan_ranges
 from storage_core.scan.read import read_task
-from storage_core.scan.spans import project, record_schema
+from storage_core.scan.spans import ScanTask, project, record_schema
 from storage_core.views.view import PARTITION_COLUMNS, Column, View, resolved_ranges
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from storage_core.filesystem import FileSystem
-    from storage_core.options import ReadOptions
-    from storage_core.scan.spans import ScanTask
-
 
 _COLUMNS: Final = (
     *PARTITION_COLUMNS,

@@ -7,14 +7,19 @@ between replicas. An epoch may begin below its first batch: it begins at the ele
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from storage_core.checkpoint import EpochEntry
+from storage_core.directory import PartitionLog
 from storage_core.errors import CorruptCheckpointError
-from storage_core.views.span_headers import PartitionSpans
+from storage_core.filesystem import FileSystem
+from storage_core.scan import ReadOptions
+from storage_core.views.span_headers import HeaderChunk, PartitionSpans
 from storage_core.views.view import (
     PARTITION_COLUMNS,
     Column,
@@ -23,15 +28,6 @@ from storage_core.views.view import (
     rows_read,
     tolerating_damage,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from storage_core.checkpoint import EpochEntry
-    from storage_core.directory import PartitionLog
-    from storage_core.filesystem import FileSystem
-    from storage_core.scan import ReadOptions
-    from storage_core.views.span_headers import HeaderChunk
 
 _log = logging.getLogger(__name__)
 # fmt: off

@@ -9,8 +9,9 @@ from __future__ import annotations
 import bisect
 import os
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -32,8 +33,10 @@ from storage_core.commit_files.stage_names import STAGE_PREFIX
 from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, LOCK_FILE
 from storage_core.directory.segment_listing import FileNames, regular_file_names
 from storage_core.errors import LogDirectoryError
+from storage_core.filesystem import ExaminedEntry, FileSystem
 from storage_core.filesystem.file_system import TEMPORARY_FILE
 from storage_core.filesystem.values import MissingError
+from storage_core.options import ReadOptions
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -46,16 +49,8 @@ from storage_core.segment.file_names import (
     base_offset_of,
 )
 from storage_core.views.finding import Action
-from storage_core.views.roots import LIVE, find_roots, require_listed, selected_locations
+from storage_core.views.roots import LIVE, PartitionLocation, find_roots, require_listed, selected_locations
 from storage_core.views.view import TIMESTAMP, Column, View, rows_read
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from storage_core.filesystem import ExaminedEntry, FileSystem
-    from storage_core.options import ReadOptions
-    from storage_core.views.roots import PartitionLocation
-
 
 UNKNOWN: Final = "unknown"
 LOG_KIND: Final = "log segment"

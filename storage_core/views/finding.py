@@ -12,12 +12,9 @@ Severities:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, cast, get_args
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+from typing import Final, Literal, cast, get_args
 
 Severity = Literal["damage", "unreadable", "suspect", "warning", "unclean", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)

@@ -18,17 +18,19 @@ import heapq
 import logging
 import os
 import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from storage_core.checkpoint import PARTITION_METADATA, read_partition_metadata
-from storage_core.directory import find_partitions
+from storage_core.directory import PartitionDirectory, find_partitions
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitMonitor
 from storage_core.errors import CorruptError, CorruptRecordError, LogDirectoryError, UnsupportedFormatError
+from storage_core.filesystem import FileSystem
 from storage_core.internal_records.internal_records import (
     CoordinatorRecord,
     UnknownRecordTypeError,
@@ -46,6 +48,8 @@ from storage_core.options.bounds import (
 )
 from storage_core.options.java_pattern import compile_java_pattern
 from storage_core.record.batch_header import CONTROL_FLAG
+from storage_core.scan import ReadOptions, ScanTask
+from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.plan import plan_ranges
 from storage_core.scan.read import read_task
 from storage_core.scan.resolve import split_paths
@@ -59,15 +63,6 @@ from storage_core.views.view import (
     rows_read,
     tolerating_damage,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from storage_core.directory import PartitionDirectory
-    from storage_core.filesystem import FileSystem
-    from storage_core.scan import ReadOptions, ScanTask
-    from storage_core.scan.offset_ranges import PartitionRange
-
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 SHARE_STATE_TOPIC: Final = "__share_group_state"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.filesystem import FileSystem
+from storage_core.options import ReadOptions
+from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.views.index_comparison import (
     DAMAGED,
     FINE,
@@ -18,16 +23,6 @@ from storage_core.views.index_comparison import (
 )
 from storage_core.views.segments import SegmentFile, segment_files
 from storage_core.views.view import PARTITION_COLUMNS, TIMESTAMP, Column, View, resolved_ranges, timestamps
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
-
-    from storage_core.filesystem import FileSystem
-    from storage_core.options import ReadOptions
-    from storage_core.scan.offset_ranges import PartitionRange
-
 
 _MAX_ROWS: Final = 65_536
 _SEGMENTS_IN_A_TASK: Final = 32

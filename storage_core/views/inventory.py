@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from storage_core.checkpoint import META_PROPERTIES, read_meta_properties, read_offset_checkpoint
 from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError, first_of
+from storage_core.filesystem import FileSystem
 from storage_core.options import ReadOptions, options_of
-from storage_core.views.files import LEFTOVERS, UNKNOWN, root_files
+from storage_core.views.files import LEFTOVERS, UNKNOWN, FoundFile, root_files
 from storage_core.views.finding import Finding, by_severity, has_severity
 from storage_core.views.partitions import (
     FileTally,
@@ -24,15 +26,7 @@ from storage_core.views.partitions import (
     choose_replicas,
     summarize_partition,
 )
-from storage_core.views.roots import LIVE, find_roots, selected_locations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from storage_core.filesystem import FileSystem
-    from storage_core.views.files import FoundFile
-    from storage_core.views.roots import LogDir
-
+from storage_core.views.roots import LIVE, LogDir, find_roots, selected_locations
 
 _Value = TypeVar("_Value")
 _MOST_FOREIGN: Final = 1000

@@ -7,11 +7,12 @@ header of every batch is read.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,15 +23,18 @@ from storage_core.checkpoint import (
     read_leader_epoch_checkpoint,
     read_partition_metadata,
 )
-from storage_core.directory import LogDirectoryFiles, PartitionLog
+from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog
 from storage_core.directory.consistent import list_again_if_gone
 from storage_core.directory.discovery import preferred_replica
 from storage_core.directory.segment_listing import FileNames, SegmentFiles
 from storage_core.directory.visibility import NO_COMMITS
 from storage_core.errors import CorruptError, DataLossError, LogDirectoryError, SegmentLogError
+from storage_core.filesystem import FileSystem
 from storage_core.filesystem.values import MissingError
-from storage_core.record.batch_header import CODEC_MASK, NO_TIMESTAMP_MS
+from storage_core.options import ReadOptions
+from storage_core.record.batch_header import CODEC_MASK, NO_TIMESTAMP_MS, BatchHeader
 from storage_core.scan.isolation import last_stable_offset
+from storage_core.segment import SegmentReader
 from storage_core.segment.file_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -43,7 +47,7 @@ from storage_core.segment.file_names import (
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.views.files import LOG_KIND, UNKNOWN, NamedFile, name_in_partition
-from storage_core.views.roots import LIVE, find_roots, require_listed, selected_locations
+from storage_core.views.roots import LIVE, PartitionLocation, find_roots, require_listed, selected_locations
 from storage_core.views.segments import (
     HeaderStatistics,
     codec_names,
@@ -55,17 +59,6 @@ from storage_core.views.segments import (
 )
 from storage_core.views.texts import key_of
 from storage_core.views.view import TIMESTAMP, Column, View, rows_read
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from storage_core.directory import PartitionDirectory
-    from storage_core.filesystem import FileSystem
-    from storage_core.options import ReadOptions
-    from storage_core.record.batch_header import BatchHeader
-    from storage_core.segment import SegmentReader
-    from storage_core.views.roots import PartitionLocation
-
 
 # fmt: off
 _COLUMNS: Final = (

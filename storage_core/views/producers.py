@@ -7,8 +7,9 @@ Producers do not expire here, as they do in a running broker: their last traces 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +17,13 @@ import pyarrow as pa
 from storage_core.checkpoint import read_producer_snapshot
 from storage_core.directory import PartitionLog, ProducerSnapshot
 from storage_core.errors import CorruptSnapshotError
-from storage_core.log.producer_batches import ProducerBatches, ProducerState
+from storage_core.filesystem import FileSystem
+from storage_core.log.producer_batches import ProducerBatch, ProducerBatches, ProducerState
 from storage_core.record.batch_header import CONTROL_FLAG
+from storage_core.scan import ReadOptions
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.segment.file_names import snapshot_file_name
-from storage_core.views.span_headers import PartitionSpans
+from storage_core.views.span_headers import HeaderChunk, PartitionSpans
 from storage_core.views.view import (
     PARTITION_COLUMNS,
     TIMESTAMP,
@@ -30,14 +33,6 @@ from storage_core.views.view import (
     rows_read,
     tolerating_damage,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from storage_core.filesystem import FileSystem
-    from storage_core.log.producer_batches import ProducerBatch
-    from storage_core.scan import ReadOptions
-    from storage_core.views.span_headers import HeaderChunk
 
 _log = logging.getLogger(__name__)
 # fmt: off

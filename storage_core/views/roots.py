@@ -7,24 +7,20 @@ await their deletion, are being moved, or are unknown to the cluster.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, parse_partition_directory_name
 from storage_core.directory.discovery import OTHER_DIRECTORIES, holds_partition_files
 from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError, UnreadableError
+from storage_core.filesystem import DirectoryEntry, FileSystem
 from storage_core.filesystem.values import MissingError
+from storage_core.options import ReadOptions
 from storage_core.scan.pruning import prune_partition
 from storage_core.scan.resolve import find_directories, select_partitions, split_paths
 from storage_core.segment.file_names import LOG_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from storage_core.filesystem import DirectoryEntry, FileSystem
-    from storage_core.options import ReadOptions
-
 
 LIVE: Final = "live"
 """The state of a partition's normal directory; of others, it is the suffix of the name: delete, future, stray."""

@@ -9,13 +9,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from storage_core.errors import CorruptError, DataLossError
+from storage_core.directory import PartitionDirectory, PartitionLog
+from storage_core.errors import CorruptError, DataLossError, LogDirectoryError
+from storage_core.filesystem import FileSystem
+from storage_core.options import ReadOptions
 from storage_core.options.bounds import EarliestBound, LatestBound
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -30,6 +35,7 @@ from storage_core.record.batch_header import (
     wrapper_rows,
 )
 from storage_core.record.decode import batch_timestamps
+from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import prune
 from storage_core.scan.spans import LogSpan, ReadSettings
 from storage_core.segment.file_names import (
@@ -55,18 +61,6 @@ from storage_core.views.view import (
     resolved_ranges,
     rows_read,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from storage_core.directory import PartitionDirectory, PartitionLog
-    from storage_core.errors import LogDirectoryError
-    from storage_core.filesystem import FileSystem
-    from storage_core.options import ReadOptions
-    from storage_core.scan.offset_ranges import PartitionRange
-
 
 _Answer = TypeVar("_Answer")
 # fmt: off

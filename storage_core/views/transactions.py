@@ -12,12 +12,15 @@ from __future__ import annotations
 import logging
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from storage_core.checkpoint import ProducerStateEntry
+from storage_core.filesystem import FileSystem
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
@@ -25,10 +28,13 @@ from storage_core.record.batch_header import (
     NO_TIMESTAMP_MS,
     TRANSACTIONAL_FLAG,
 )
+from storage_core.record.control_records import EndTransactionMarker
+from storage_core.scan import ReadOptions
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.rows import LARGEST_TIMESTAMP_MS
+from storage_core.segment import DamagedRange
 from storage_core.views.producers import first_segment_offset, newest_snapshot
-from storage_core.views.span_headers import PartitionSpans
+from storage_core.views.span_headers import HeaderChunk, PartitionSpans
 from storage_core.views.view import (
     PARTITION_COLUMNS,
     TIMESTAMP,
@@ -38,16 +44,6 @@ from storage_core.views.view import (
     rows_read,
     tolerating_damage,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from storage_core.checkpoint import ProducerStateEntry
-    from storage_core.filesystem import FileSystem
-    from storage_core.record.control_records import EndTransactionMarker
-    from storage_core.scan import ReadOptions
-    from storage_core.segment import DamagedRange
-    from storage_core.views.span_headers import HeaderChunk
 
 _log = logging.getLogger(__name__)
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"

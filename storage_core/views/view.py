@@ -9,20 +9,24 @@ choice of columns are applied here, alike for all views.
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from storage_core.directory import PartitionDirectory
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitMonitor
 from storage_core.errors import DataLossError, LogDirectoryError, OptionError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.filesystem.values import MissingError
-from storage_core.options import RECORDS, VIEWS, options_of
+from storage_core.options import RECORDS, VIEWS, ReadOptions, options_of
 from storage_core.options.bounds import OffsetsBound, TimestampsBound
 from storage_core.options.predicate import (
     And,
@@ -33,6 +37,7 @@ from storage_core.options.predicate import (
     columns_of,
 )
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
+from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import conjunction
 from storage_core.scan.resolve import (
     directories_to_open,
@@ -44,17 +49,6 @@ from storage_core.scan.rows import LARGEST_TIMESTAMP_MS, evaluate
 from storage_core.scan.spans import project
 from storage_core.scan.table import read_records
 from storage_core.views.texts import escaped_surrogates
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from storage_core.directory import PartitionDirectory
-    from storage_core.options import ReadOptions
-    from storage_core.scan.offset_ranges import PartitionRange
-
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 """The type of timestamps in views, as of the records' own."""
