@@ -39,7 +39,7 @@ _HYPOTHESIS = {
         HealthCheck.too_slow,
     ],
 }
-hypothesis.settings.register_profile("quick", derandomize=True, max_examples=30, **_HYPOTHESIS)
+hypothesis.settings.register_profile("quick", derandomize=True, max_examples=24, **_HYPOTHESIS)
 hypothesis.settings.register_profile("thorough", derandomize=True, **_HYPOTHESIS)
 hypothesis.settings.register_profile("soak", derandomize=False, max_examples=1000, **_HYPOTHESIS)
 
@@ -90,7 +90,7 @@ _THOROUGH = (
     "spark/test_where_equals_spark.py",
 )
 # How many cases of a parametrised test `make test` tries, and `make test-all`, where `@pytest.mark.cases` does not say it.
-_CASES = (12, sys.maxsize)
+_CASES = (8, 24)
 # How many ways of reading in a cell of the conformance matrix.
 _WAYS = (2, 2)
 

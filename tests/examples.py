@@ -8,8 +8,8 @@ from hypothesis import settings
 
 
 def examples(count: int, **others: Any) -> settings:
-    """Settings for ``count`` examples in `make test-all`, a third of them in `make test`, ten times as many in `make soak`."""
-    return settings(max_examples=count * settings.default.max_examples // 100, **others)
+    """Settings for ``count`` examples in `make test-all`, a quarter of them in `make test`, ten times as many in `make soak`."""
+    return settings(max_examples=max(count * settings.default.max_examples // 100, 1), **others)
 
 
 def in_soak(many: int, *, usually: int) -> int:

@@ -119,6 +119,7 @@ def finish(root, job, number):
     assert not [each for each in os.listdir(root) if "segmentlog-stage" in each or "journal" in each]
 
 
+@pytest.mark.cases(1, 3)
 @pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind != "short write"])
 def test_each_call_fails(kind, template, record_property):
     error_number, is_lasting = FAULTS[kind]

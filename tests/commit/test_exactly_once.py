@@ -163,7 +163,7 @@ class Trial:
         assert f"{ROOT}/.kafka_cleanshutdown" in filesystem.files(), name
 
 
-@pytest.mark.cases(1, 4)
+@pytest.mark.cases(1, 2)
 @pytest.mark.parametrize("make", WORKLOADS)
 def test_a_job_that_is_repeated_until_it_is_through_is_there_once(make, record_property):
     trial = Trial(make)
@@ -182,7 +182,7 @@ def test_a_job_that_is_repeated_until_it_is_through_is_there_once(make, record_p
     )
 
 
-@pytest.mark.cases(1, 4)
+@pytest.mark.cases(1, 2)
 @pytest.mark.parametrize("make", WORKLOADS)
 def test_a_job_that_dies_when_it_is_repeated(make, record_property):
     trial, rng = Trial(make), random.Random(make.__name__)
@@ -236,7 +236,7 @@ def complete(filesystem) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.cases(1, 4)
+@pytest.mark.cases(1, 2)
 @pytest.mark.parametrize("make", WORKLOADS)
 def test_jobs_that_are_repeated_for_a_long_time(make, capsys):
     """Other states of the same calls."""

@@ -269,6 +269,7 @@ def rows_of_the_first_job():
     return found
 
 
+@pytest.mark.cases(1, 3)
 @pytest.mark.parametrize("flush", [True, False])
 @pytest.mark.parametrize("root", ["missing", "empty", "opened"])
 def test_the_first_job_shows_no_rows_then_all(root, flush, rows_of_the_first_job):

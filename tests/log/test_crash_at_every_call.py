@@ -207,7 +207,7 @@ def check(prepare, workload, seed, variants, config=CONFIG) -> Counter[str]:
     return outcomes
 
 
-@pytest.mark.cases(2, 6)
+@pytest.mark.cases(2, 4)
 @pytest.mark.parametrize(("prepare", "workload"), CASES)
 def test_crash_at_every_call(prepare, workload, record_property):
     outcomes = check(prepare, workload, seed=1, variants=VARIANTS)
@@ -225,6 +225,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.cases(1, 2)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_crash_of_a_log_of_another_configuration(config, record_property):
     outcomes = check(created, everything, seed=3, variants=1, config=config)
@@ -232,6 +233,7 @@ def test_crash_of_a_log_of_another_configuration(config, record_property):
     assert outcomes["opened"] > 10
 
 
+@pytest.mark.cases(1, 3)
 @pytest.mark.parametrize("recovery", RECOVERIES)
 @pytest.mark.parametrize("workload", [append_in_every_way, truncate_over_segments, delete_records, close])
 def test_crash_in_the_middle_of_recovery(workload, recovery, record_property):

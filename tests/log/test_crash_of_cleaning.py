@@ -214,6 +214,7 @@ def check(crash, cleaning, recovery, *, is_thorough=True):
         )
 
 
+@pytest.mark.cases(1, 4)
 @pytest.mark.parametrize("make", STEPS)
 def test_a_crash_at_every_call(make, record_property):
     cleaning = looked_at(make)
@@ -228,6 +229,7 @@ def test_a_crash_at_every_call(make, record_property):
     record_property(cases("A crash at every call of a cleaning"), count)
 
 
+@pytest.mark.cases(1, 1)
 @pytest.mark.parametrize("make", [joined, values_and_their_end_apart])
 def test_a_second_crash_while_the_log_is_opened(make, record_property):
     """The process ends; then the power goes, and some of what it had changed has not reached the disk."""

@@ -196,6 +196,7 @@ def names_of_deleted(filesystem) -> list[str]:
     return [entry.name for entry in filesystem.list_directory(ROOT) if entry.name.endswith("-delete")]
 
 
+@pytest.mark.cases(1, 5)
 @pytest.mark.parametrize("config", [LATER, AT_ONCE], ids=["later", "at once"])
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_crash_at_every_call(workload, config, record_property):
@@ -222,6 +223,7 @@ def unflushed(states) -> Crash:
     )
 
 
+@pytest.mark.cases(1, 1)
 @pytest.mark.parametrize("config", [LATER, AT_ONCE], ids=["later", "at once"])
 def test_a_crash_in_the_middle_of_the_next_start(config, record_property):
     work = Work(config)

@@ -165,6 +165,7 @@ def name_of(given):
     return getattr(given, "__name__", None) or repr(given).removeprefix("LogConfig")
 
 
+@pytest.mark.cases(1, 6)
 @pytest.mark.parametrize(("prepare", "workload", "config"), WORKLOADS, ids=name_of)
 def test_crash_at_every_call(prepare, workload, config, record_property):
     outcomes: Counter[str] = Counter()
@@ -181,6 +182,7 @@ def test_crash_at_every_call(prepare, workload, config, record_property):
     assert outcomes["refused"] <= outcomes["opened"] // 10
 
 
+@pytest.mark.cases(1, 2)
 @pytest.mark.parametrize("recovery", RECOVERIES)
 @pytest.mark.parametrize("workload", [retain_some, retain_all])
 def test_crash_in_the_middle_of_recovery(workload, recovery, record_property):

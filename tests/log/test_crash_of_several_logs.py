@@ -47,6 +47,7 @@ FILES = {
 }
 
 
+@pytest.mark.cases(1, 3)
 @pytest.mark.parametrize("files", FILES)
 @pytest.mark.parametrize("recovery", ["tail", "kafka"])
 def test_crash_at_every_call_of_a_directory_with_several_logs(recovery, files, record_property):

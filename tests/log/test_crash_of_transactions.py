@@ -244,6 +244,7 @@ def run_transactions(workload, seed, variants):
     return Counter(check_transactions(state, RECOVERIES[number % 2]) for number, state in enumerate(states))
 
 
+@pytest.mark.cases(1, 4)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_crash_at_every_call_of_transactions(workload, record_property):
     outcomes = run_transactions(workload, seed=1, variants=VARIANTS)

@@ -86,6 +86,7 @@ def open_and_go_on(filesystem, expected, recovery, name, *, is_thorough=True) ->
         assert records_of(logs.get(TOPIC, 0)) == [*expected, (end_offset, b"999999:new")], name
 
 
+@pytest.mark.cases(1, 1)
 @pytest.mark.parametrize("recovery", ["tail", "kafka"])
 def test_every_length_of_the_last_segment(recovery, record_property):
     files, records = golden()

@@ -467,6 +467,7 @@ def make_again(readers) -> None:
     readers.logs.checkpoint()
 
 
+@pytest.mark.cases(1, 6)
 @pytest.mark.thorough
 @pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
 @pytest.mark.parametrize("is_made_again", [False, True], ids=["deleted", "made again"])

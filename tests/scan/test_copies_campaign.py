@@ -276,6 +276,7 @@ def test_many_forks(tmp_path):
         fork(seed, tmp_path / str(seed))
 
 
+@pytest.mark.cases(1, 4)
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(8))
 def test_many_lives(seed, tmp_path):

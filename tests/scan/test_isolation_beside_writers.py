@@ -240,6 +240,7 @@ def states(request) -> list[State]:
     return found
 
 
+@pytest.mark.cases(1, 3)
 def test_a_reader_looks_before_every_call(states, record_property):
     looks = 0
     for number, state in enumerate(states):
@@ -251,6 +252,7 @@ def test_a_reader_looks_before_every_call(states, record_property):
     record_property(cases("A reader that looks before each call of a writer with transactions"), looks)
 
 
+@pytest.mark.cases(1, 3)
 def test_what_else_is_read_before_every_call(states):
     """These take no index for their answer, so fewer of them are enough."""
     for state in states[::3]:
@@ -261,6 +263,7 @@ def test_what_else_is_read_before_every_call(states):
         assert problems(rows, {}, state.known, READ_COMMITTED) == [], f"an open log, {state.name}"
 
 
+@pytest.mark.cases(1, 3)
 def test_a_reader_is_overtaken_at_every_call(states, record_property):
     """The writer goes on while the reader is in the middle of its look."""
     reads = 0
