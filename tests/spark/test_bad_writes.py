@@ -258,6 +258,7 @@ def test_layouts_of_tables_are_refused(spark, root, tmp_path, make, message):
     assert tree(tmp_path) == before
 
 
+@pytest.mark.cases(1, 4)
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("frame", "words"),

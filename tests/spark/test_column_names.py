@@ -101,6 +101,7 @@ def test_columns_in_another_case_are_written(root):
     assert rows(root).select(["key", "value"]).to_pylist() == [{"key": b"k", "value": b"v"}]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_names_have_case_in_a_session_where_they_do(spark, root, conf):
     def save(*columns):

@@ -76,6 +76,7 @@ def sink(spark, tmp_path):
     return Sink(spark, tmp_path)
 
 
+@pytest.mark.thorough
 def test_each_batch_is_appended_once_and_known_by_query_and_number(source, sink):
     append(source, 3)
     query_id = sink.run()
@@ -155,6 +156,7 @@ def test_a_name_of_the_users_own_and_the_id_of_the_query_beside_it(source, sink)
     assert sink.values() == [0, 1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_a_new_query_under_an_old_name_is_an_error_and_skips_nothing_silently(source, sink):
     append(source, 3)
     first = sink.run(txnAppId="copier")

@@ -128,6 +128,7 @@ def test_a_checkpoint_in_the_compact_form_of_the_kafka_source_goes_on(growing, r
     assert [batch for batch in running.new_batches() if batch] == [orders(3, 4)]
 
 
+@pytest.mark.thorough
 def test_the_first_batch_of_a_query_that_starts_at_the_latest_offset_notes_it(growing, run):
     log = growing.create("orders")
     append(log, 3)
@@ -191,6 +192,7 @@ def test_the_lag_is_what_the_query_has_not_read_yet(growing, run):
     assert spark_segmentlog.lag(progress[2]).records == 0
 
 
+@pytest.mark.thorough
 def test_retention_before_a_batch_is_read_is_data_loss(growing, run):
     log = growing.create("orders")
     append(log, 15)
@@ -225,6 +227,7 @@ def test_headers_conditions_and_columns_are_those_of_a_batch(spark, growing, tmp
     assert rows == [(9, None), (10, None), (11, None)]
 
 
+@pytest.mark.cases(2, 4)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
