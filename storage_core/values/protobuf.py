@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 _MAXIMUM_FIELDS = 20_000
 _MAXIMUM_LEVELS = 64  # Protobuf's parsers stop at 100
 _LARGEST_PART_ROWS = 1 << 16
+# ptars follows unknown groups as deep as they are nested, a byte or two each, until the stack overflows. Protobuf's parser
+# stops at 100, and looks at longer values first.
+_MOST_TRUSTED_BYTES = 4096
 _ROOT = "schema.proto"
 # Files that come with tools: Confluent's ProtobufSchema adds the same to each schema.
 _KNOWN_FILES = {
@@ -466,20 +469,23 @@ class _ProtobufDecoder:
         return decode_by_halves(payloads.to_array(), self._decode_all, self._decode_each, _LARGEST_PART_ROWS)
 
     def _decode_all(self, values: pa.Array) -> pa.Array | None:
+        long = values.filter(pc.greater(pc.binary_length(values), _MOST_TRUSTED_BYTES))
+        if any(self._parse(value) is None for value in long.to_pylist()):
+            return None
         read = self._read(values)
         return None if read is None or _doubts(read, self._struct).any() else _finish(read, self._struct)
 
     def _decode_each(self, values: pa.Array) -> Decoded:
-        """Decode what Protobuf's own parser takes; what ptars may read otherwise in the form in which that one writes it."""
+        """Decode each value as it decodes alone; what ptars may read otherwise in the form in which Protobuf's parser writes it."""
         messages = [self._parse(value) for value in values.to_pylist()]
+        pairs = zip(values.to_pylist(), messages, strict=True)
         known = [
-            None if message is None else value
-            for value, message in zip(values.to_pylist(), messages, strict=True)
+            value if message is not None or self._is_read_alone(value) else None for value, message in pairs
         ]
         read, doubts = self._read_with_doubts(known)
         if doubts.any():
             for row in np.flatnonzero(doubts):
-                known[row] = self._if_readable(messages[row])
+                known[row] = self._rewritten(messages[row])
             read, doubts = self._read_with_doubts(known)
         rows = [row if value is not None and not doubts[row] else None for row, value in enumerate(known)]
         message = f"The value is not a message '{self._name}', or has a time that does not fit microseconds."
@@ -492,8 +498,11 @@ class _ProtobufDecoder:
         except DecodeError:
             return None
 
-    def _if_readable(self, message: Any) -> bytes | None:
-        """Return a message in its usual form if ptars reads that."""
+    def _is_read_alone(self, value: bytes) -> bool:
+        """Tell whether ptars reads a value that Protobuf's parser refuses: it is less strict where fields are unknown."""
+        return len(value) <= _MOST_TRUSTED_BYTES and self._read(pa.array([value], pa.binary())) is not None
+
+    def _rewritten(self, message: Any) -> bytes | None:
         if message is None:
             return None
         value: bytes = message.SerializeToString(deterministic=True)

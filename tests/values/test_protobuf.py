@@ -158,6 +158,7 @@ def test_a_time_beyond_microseconds_is_malformed():
         b"\x0b",
         b"\x0c",
         b"\x08" + b"\xff" * 10 + b"\x01",
+        b"\x4b" * 1_000_000,
     ],
 )
 def test_a_bad_value_is_an_error_of_its_row_alone(bad):
