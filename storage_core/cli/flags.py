@@ -58,7 +58,7 @@ RECORD_FLAGS: Final = (
     "followSymlinks",
 )
 """The options of a read of records."""
-FORMAT_FLAGS: Final = tuple(option.name for option in FORMAT_OPTIONS)
+FORMAT_FLAGS: Final = (*(option.name for option in FORMAT_OPTIONS), "schemasPath", "schemasTopic")
 """The options that give keys and values a type."""
 
 ALL_TOPICS: Final = {

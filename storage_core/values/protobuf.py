@@ -155,6 +155,17 @@ def protobuf_type(schema: SchemaSource, message: Message = None, paths: Paths = 
     return _Expansion().add_message(_find_message(schema, message), paths).arrow_type
 
 
+def message_name(schema: SchemaSource, message: Message) -> str:
+    """Return the name that a message has within its package.
+
+    Raises:
+        SchemaError: The schema has no such message.
+    """
+    found = _find_message(schema, message)
+    name: str = found.full_name
+    return name.removeprefix(f"{found.file.package}.")
+
+
 def _find_message(source: SchemaSource, message: Message) -> Descriptor:
     file, declared = _load(source)
     if isinstance(message, str):
