@@ -137,6 +137,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
+def typed_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log directory of a broker with a schema registry's topic."""
+    from tests.values.typed_logs import unpack_typed_logs
+
+    return unpack_typed_logs(tmp_path_factory.mktemp("typed"))
+
+
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout."""
     from tests.versions import build

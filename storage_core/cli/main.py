@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TextIO, cast
 import click
 
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, USAGE, printable
-from storage_core.errors import CorruptError, OptionError, SegmentLogError
+from storage_core.errors import CorruptError, OptionError, SegmentLogError, ValueDecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +138,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         status = 0
     except OptionError as error:
         status = _fail(_with_flags(error, arguments), USAGE)
-    except CorruptError as error:
+    except (CorruptError, ValueDecodeError) as error:
         status = _fail(_with_flags(error, arguments), DAMAGE)
     except (SegmentLogError, OSError) as error:
         status = _fail(_with_flags(error, arguments), INPUT_OUTPUT)

@@ -54,8 +54,7 @@ def _values(array: pa.Array) -> list[Any]:
             else [{}] * len(array)
         )
     if kinds.is_map(kind):
-        # Keys are text in JSON.
-        pairs = zip(map(str, plain_values(array.keys)), plain_values(array.items), strict=True)
+        pairs = zip(map(_key, plain_values(array.keys)), plain_values(array.items), strict=True)
         return _lists(array, list(pairs), dict)
     if kinds.is_list(kind):
         return _lists(array, plain_values(array.values), list)
@@ -71,6 +70,11 @@ def _values(array: pa.Array) -> list[Any]:
 
 def _lists(array: pa.Array, items: list[Any], make: Callable[[list[Any]], Any]) -> list[Any]:
     return [make(items[start:end]) for start, end in pairwise(array.offsets.to_pylist())]
+
+
+def _key(value: object) -> str:
+    """Write the key of a map as the name of a field."""
+    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def _times(array: pa.Array, stored: pa.DataType, unit: str) -> list[str]:

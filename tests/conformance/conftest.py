@@ -22,6 +22,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     way = parameters.get("way")
     if isinstance(way, Way):
         item.user_properties.append((CELL_PROPERTY, f"{parameters['case_name']}|{way.column}"))
+    if "typed_way" in parameters:
+        item.user_properties.append((CELL_PROPERTY, f"typed-values|{parameters['typed_way']}"))
 
 
 @pytest.fixture(scope="session")

@@ -66,6 +66,7 @@ class Matrix:
     def rows(self) -> list[list[str]]:
         """The table as text: the first row is the heading."""
         # Imported here: it needs the packages under test, and a broken import must not hide the reports.
+        from conformance.archives import case_names
         from conformance.ways import COLUMNS, WAYS
 
         cases = sorted({case for case, _ in self.cells})
@@ -76,7 +77,10 @@ class Matrix:
         table = [["case", *columns]]
         for case in cases:
             rules = rules_of(case)
-            applicable = {way.column for way in WAYS if way.applies(rules)}.union(elsewhere)
+            # A case of another suite has only the cells that it contributes.
+            own = WAYS if case in case_names() else ()
+            applicable = {way.column for way in own if way.applies(rules)}
+            applicable |= {column for column in columns if (case, column) in self.cells}
             table.append([case, *(self._text(case, column, column in applicable) for column in columns)])
         return table
 

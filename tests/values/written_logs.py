@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from storage_core import LogDirectory
 
@@ -55,6 +56,15 @@ def record_schema(name: str = "Order", **fields: Any) -> dict[str, Any]:
         for field, kind in fields.items()
     ]
     return {"type": "record", "name": name, "fields": listed}
+
+
+def read_parquet(folder: Path) -> pa.Table:
+    """Read all Parquet files below a folder."""
+    tables = []
+    for path in sorted(folder.rglob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            tables.append(file.read())
+    return pa.concat_tables(tables)
 
 
 def encoded(schema: Any, value: Any) -> bytes:
