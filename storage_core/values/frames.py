@@ -153,9 +153,10 @@ def _heads(payloads: Payloads, rows: npt.NDArray[np.int64]) -> pa.Int64Array:
     data, starts, ends = payloads
     heads = np.full(len(rows), _SHORT_HEAD, np.int64)
     is_long = ends[rows] - starts[rows] >= _PREFIX_BYTES
-    first_bytes = np.zeros((np.count_nonzero(is_long), 8), np.uint8)
-    first_bytes[:, -_PREFIX_BYTES:] = data[starts[rows[is_long], None] + np.arange(_PREFIX_BYTES)]
-    heads[is_long] = first_bytes.view(">i8").ravel()
+    positions = starts[rows[is_long]]
+    # Integers at all positions: to gather them takes half the time of gathering their bytes.
+    integers: npt.NDArray[np.uint32] = np.ndarray((max(len(data) - 3, 0),), ">u4", data, strides=(1,))
+    heads[is_long] = data[positions].astype(np.int64) << 32 | integers[positions + 1]
     return pa.array(heads)
 
 

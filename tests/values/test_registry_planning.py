@@ -77,7 +77,7 @@ def test_another_version_may_be_chosen(logs: Path, options: dict[str, Any]) -> N
     ("options", "message"),
     [
         ({"value_schema_id": 99}, "99"),
-        ({"value_schema_version": 9}, "orders-value version 9"),
+        ({"value_schema_version": 9}, "version 9"),
         ({"value_subject": "absent"}, "absent"),
     ],
 )
