@@ -21,6 +21,7 @@ from storage_core.cli.main import COMMANDS, run
 from storage_core.cli.output import Output, printable, progress
 from storage_core.errors import CorruptRecordError, OptionError, StorageError
 from storage_core.views.texts import json_value
+from tests.log.logs import write
 
 
 def test_the_help_names_every_command_with_a_line(segmentlog):
@@ -490,3 +491,36 @@ def test_warnings_are_lines_on_standard_error_each_once(segmentlog, command):
     ended = segmentlog("try")
     assert ended.stderr == "segmentlog: left out a\\e[31m b\n"
     assert segmentlog("try").stderr == ended.stderr
+
+
+# -- No match --------
+
+
+ARGUMENTS = {
+    "convert": ["--to", "{target}"],
+    "recover": ["--to", "{target}"],
+    "report": ["--output", "{target}.html"],
+}
+# `offsets` chooses among what groups have committed: tests/cli/test_offsets.py.
+# `schemas` reads one topic, whose name is an option: tests/cli/test_schemas.py.
+OTHERS = {"offsets", "index", "schemas"}
+
+
+@pytest.mark.parametrize("command", [*sorted(COMMANDS.keys() - OTHERS), "index rebuild"])
+@pytest.mark.parametrize(
+    ("flag", "value", "problem"),
+    [
+        ("--subscribe-pattern", "nothing-.*", "subscribe-pattern 'nothing-.*' matches no topic."),
+        ("--assign", '{"orders":[0,7]}', "assign names partitions that do not exist: [orders-7]."),
+        ("--subscribe", "ordres", "the topic 'ordres', which does not exist"),
+    ],
+)
+def test_it_ends_with_status_2(segmentlog, tmp_path, command, flag, value, problem):
+    write(tmp_path / "logs", 3)
+    more = [each.format(target=tmp_path / "out") for each in ARGUMENTS.get(command, [])]
+    if command == "index rebuild":
+        more = ["--to", tmp_path / "out"]
+    ended = segmentlog(*command.split(), tmp_path / "logs", flag, value, *more)
+    assert (ended.status, ended.stdout) == (2, "")
+    assert problem in ended.stderr
+    assert not (tmp_path / "out").exists()

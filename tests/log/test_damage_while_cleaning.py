@@ -32,7 +32,7 @@ UNCOVERED_BYTES = 21
 # What is about to be removed, or is not complete.
 WORTHLESS = (".cleaned", ".deleted")
 INDEXES = (".index", ".timeindex")
-DAMAGES_OF_EACH = 3
+DAMAGES_OF_EACH = 2
 
 Found = dict[int, tuple[bytes, bytes | None]]
 

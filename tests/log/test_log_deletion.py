@@ -469,6 +469,7 @@ def make_again(readers) -> None:
 
 @pytest.mark.cases(1, 6)
 @pytest.mark.thorough
+@pytest.mark.cases(2, 6)
 @pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
 @pytest.mark.parametrize("is_made_again", [False, True], ids=["deleted", "made again"])
 @pytest.mark.parametrize("kind", ["in process", "read-only", "table"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 
 import pytest
@@ -10,17 +11,7 @@ import pytest
 from storage_core import LogConfig
 from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
-from tests.log.logs import (
-    MARKER,
-    append,
-    contents,
-    crash,
-    names,
-    offsets,
-    open_directory,
-    small,
-    write,
-)
+from tests.log.logs import MARKER, append, contents, crash, names, offsets, open_directory, small, write
 
 
 def test_logs_are_made_found_and_listed(tmp_path):
@@ -146,3 +137,33 @@ def test_existing_contents_stay(tmp_path):
         with pytest.raises(LogDirectoryError, match="exists already"):
             logs.create("t")
         assert names(tmp_path / "t-0") == ["precious"]
+
+
+# -- Topic ids --------
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a b", "ü", "x" * 250, "__cluster_metadata"])
+def test_illegal_topics_are_refused(tmp_path, topic):
+    with open_directory(tmp_path) as logs, pytest.raises(OptionError, match="name of a topic"):
+        logs.create(topic)
+
+
+@pytest.mark.parametrize("partition", [-1, 2**31])
+def test_illegal_partitions_are_refused(tmp_path, partition):
+    with open_directory(tmp_path) as logs, pytest.raises(OptionError, match="partition number"):
+        logs.create("orders", partition)
+
+
+def test_the_partitions_of_a_topic_have_one_id(tmp_path):
+    with open_directory(tmp_path) as logs:
+        first = logs.create("orders", 0)
+        assert re.fullmatch("[A-Za-z0-9_-]{22}", first.topic_id)
+        assert logs.create("orders", 1).topic_id == first.topic_id
+        assert logs.create("clicks").topic_id != first.topic_id
+        wanted = "AAAAAAAAAAAAAAAAAAAAAQ"
+        assert logs.create("views", topic_id=wanted).topic_id == wanted
+        with pytest.raises(LogDirectoryError, match="as the id of topic orders"):
+            logs.create("orders", 2, topic_id=wanted)
+    assert (
+        tmp_path / "views-0/partition.metadata"
+    ).read_bytes() == b"version: 0\ntopic_id: " + wanted.encode()

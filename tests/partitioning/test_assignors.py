@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from storage_core.errors import OptionError
 from storage_core.partitioning import RangeAssignor, RoundRobinAssignor, Subscription, TopicPartition
+from storage_core.partitioning.assignors import TopicShares, java_order, members_in_order
 from tests.partitioning.assigned_by_kafka import ASSIGNED_BY_KAFKA
 
 with warnings.catch_warnings():
@@ -165,3 +166,93 @@ def test_kafka_python_assigns_ranges_alike(counts, group):
 def test_kafka_python_deals_alike(counts, group):
     found = RoundRobinAssignor().assign(counts, group)
     assert found == by_kafka_python(RoundRobinPartitionAssignor, counts, group)
+
+
+# -- Members --------
+
+
+def test_a_topic_partition_is_a_pair():
+    assert TopicPartition("orders", 7) == ("orders", 7)
+
+
+def test_static_members_stand_first_in_the_order_of_their_instance_ids():
+    subscriptions = {
+        "b": Subscription(["t"]),
+        "z": Subscription(["t"], group_instance_id="1"),
+        "a": Subscription(["t"]),
+        "y": Subscription(["t"], group_instance_id="2"),
+    }
+    assert members_in_order(subscriptions) == ["z", "y", "a", "b"]
+
+
+def test_texts_are_ordered_as_in_java():
+    # Java compares halves of a surrogate pair, which are lower than the last characters of one unit.
+    assert sorted(["\uff5e", "\U0001f600", "b", "a", "ab", "", "B"], key=java_order) == [
+        "", "B", "a", "ab", "b", "\U0001f600", "\uff5e",
+    ]  # fmt: skip
+    assert java_order("\ud83d") < java_order("\ud83e")
+
+
+def test_topics_have_no_order():
+    assert Subscription(["t", "u", "t"]) == Subscription({"u", "t"})
+
+
+def test_one_text_is_no_collection_of_topics():
+    with pytest.raises(OptionError, match=r"found the text 'orders'\. Put it into a list"):
+        Subscription("orders")
+
+
+# -- Shares of a topic --------
+
+
+NOBODY_HAS_A_RACK = {"a": None, "b": None, "c": None}
+
+
+def shares(count, member_racks, racks=""):
+    """Shares of topic t; ``racks`` has one word a partition, each letter a rack."""
+    return TopicShares(
+        "t", count, member_racks, {("t", n): set(word) for n, word in enumerate(racks.split())}
+    )
+
+
+def test_the_first_to_be_given_more_take_the_larger_shares():
+    topic = shares(5, NOBODY_HAS_A_RACK)
+    assert [topic.assignable_count(member) for member in "abc"] == [2, 2, 2]
+    topic.assign("c", [0, 1])
+    topic.assign("a", [4])
+    assert [topic.assignable_count(member) for member in "abc"] == [1, 2, 0]
+    topic.assign("a", [3])
+    assert [topic.assignable_count(member) for member in "abc"] == [0, 1, 0]
+    assert list(topic.unassigned) == [2]
+
+
+def test_a_member_takes_the_lowest_that_are_left():
+    topic = shares(5, NOBODY_HAS_A_RACK)
+    assert topic.assign_next("b", lambda member, partition: (member, partition) != ("b", 0)) == [1, 2]
+    assert topic.assign_next("b") == []
+    assert topic.assign_next("a") == [0, 3]
+    assert topic.assign_next("c") == [4]
+    assert topic.assign_next("a") == []
+
+
+def test_a_topic_without_members_or_partitions():
+    assert not shares(3, {}, "x y z").needs_racks
+    assert shares(0, NOBODY_HAS_A_RACK).assign_next("a") == []
+
+
+def test_when_racks_make_a_difference():
+    assert shares(2, {"a": "x"}, "x y").needs_racks
+    # Every partition is everywhere.
+    assert not shares(2, {"a": "x"}, "xy xy").needs_racks
+    # No member shares a rack with a replica.
+    assert not shares(2, {"a": "z"}, "x y").needs_racks
+    assert not shares(2, {"a": None}, "x y").needs_racks
+    assert not shares(2, {"a": "x"}).needs_racks
+    # Of one partition the racks are not known.
+    assert shares(2, {"a": "x"}, "x").needs_racks
+
+
+def test_who_has_no_rack_is_near_to_everything():
+    topic = shares(2, {"a": None, "b": "x"}, "x y")
+    assert [topic.is_in_rack("a", 0), topic.is_in_rack("a", 1)] == [True, True]
+    assert [topic.is_in_rack("b", 0), topic.is_in_rack("b", 1)] == [True, False]

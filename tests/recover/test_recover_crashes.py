@@ -237,7 +237,7 @@ def sources(tmp_path):
 
 
 @pytest.mark.parametrize("error_number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_whichever_call_fails_the_source_stays_and_the_target_is_complete_or_absent(
     tmp_path, error_number, step
 ):

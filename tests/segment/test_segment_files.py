@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+import dataclasses
 import os
+import pickle
 import struct
 
 import pytest
 
-from storage_core.errors import DataLossError, LogDirectoryError
+from storage_core.errors import DataLossError, LogDirectoryError, StorageError
 from storage_core.filesystem import FileSystem
-from storage_core.segment import SegmentReader
+from storage_core.segment import (
+    AbortedTransaction,
+    OffsetPosition,
+    SegmentEnd,
+    SegmentReader,
+    TimestampOffset,
+)
+from storage_core.segment.index_file import rename_if_exists
 
 
 @pytest.fixture
@@ -155,3 +164,56 @@ def test_only_a_file_of_more_than_a_page_has_indexes_worth_reading(tmp_path, mak
         assert opened.is_one_page == is_one_page
         assert opened.translate_offset(51).base_offset == 51
         assert opened.filesystem.statistics.files_opened == (1 if is_one_page else 2)
+
+
+# -- Renaming --------
+
+
+def test_a_file_gets_another_name(tmp_path):
+    tmp_path.joinpath("a").write_bytes(b"1")
+    tmp_path.joinpath("b").write_bytes(b"2")
+    rename_if_exists(FileSystem(), f"{tmp_path}/a", f"{tmp_path}/b")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"b": b"1"}
+
+
+def test_a_file_that_is_not_there_does_not_appear(tmp_path):
+    tmp_path.joinpath("b").write_bytes(b"2")
+    rename_if_exists(FileSystem(), f"{tmp_path}/a", f"{tmp_path}/b")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"b": b"2"}
+
+
+class Refusing(FileSystem):
+    def rename(self, source, target):
+        raise StorageError("No space left on this disk.", path=source)
+
+
+def test_the_same_name_is_no_rename(tmp_path):
+    rename_if_exists(Refusing(), f"{tmp_path}/a", f"{tmp_path}/a")
+
+
+def test_any_other_failure_is_one(tmp_path):
+    with pytest.raises(StorageError):
+        rename_if_exists(Refusing(), f"{tmp_path}/a", f"{tmp_path}/b")
+
+
+# -- Values --------
+
+
+VALUES = [
+    OffsetPosition(8, 608),
+    TimestampOffset(60, 7),
+    AbortedTransaction(2, 2, 4, 0),
+    SegmentEnd(10, 760),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_values_travel_to_other_processes(value):
+    assert pickle.loads(pickle.dumps(value)) == value
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_values_do_not_change(value):
+    field = dataclasses.fields(value)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(value, field, 1)
