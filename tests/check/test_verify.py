@@ -12,10 +12,11 @@ from crc32c import crc32c
 import storage_core.check.verify as verify_module
 from storage_core.check.verify import plan_verification, verify
 from storage_core.commit_files.commits_file import CommitEntry, commit_line, shorten_commits_file
-from storage_core.errors import OptionError, UnreadableError
+from storage_core.errors import OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
 from tests.conformance.archives import unpack_case
+from tests.faults.observed_filesystem import refusing
 from tests.log.logs import BATCH_BYTES, MARKER, append, flip, name, open_directory, small, unclean, write
 from tests.log.producing import ABORT, COMMIT, data, marker, transactional
 
@@ -644,32 +645,8 @@ def test_several_processes_find_the_same(root, orders, monkeypatch):
     assert report_of(root, jobs=2) == report_of(root)
 
 
-class Refusing(FileSystem):
-    """Files that may not be read, and directories that may not be listed."""
-
-    def __init__(self, *refused):
-        super().__init__()
-        self.refused = set(map(str, refused))
-
-    def _check(self, path):
-        if path in self.refused:
-            raise UnreadableError("User kim may not read this path.", path=path)
-
-    def open(self, path):
-        self._check(path)
-        return super().open(path)
-
-    def read_file(self, path, limit_bytes):
-        self._check(path)
-        return super().read_file(path, limit_bytes)
-
-    def walk_directory(self, path):
-        self._check(path)
-        return super().walk_directory(path)
-
-
 def refused_report(root, *refused):
-    filesystem = Refusing(*refused)
+    filesystem = refusing(*refused)
     return verify(filesystem, plan_verification(filesystem, options_of([str(root)], {})))
 
 
@@ -702,7 +679,7 @@ def test_a_checkpoint_that_may_not_be_read_is_a_finding_of_the_log_directory(roo
 
 def test_a_log_directory_that_may_not_be_listed_is_a_finding(root, tmp_path):
     write(tmp_path / "other", 5)
-    filesystem = Refusing(root)
+    filesystem = refusing(root)
     report = verify(
         filesystem, plan_verification(filesystem, options_of([str(root), str(tmp_path / "other")], {}))
     )

@@ -12,6 +12,7 @@ from storage_core.checkpoint import read_offset_checkpoint, write_offset_checkpo
 from storage_core.checkpoint.root_files import parse_offset_checkpoint
 from storage_core.errors import CorruptCheckpointError, UnreadableError
 from storage_core.filesystem import FileSystem
+from tests.faults.observed_filesystem import refusing
 
 PATH = "replication-offset-checkpoint"
 
@@ -105,12 +106,8 @@ def test_no_more_than_the_limit_is_read(tmp_path):
 
 
 def test_a_file_that_may_not_be_read_is_not_taken_for_a_corrupt_one():
-    class Denying(FileSystem):
-        def open(self, path):
-            raise UnreadableError("denied", path=path)
-
     with pytest.raises(UnreadableError):
-        read_offset_checkpoint(Denying(), PATH)
+        read_offset_checkpoint(refusing(PATH), PATH)
 
 
 def test_a_file_of_line_ends_is_refused_before_it_is_taken_apart():

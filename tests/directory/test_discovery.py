@@ -9,6 +9,7 @@ from storage_core import read_table
 from storage_core.directory import find_partitions
 from storage_core.errors import LogDirectoryError, UnreadableError
 from storage_core.filesystem import FileSystem
+from tests.faults.observed_filesystem import before_each_call
 
 EPOCHS = {"leader-epoch-checkpoint": "0\n0\n"}
 UUID = "73b5281126dc4425b7779e2cfec013b3"
@@ -208,25 +209,17 @@ def test_a_link_to_itself_is_ignored_unless_links_are_followed(tmp_path, make_pa
         found(tmp_path, "logs", follow_symlinks=True)
 
 
-class Denying(FileSystem):
+def denying(denied):
     """A directory that this user may not list and whose files it may not examine."""
 
-    def __init__(self, denied):
-        super().__init__()
-        self.denied = str(denied)
-
-    def _check(self, path):
-        if path == self.denied or path.startswith(self.denied + "/"):
+    def deny(call, path):
+        is_below = path.startswith(f"{denied}/")
+        if (call == "walk_directory" and (is_below or path == str(denied))) or (
+            call == "status" and is_below
+        ):
             raise UnreadableError("User nobody may not list this path.", path=path)
 
-    def walk_directory(self, path):
-        self._check(path)
-        return super().walk_directory(path)
-
-    def status(self, path, *, follow_symlinks=False):
-        if path != self.denied:
-            self._check(path)
-        return super().status(path, follow_symlinks=follow_symlinks)
+    return before_each_call(deny)
 
 
 @pytest.mark.parametrize("denied", ["logs", "logs/orders-1"])
@@ -234,20 +227,20 @@ def test_an_unreadable_directory_is_an_error(tmp_path, make_partition, denied):
     make_partition("logs/orders-0", files=EPOCHS)
     make_partition("logs/orders-1", files=EPOCHS)
     with pytest.raises(UnreadableError, match=rf"User nobody.*{denied}"):
-        read_table(str(tmp_path / "logs"), filesystem=Denying(tmp_path / denied))
+        read_table(str(tmp_path / "logs"), filesystem=denying(tmp_path / denied))
 
 
 def test_an_unreadable_log_directory_in_a_folder_is_an_error(tmp_path, make_partition):
     make_partition("data/disk-1/orders-0", files=EPOCHS)
     make_partition("data/disk-2/orders-1", files=EPOCHS)
     with pytest.raises(UnreadableError, match="disk-2"):
-        find_partitions(Denying(tmp_path / "data/disk-2"), [str(tmp_path / "data")])
+        find_partitions(denying(tmp_path / "data/disk-2"), [str(tmp_path / "data")])
 
 
 def test_lost_and_found_may_be_unreadable(tmp_path, make_partition):
     make_partition("logs/orders-0", files=EPOCHS)
     (tmp_path / "logs/lost+found").mkdir()
-    assert len(find_partitions(Denying(tmp_path / "logs/lost+found"), [str(tmp_path / "logs")])) == 1
+    assert len(find_partitions(denying(tmp_path / "logs/lost+found"), [str(tmp_path / "logs")])) == 1
 
 
 def test_partitions_are_found_without_opening_a_file(tmp_path, make_partition):
@@ -268,24 +261,24 @@ class TestAPartitionThatCannotBeRead:
 
     @pytest.mark.parametrize("options", [{"subscribe": "orders"}, {"assign": {"orders": [0]}}])
     def test_does_not_block_another_topic(self, root, options):
-        table = read_table(root, filesystem=Denying(f"{root}/clicks-0"), **options)
+        table = read_table(root, filesystem=denying(f"{root}/clicks-0"), **options)
         assert table["topic"].to_pylist() == ["orders"] * 3
 
     @pytest.mark.parametrize("options", [{}, {"subscribe": "clicks"}])
     def test_is_an_error_for_who_reads_it(self, root, options):
         with pytest.raises(UnreadableError, match="clicks-0"):
-            read_table(root, filesystem=Denying(f"{root}/clicks-0"), **options)
+            read_table(root, filesystem=denying(f"{root}/clicks-0"), **options)
 
     def test_is_an_error_where_another_copy_can_be_read(self, root, tmp_path, make_partition, make_batch):
         make_partition("other/clicks-0", {0: make_batch(0, [1, 2, 3])})
         with pytest.raises(UnreadableError, match="logs/clicks-0"):
-            read_table(root, str(tmp_path / "other"), filesystem=Denying(f"{root}/clicks-0"))
+            read_table(root, str(tmp_path / "other"), filesystem=denying(f"{root}/clicks-0"))
 
     def test_a_folder_of_disks_is_no_partition(self, tmp_path, make_partition):
         make_partition("disks/disk-1/orders-0", {0: b""})
         make_partition("disks/disk-2/orders-1", {0: b""})
         with pytest.raises(UnreadableError, match="disk-1"):
-            find_partitions(Denying(tmp_path / "disks/disk-1"), [str(tmp_path / "disks")])
+            find_partitions(denying(tmp_path / "disks/disk-1"), [str(tmp_path / "disks")])
 
 
 class TestAPathThatIsTooHigh:

@@ -8,6 +8,7 @@ from storage_core.checkpoint import MetaProperties
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory
 from storage_core.errors import CorruptCheckpointError, UnreadableError
 from storage_core.filesystem import FileSystem
+from tests.faults.observed_filesystem import refusing
 
 CHECKPOINT = b"0\n1\norders 0 42\n"
 
@@ -61,12 +62,8 @@ def test_a_corrupt_high_watermark_is_an_error(root, tmp_path):
 
 
 def test_an_unreadable_checkpoint_is_an_error():
-    class Denying(FileSystem):
-        def open(self, path):
-            raise UnreadableError("User nobody may not open this path.", path=path)
-
     with pytest.raises(UnreadableError, match="log-start-offset-checkpoint"):
-        _ = LogDirectoryFiles(Denying(), "/logs").log_start_offsets
+        _ = LogDirectoryFiles(refusing("log-start-offset-checkpoint"), "/logs").log_start_offsets
 
 
 def test_nothing_is_read_before_it_is_asked_for(tmp_path):

@@ -11,6 +11,7 @@ from storage_core.directory import partition_log as segments
 from storage_core.errors import CorruptCheckpointError, CorruptRecordError, DataLossError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.segment.file_names import TimestampOffset
+from tests.faults.observed_filesystem import refusing
 
 EMPTY_SNAPSHOT = bytes.fromhex("000148674bc700000000")
 
@@ -371,12 +372,8 @@ def test_a_segment_that_is_gone(two_segments, load):
 
 
 def test_an_unlistable_directory(two_segments, load):
-    class Denying(FileSystem):
-        def walk_directory(self, path):
-            raise UnreadableError("User nobody may not list this path.", path=path)
-
     with pytest.raises(UnreadableError, match="orders-0"):
-        load(two_segments, filesystem=Denying())
+        load(two_segments, filesystem=refusing(two_segments))
 
 
 def test_loading_opens_no_file_and_examines_no_segment(two_segments, load, make_clean):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
 from storage_core.scan.plan import plan_scan
 from tests.faults.crash_points import crashes
+from tests.faults.observed_filesystem import before_each_call
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 from tests.log.logs import append, flip, name, open_directory, small, table
 
@@ -261,33 +263,18 @@ class TestTarget:
             converted(days, tmp_path / "out")
 
 
-class Failing(FileSystem):
-    """Refuses the n-th call that writes."""
+def failing(calls):
+    """Refuses all calls that write but the first ones."""
+    made = itertools.count()
 
-    def __init__(self, calls):
-        super().__init__()
-        self.calls = calls
-
-    def _count(self):
-        self.calls -= 1
-        if self.calls < 0:
+    def refuse(call, path):
+        if (
+            call in {"open_for_writing", "rename", "make_directory", "flush_directory"}
+            and next(made) >= calls
+        ):
             raise StorageError("refused")
 
-    def open_for_writing(self, path, **options):
-        self._count()
-        return super().open_for_writing(path, **options)
-
-    def rename(self, source, target):
-        self._count()
-        super().rename(source, target)
-
-    def make_directory(self, path):
-        self._count()
-        super().make_directory(path)
-
-    def flush_directory(self, path):
-        self._count()
-        super().flush_directory(path)
+    return before_each_call(refuse)
 
 
 class TestFailures:
@@ -296,7 +283,7 @@ class TestFailures:
         for calls in range(1_000):
             target = tmp_path / f"out-{calls}"
             try:
-                converted(days, target, filesystem=Failing(calls))
+                converted(days, target, filesystem=failing(calls))
             except StorageError:
                 assert not (target / "_SUCCESS").exists() or calls > 15
                 for path in target.glob("topic=*/**/*.parquet"):

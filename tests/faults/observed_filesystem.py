@@ -10,9 +10,11 @@ The callback can run other operations at exactly that moment, in this thread or 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
+from storage_core.errors import UnreadableError
 from storage_core.filesystem import FileSystem, OpenFile, WritableFile
 from tests.faults.simulated_files import SimulatedFile
 from tests.faults.simulated_filesystem import SimulatedFileSystem
@@ -71,10 +73,30 @@ def _observed_of_a_file(base: type, name: str) -> Callable[..., Any]:
     return call
 
 
-def _observing(base: type) -> type:
-    calls = {name: _observed(base, name) for name in _CALLS}
+def _observing(base: type, *more_calls: str) -> type:
+    calls = {name: _observed(base, name) for name in (*_CALLS, *more_calls)}
     return type(f"Observed{base.__name__}", (base,), {"tell": None, **calls})
 
 
 ObservedFileSystem = _observing(FileSystem)
 ObservedSimulation = _observing(SimulatedFileSystem)
+_FullyObserved = _observing(FileSystem, "examine_directory", "list_directory")
+
+
+def before_each_call(happen: Callable[[str, str], object]) -> FileSystem:
+    """The real file system, and what happens before each call, given its name and path."""
+    filesystem: Any = _FullyObserved()
+    filesystem.tell = lambda call: happen(*call.split(" ", 1))
+    return filesystem
+
+
+def refusing(*refused: object) -> FileSystem:
+    """A file system on which this user may not read some files or list some directories, given by path or name."""
+    refused = tuple(map(str, refused))
+
+    def refuse(call: str, path: str) -> None:
+        is_read = call in {"open", "read_file", "walk_directory", "list_directory", "examine_directory"}
+        if is_read and (path in refused or os.path.basename(path) in refused):
+            raise UnreadableError("User kim may not read this path.", path=path)
+
+    return before_each_call(refuse)

@@ -11,6 +11,7 @@ from storage_core import LogConfig
 from storage_core.checkpoint import read_producer_snapshot
 from storage_core.filesystem import FileSystem
 from storage_core.segment import AbortedTransaction, TransactionIndex
+from tests.faults.observed_filesystem import before_each_call
 from tests.log import golden_transactions
 from tests.log.logs import NOW_MS, Clock, append, crash, names, offsets, open_directory, small, table
 from tests.log.producing import ABORT, COMMIT, data, emptied, marker, transactional
@@ -41,22 +42,6 @@ def logs(root, clock):
 @pytest.fixture
 def log(logs):
     return logs.create("orders")
-
-
-class Interrupted(FileSystem):
-    """Once it is armed, lets something happen in front of the next opening of a file."""
-
-    def __init__(self, path, happen):
-        super().__init__()
-        self.is_armed = False
-        self._path = str(path)
-        self._happen = happen
-
-    def open(self, path):
-        if self.is_armed and path == self._path:
-            self.is_armed = False
-            self._happen(path)
-        return super().open(path)
 
 
 def replicate(log, *batches, at_once=5):
@@ -155,13 +140,18 @@ def test_one_that_is_read_while_its_segment_is_replaced(root, clock):
     """The old file awaits its removal, and is read all the same; the new index lists less."""
     old = root / "orders-0" / f"{0:020d}.log"
 
-    def replace(path):
-        content = old.read_bytes()
-        old.rename(f"{old}.deleted")
-        old.write_bytes(content)
-        Path(path).write_bytes(b"")
+    is_armed = False
 
-    filesystem = Interrupted(old.with_suffix(".txnindex"), replace)
+    def replace(call, path):
+        nonlocal is_armed
+        if is_armed and call == "open" and path == str(old.with_suffix(".txnindex")):
+            is_armed = False
+            content = old.read_bytes()
+            old.rename(f"{old}.deleted")
+            old.write_bytes(content)
+            Path(path).write_bytes(b"")
+
+    filesystem = before_each_call(replace)
     with open_directory(root, clock=clock, filesystem=filesystem) as logs:
         log = logs.create("orders")
         for _ in range(2):
@@ -170,9 +160,9 @@ def test_one_that_is_read_while_its_segment_is_replaced(root, clock):
             append(log)
             log.roll()
         log.flush()
-        filesystem.is_armed = True
+        is_armed = True
         assert committed(log) == [2, 5]
-        assert not filesystem.is_armed
+        assert not is_armed
 
 
 def test_transactions_over_many_segments_are_left_out_wherever_a_read_begins(log):

@@ -9,27 +9,17 @@ from storage_core.log.producer_state_manager import ProducerStateManager, rebuil
 from storage_core.log_config import LogConfig
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment.log_segment import LogSegment
+from tests.faults.observed_filesystem import before_each_call
 from tests.log.producing import data
-
-
-class CountingFileSystem(FileSystem):
-    """Remembers which log files were opened for reading."""
-
-    def __init__(self):
-        super().__init__()
-        self.opened = []
-
-    def open(self, path):
-        if path.endswith(".log"):
-            self.opened.append(int(path[-24:-4]))
-        return super().open(path)
 
 
 class WrittenLog:
     """Segments with batches in them; the first batch of each gives its base offset."""
 
     def __init__(self, directory, *segments):
-        self.filesystem = CountingFileSystem()
+        # The log files that were opened for reading.
+        self.opened = []
+        self.filesystem = before_each_call(self.note)
         self.directory = directory
         self.segments = LogSegments()
         for batches in segments:
@@ -40,11 +30,15 @@ class WrittenLog:
             segment.append(parsed)
             self.segments.add(segment)
 
+    def note(self, call, path):
+        if call == "open" and path.endswith(".log"):
+            self.opened.append(int(path[-24:-4]))
+
     def manager(self, **options):
         return ProducerStateManager(self.filesystem, str(self.directory), expiration_ms=86_400_000, **options)
 
     def rebuild(self, manager, last_offset, *, log_start_offset=0, now_ms=0, is_after_clean_shutdown=False):
-        self.filesystem.opened.clear()
+        self.opened.clear()
         rebuild_producer_state(
             manager,
             self.segments,
@@ -65,7 +59,7 @@ class WrittenLog:
 
     @property
     def replayed(self):
-        return sorted(set(self.filesystem.opened))
+        return sorted(set(self.opened))
 
 
 def known(manager):

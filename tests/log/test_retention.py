@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core import FileSystem, LogConfig, LogDirectory
+from storage_core import LogConfig, LogDirectory
 from storage_core.errors import LogFailedError, LogReadOnlyError, StorageError
 from tests.examples import examples
 from tests.faults.crash_points import new_filesystem
+from tests.faults.observed_filesystem import before_each_call
 from tests.faults.session import ROOT
 from tests.log.logs import (
     BATCH_BYTES,
@@ -229,31 +230,16 @@ def test_the_log_start_is_on_disk_before_a_file_is_renamed(logs, path, monkeypat
     assert [each for each in names(path / "orders-0") if each.endswith(".deleted")] == []
 
 
-class Watched(FileSystem):
-    """Notes which files are opened."""
-
-    def __init__(self):
-        super().__init__()
-        self.opened = []
-
-    def open(self, path):
-        self.opened.append(path)
-        return super().open(path)
-
-    def open_for_writing(self, path, *, create=False, **options):
-        self.opened.append(path)
-        return super().open_for_writing(path, create=create, **options)
-
-
 def test_no_log_file_is_opened(root):
-    filesystem = Watched()
+    opened = []
+    filesystem = before_each_call(lambda call, path: call.startswith("open") and opened.append(path))
     config = forever(retention_ms=DAY_MS, retention_bytes=2500)
     with open_directory(root, config=config, filesystem=filesystem) as logs:
-        filesystem.opened.clear()
+        opened.clear()
         assert logs.get("orders").apply_retention(2001 + DAY_MS) == (0, 10)
-        assert [path for path in filesystem.opened if path.endswith(".log")] == []
+        assert [path for path in opened if path.endswith(".log")] == []
         # One time index each, up to the first that is young enough.
-        assert [os.path.basename(path) for path in filesystem.opened if path.endswith(".timeindex")] == [
+        assert [os.path.basename(path) for path in opened if path.endswith(".timeindex")] == [
             name(10, "timeindex"),
             name(20, "timeindex"),
         ]

@@ -10,6 +10,7 @@ from storage_core.filesystem import FileSystem
 from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.offset_ranges import PartitionRange, locate_spans
 from storage_core.segment import AbortedTransaction
+from tests.faults.observed_filesystem import before_each_call
 
 # A batch of ten values of 300 bytes: more than a page after two of them, so that indexes count.
 VALUE = b"x" * 300
@@ -24,18 +25,6 @@ def log(log_root):
         if number in (9, 19):
             log.roll()
     return log.write()
-
-
-class Opened(FileSystem):
-    """Notes the paths of the files that are opened."""
-
-    def __init__(self, paths):
-        super().__init__()
-        self._paths = paths
-
-    def open(self, path):
-        self._paths.append(path)
-        return super().open(path)
 
 
 def load(log, **options):
@@ -115,8 +104,9 @@ def test_the_size_of_a_closed_file_is_known_for_good(log):
 def test_a_segment_in_the_middle_is_not_opened(log):
     found = load(log)
     opened = []
+    filesystem = before_each_call(lambda call, path: call == "open" and opened.append(path))
     for segment in found.segments:
-        segment.filesystem = Opened(opened)
+        segment.filesystem = filesystem
     assert len(list(locate_spans(PartitionRange(found, 5, 225)))) == 3
     assert {path.rpartition("/")[2].partition(".")[0] for path in opened} == {f"{0:020d}", f"{200:020d}"}
 

@@ -18,6 +18,7 @@ from storage_core.options.predicate import And, Comparison, In, Or
 from storage_core.scan.offset_ranges import PartitionRange, split_ranges
 from storage_core.scan.plan import plan_scan
 from tests.examples import examples
+from tests.faults.observed_filesystem import before_each_call
 
 VALUE = b"x" * 1000
 
@@ -258,41 +259,29 @@ def test_more_pieces_than_can_be_counted_are_ruled_out_at_once(log_root):
 # -- Under a live broker --------
 
 
-class Live(FileSystem):
-    """Lets something happen to the directory when a path is opened."""
-
-    def __init__(self, happen):
-        super().__init__()
-        self._happen = happen
-
-    def open(self, path):
-        self._happen(path)
-        return super().open(path)
-
-
 def test_a_cleaner_that_replaces_segments_meanwhile(log):
     replaced = []
 
-    def replace(path):
-        if path.endswith("100.log") and not replaced:
+    def replace(call, path):
+        if call == "open" and path.endswith("100.log") and not replaced:
             replaced.append(path)
             content = log.log_path(100).read_bytes()
             log.log_path(100).rename(path + ".deleted")
             log.log_path(100).write_bytes(content)
 
     bounds = {"starting_offsets": {"events": {"0": 150}}, "ending_offsets": {"events": {"0": 160}}}
-    planned = plan(log.path, filesystem=Live(replace), **bounds)
+    planned = plan(log.path, filesystem=before_each_call(replace), **bounds)
     assert replaced
     assert [span.inode for span in spans_of(planned)] == [log.log_path(100).stat().st_ino]
 
 
 def test_retention_that_deletes_segments_meanwhile(log):
-    def delete(path):
-        if path.endswith("000.log"):
+    def delete(call, path):
+        if call == "open" and path.endswith("000.log"):
             log.log_path(0).unlink(missing_ok=True)
 
     ending = {"ending_offsets": {"events": {"0": 350}}}
-    planned = plan(log.path, filesystem=Live(delete), min_partitions=20, **ending)
+    planned = plan(log.path, filesystem=before_each_call(delete), min_partitions=20, **ending)
     # Planned anew, from the present log start.
     assert planned.partitions[0].start_offset == 100
     with pytest.raises(OffsetOutOfRangeError, match="the log starts at offset 100"):

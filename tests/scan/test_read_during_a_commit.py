@@ -12,6 +12,7 @@ from storage_core.directory import visibility
 from storage_core.errors import CorruptCheckpointError, DataLossError
 from storage_core.filesystem import FileSystem
 from tests.commit.jobs import CONFIG, JOBS, ROOT, commit, fill, rows_of, staged_job
+from tests.faults.observed_filesystem import before_each_call
 from tests.faults.simulated_filesystem import SimulatedFileSystem
 
 OLD_ROWS = 42
@@ -100,56 +101,46 @@ def test_journals_are_not_parsed_twice(interrupted, monkeypatch):
 # -- What it costs --------
 
 
-class Counting(FileSystem):
-    def __init__(self):
-        super().__init__()
-        self.asked = []
-
-    def open(self, path):
-        self.asked.append(("open", os.path.basename(path)))
-        return super().open(path)
-
-    def status(self, path, *, follow_symlinks=False):
-        self.asked.append(("status", os.path.basename(path)))
-        return super().status(path, follow_symlinks=follow_symlinks)
-
-    def walk_directory(self, path):
-        self.asked.append(("list", os.path.basename(path)))
-        return super().walk_directory(path)
-
-
 WATCHED = [".segmentlog-journal", ".segmentlog-commits"]
 
 
-def opened_for_commits(filesystem):
-    return [name for how, name in filesystem.asked if how == "open" and name.startswith(".segmentlog")]
+@pytest.fixture
+def asked():
+    """The calls of `counting`, and the name that each is about."""
+    return []
+
+
+@pytest.fixture
+def counting(asked):
+    return before_each_call(lambda call, path: asked.append((call, os.path.basename(path))))
+
+
+def opened_for_commits(asked):
+    return [name for call, name in asked if call == "open" and name.startswith(".segmentlog")]
 
 
 @pytest.mark.parametrize("path", ["logs", ".", "logs/grown-0"])
-def test_a_root_without_commits_costs_two_opens_that_fail(tmp_path, path):
+def test_a_root_without_commits_costs_two_opens_that_fail(tmp_path, path, counting, asked):
     new_root(tmp_path / "logs", has_commits=False)
-    filesystem = Counting()
-    read_table(tmp_path / path, filesystem=filesystem)
-    assert opened_for_commits(filesystem) == WATCHED
-    assert filesystem.asked.count(("list", "logs")) == (path != "logs/grown-0")
+    read_table(tmp_path / path, filesystem=counting)
+    assert opened_for_commits(asked) == WATCHED
+    assert asked.count(("walk_directory", "logs")) == (path != "logs/grown-0")
 
 
-def test_a_root_with_commits_costs_four_opens_and_a_listing(tmp_path):
+def test_a_root_with_commits_costs_four_opens_and_a_listing(tmp_path, counting, asked):
     new_root(tmp_path / "logs")
-    filesystem = Counting()
-    read_table(tmp_path / "logs", filesystem=filesystem)
-    assert opened_for_commits(filesystem) == 2 * WATCHED
-    assert filesystem.asked.count(("list", "logs")) == 2
+    read_table(tmp_path / "logs", filesystem=counting)
+    assert opened_for_commits(asked) == 2 * WATCHED
+    assert asked.count(("walk_directory", "logs")) == 2
     # The partitions are looked at once.
-    assert filesystem.asked.count(("list", "grown-0")) == filesystem.asked.count(("list", "rolled-0"))
+    assert asked.count(("walk_directory", "grown-0")) == asked.count(("walk_directory", "rolled-0"))
 
 
-def test_a_log_that_is_polled_costs_two_opens_an_answer(tmp_path):
+def test_a_log_that_is_polled_costs_two_opens_an_answer(tmp_path, counting, asked):
     root = new_root(tmp_path / "logs")
-    filesystem = Counting()
-    with LogDirectory.open(root, read_only=True, filesystem=filesystem, config=CONFIG) as logs:
+    with LogDirectory.open(root, read_only=True, filesystem=counting, config=CONFIG) as logs:
         log = logs.get("grown", 0)
         assert log.log_end_offset == 20
-        filesystem.asked.clear()
+        asked.clear()
         assert log.log_end_offset == 20
-        assert opened_for_commits(filesystem) == WATCHED
+        assert opened_for_commits(asked) == WATCHED

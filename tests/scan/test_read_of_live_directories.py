@@ -14,7 +14,7 @@ import pytest
 
 from storage_core import read_table
 from storage_core.errors import DataLossError, UnreadableError
-from storage_core.filesystem import FileSystem
+from tests.faults.observed_filesystem import before_each_call
 
 
 @pytest.fixture
@@ -208,33 +208,17 @@ class TestLive:
             read(lambda: monkeypatch.setattr(os, "open", refuse))
 
 
-class CompactedMeanwhile(FileSystem):
-    """The first two segments become one after the listing, before they are opened."""
-
-    def __init__(self, path, content):
-        super().__init__()
-        self._path = path
-        self._content = content
-
-    def status(self, path, *, follow_symlinks=False):
-        self._compact(path)
-        return super().status(path, follow_symlinks=follow_symlinks)
-
-    def open(self, path):
-        self._compact(path)
-        return super().open(path)
-
-    def _compact(self, path):
-        first, second = (str(self._path / f"{base_offset:020d}.log") for base_offset in (0, 40))
-        if path == first and self._content:
-            for file in (first, second):
-                os.rename(file, f"{file}.deleted")
-            Path(first).write_bytes(self._content)
-            self._content = b""
-
-
 def test_compacted_between_the_listing_and_the_first_look(live, compacted):
-    table = read_table(live.path, filesystem=CompactedMeanwhile(live.path, compacted), columns=["offset"])
+    """The first two segments become one before they are opened."""
+    first, second = (live.path / f"{base_offset:020d}.log" for base_offset in (0, 40))
+
+    def compact(call, path):
+        if path == str(first) and second.exists():
+            for file in (first, second):
+                file.rename(f"{file}.deleted")
+            first.write_bytes(compacted)
+
+    table = read_table(live.path, filesystem=before_each_call(compact), columns=["offset"])
     offsets = table["offset"].to_pylist()
     assert offsets == sorted(set(offsets))
     # What the cleaner has removed may still be read, what it has kept must be.
@@ -242,36 +226,33 @@ def test_compacted_between_the_listing_and_the_first_look(live, compacted):
     assert set(kept) <= set(offsets) <= set(range(120))
 
 
-class ReplacedAgainAndAgain(FileSystem):
-    """Each segment is another file by the time it is opened."""
+def replaced_again_and_again(every=1):
+    """Each segment is another file by the time it is opened. Also returns the paths that were opened."""
+    opened = []
 
-    def __init__(self, every=1):
-        super().__init__()
-        self.count = 0
-        self._every = every
-
-    def open(self, path):
-        if path.endswith(".log"):
-            self.count += 1
-            if self.count % self._every == 0:
+    def replace(call, path):
+        if call == "open" and path.endswith(".log"):
+            opened.append(path)
+            if len(opened) % every == 0:
                 # The next file would get the inode of one that is gone, and be taken for it.
-                os.link(path, f"{path}.{self.count}")
+                os.link(path, f"{path}.{len(opened)}")
                 shutil.copyfile(path, path + ".new")
                 os.replace(path + ".new", path)
-        return super().open(path)
+
+    return before_each_call(replace), opened
 
 
 def test_endless_replacement_is_an_error_at_last(live, scan):
     planned = scan(live.path, columns=["offset"])
-    planned.filesystem = ReplacedAgainAndAgain()
+    planned.filesystem, opened = replaced_again_and_again()
     with pytest.raises(DataLossError, match="replaced repeatedly"):
         planned.rows()
-    assert planned.filesystem.count < 50
+    assert len(opened) < 50
 
 
 def test_endless_replacement_with_loss_allowed(live, scan, caplog):
     planned = scan(live.path, columns=["offset"], fail_on_data_loss=False)
-    planned.filesystem = ReplacedAgainAndAgain()
+    planned.filesystem, _ = replaced_again_and_again()
     assert planned.offsets() == []
     assert caplog.text.count("replaced repeatedly") == 3
 
@@ -279,7 +260,7 @@ def test_endless_replacement_with_loss_allowed(live, scan, caplog):
 @pytest.mark.parametrize("every", [5, 7, 11, 16])
 def test_frequent_replacement_loses_nothing(live, scan, every):
     planned = scan(live.path, columns=["offset"])
-    planned.filesystem = ReplacedAgainAndAgain(every)
+    planned.filesystem, _ = replaced_again_and_again(every)
     assert planned.offsets() == list(range(120))
 
 

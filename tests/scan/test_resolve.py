@@ -10,6 +10,7 @@ from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem
 from storage_core.options import parse_read_options
 from storage_core.scan.resolve import resolve, select_partitions, split_paths
+from tests.faults.observed_filesystem import before_each_call
 
 
 @pytest.mark.parametrize(
@@ -146,13 +147,11 @@ def test_a_glob_passes_over_what_holds_no_logs(disks):
 
 
 def test_a_directory_that_disappears_before_it_is_listed_matches_nothing(disks):
-    class Vanishing(FileSystem):
-        def list_directory(self, path):
-            if path.endswith("disk-2"):
-                shutil.rmtree(path)
-            return super().list_directory(path)
+    def vanish(call, path):
+        if call == "list_directory" and path.endswith("disk-2"):
+            shutil.rmtree(path)
 
-    found = split_paths(Vanishing(), [f"{disks}/disk-*/*"])
+    found = split_paths(before_each_call(vanish), [f"{disks}/disk-*/*"])
     assert found == [f"{disks}/disk-{name}/logs" for name in ("1", "10", "x")]
 
 

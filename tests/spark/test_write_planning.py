@@ -13,8 +13,8 @@ from pyspark.sql.types import BinaryType, StructType
 import storage_core
 from spark_segmentlog.write_options import write_options
 from spark_segmentlog.write_plan import plan_write
-from storage_core.errors import InvalidRecordError, LogDirectoryError, OptionError, UnreadableError
-from storage_core.filesystem import FileSystem
+from storage_core.errors import InvalidRecordError, LogDirectoryError, OptionError
+from tests.faults.observed_filesystem import refusing
 from tests.spark.writers import batch, rows, write, writer_of
 
 
@@ -225,13 +225,7 @@ def test_a_log_directory_may_have_the_name_of_a_partition(tmp_path):
 
 
 def test_a_parent_directory_need_not_be_listed(tmp_path):
-    class PassedThrough(FileSystem):
-        def list_directory(self, path):
-            if path == str(tmp_path / "tenant-7"):
-                raise UnreadableError("User nobody may not list this path.", path=path)
-            return super().list_directory(path)
-
     path = tmp_path / "tenant-7" / "logs"
     options = write_options(CaseInsensitiveDict({"path": str(path), "topic": "t"}))
     schema = StructType().add("value", BinaryType())
-    assert plan_write(PassedThrough(), schema, options, is_overwrite=False).root == str(path)
+    assert plan_write(refusing(tmp_path / "tenant-7"), schema, options, is_overwrite=False).root == str(path)

@@ -9,8 +9,9 @@ import pytest
 from conformance.archives import case_names, unpack_case
 
 from storage_core import read_table
-from storage_core.errors import LogDirectoryError, UnreadableError
+from storage_core.errors import LogDirectoryError
 from storage_core.filesystem import FileSystem
+from tests.faults.observed_filesystem import refusing
 from tests.record.encoding import Batch, Record
 from tests.views.uncommitted import begin_commit
 
@@ -215,18 +216,9 @@ def test_a_partition_directory_that_was_copied_alone(logs, tmp_path):
     assert row["root"] == str(alone.parent)
 
 
-class Forbidding(FileSystem):
-    """A file system on which this user may not list one directory."""
-
-    def examine_directory(self, path):
-        if path.endswith("/clicks-0"):
-            raise UnreadableError("User nobody may not list this path.", path=path)
-        return super().examine_directory(path)
-
-
 def test_a_partition_that_may_not_be_read_is_an_error_that_names_it(logs):
-    with pytest.raises(LogDirectoryError, match=r"may not list.*clicks-0"):
-        partitions(logs, filesystem=Forbidding())
+    with pytest.raises(LogDirectoryError, match=r"may not read.*clicks-0"):
+        partitions(logs, filesystem=refusing("clicks-0"))
 
 
 def test_the_last_stable_offset_is_found_only_if_it_is_asked_for(tmp_path):

@@ -14,6 +14,7 @@ from storage_core import read_table
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
 from storage_core.views import plan_view, read_view_task, view_schema
+from tests.faults.observed_filesystem import before_each_call
 from tests.views.uncommitted import begin_commit
 
 DATA = Path(__file__).parent.parent.parent / "examples" / "data"
@@ -326,25 +327,17 @@ def make_large_batches():
     return make
 
 
-class Replacing(FileSystem):
-    """A cleaner that puts a segment aside just when it is examined."""
-
-    def __init__(self, log, new_name):
-        super().__init__()
-        self.log, self.new_name = log, new_name
-
-    def status(self, path, *, follow_symlinks=False):
-        if path == str(self.log) and self.log.exists():
-            self.log.rename(self.new_name)
-        return super().status(path, follow_symlinks=follow_symlinks)
-
-
 @pytest.mark.parametrize(
     ("suffix", "found"), [(".swap", [0, 1787, 3614, 5403, 7209]), (".deleted", [0, 3614, 5403, 7209])]
 )
 def test_a_segment_that_a_cleaner_replaces_meanwhile(logs, suffix, found):
     log = logs / "orders-0" / f"{1787:020d}.log"
-    rows = segments(logs, filesystem=Replacing(log, f"{log}{suffix}"), assign={"orders": [0]})
+
+    def replace(call, path):
+        if call == "status" and path == str(log) and log.exists():
+            log.rename(f"{log}{suffix}")
+
+    rows = segments(logs, filesystem=before_each_call(replace), assign={"orders": [0]})
     assert [row["baseOffset"] for row in rows] == found
 
 
