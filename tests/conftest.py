@@ -70,7 +70,6 @@ _THOROUGH = (
     "recover/test_recover_crashes.py",
     "scan/test_isolation_beside_writers.py",
     # Random programs beside a model.
-    "compaction/test_against_reference.py",
     "log/test_state_machine*.py",
     # Damage of every kind.
     "damage/test_decompression_bombs.py",

@@ -24,6 +24,7 @@ from tests.record.encoding import (
     CODECS,
     CONTROL,
     DELETE_HORIZON,
+    GZIP,
     LOG_APPEND_TIME,
     LZ4,
     NONE,
@@ -223,11 +224,12 @@ def test_an_old_tombstone_depends_on_when_its_segment_was_changed(tmp_path, modi
     )
 
 
-def test_a_marker_goes_two_passes_after_its_data(tmp_path):
+@pytest.mark.parametrize("codec", [NONE, GZIP])
+def test_a_marker_goes_two_passes_after_its_data(tmp_path, codec):
     aborted = AbortedTransaction(7, 1, 3, 4)
     batches = [
         keyed(1, (b"a", b"2"), attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0),
-        marker(3, 7, ABORT),
+        marker(3, 7, ABORT, codec=codec),
         keyed(4, (b"b", b"1")),
     ]
     passes = [encoded(*batches)]
@@ -293,6 +295,16 @@ def test_damage_is_not_cleaned_away(tmp_path, position):
     with pytest.raises(CorruptRecordError):
         clean(tmp_path, [source], LATEST)
     assert Path(source.path).read_bytes() == bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("key", "found"), [(b"\0\0\0", "3 bytes"), (None, "-1 bytes"), (b"\xff\xff\0\1", "version -1")]
+)
+def test_a_control_record_without_a_proper_key_is_damage(tmp_path, key, found):
+    source = open_segment(tmp_path, encoded(keyed(4, (b"a", b"1")), marker(5, 7, key)), 4)
+    with pytest.raises(CorruptRecordError, match=found) as raised:
+        clean(tmp_path, [source], {})
+    assert (raised.value.offset, raised.value.last_offset) == (5, 5)
 
 
 @pytest.mark.parametrize("count", [-1, 2, 2**31 - 1])

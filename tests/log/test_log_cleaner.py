@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 
 import pytest
 
@@ -22,7 +21,7 @@ from storage_core.errors import (
 from storage_core.log import local_log as replace_segments
 from storage_core.log import log_cleaner
 from storage_core.segment.file_records import LogFile
-from tests.log.cleaning import compacted, latest, put, records, unfinished_files
+from tests.log.cleaning import compacted, put, records, unfinished_files
 from tests.log.logs import NOW_MS, crash, flip, name, open_directory, small, table, unclean
 
 DAY_MS = 86_400_000
@@ -449,32 +448,3 @@ def test_who_reads_the_files_alone_misses_no_key(tmp_path, log):
         found = records(beside.get("orders"), isolation_level="read_committed")
     # The old value is gone: then the new one has to count as committed.
     assert found == ["1:b=1", "2:a=2"]
-
-
-def test_logs_are_cleaned_in_any_order_of_appends_and_passes(tmp_path, clock):
-    """Whatever was done, the last value of each key is what a plain dictionary says."""
-    rng = random.Random(1)
-    expected = {}
-    logs = open_directory(tmp_path, clock=clock, config=compacted(delete_retention_ms=50))
-    log = logs.create("orders")
-    for number in range(600):
-        key = b"%d" % rng.randrange(12)
-        if rng.random() < 0.2:
-            expected.pop(key, None)
-            put(log, (key, None))
-        else:
-            expected[key] = b"%d" % number
-            put(log, (key, expected[key]))
-        clock.time_ms += rng.randrange(20)
-        if rng.random() < 0.05:
-            log.clean(rng.choice([None, THREE_KEYS]))
-            assert latest(log) == expected
-        if rng.random() < 0.01:
-            logs.close()
-            logs = open_directory(tmp_path, clock=clock, config=compacted(delete_retention_ms=50))
-            log = logs.get("orders")
-    log.roll()
-    log.clean()
-    assert latest(log) == expected
-    assert len(records(log)) < 40
-    logs.close()
