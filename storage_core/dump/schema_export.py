@@ -98,8 +98,8 @@ def _entry(schema: RegisteredSchema, files: Mapping[_Content, str]) -> dict[str,
         "guid": schema.guid,
         "md5": schema.md5,
         "state": schema.state,
-        "offset": schema.offset,
-        "timestampMs": schema.timestamp_ms,
+        "offset": schema.offset if schema.offset >= 0 else None,
+        "timestampMs": schema.timestamp_ms if schema.timestamp_ms >= 0 else None,
         "file": files[schema.schema_id, schema.text or ""],
     }
     return {name: value for name, value in entry.items() if value is not None}

@@ -119,9 +119,10 @@ class SchemaRegistry:
     @cached_property
     def duplicate_ids(self) -> tuple[DuplicateId, ...]:
         """Ids that different schemas have in one context."""
+        repeated = (item for item in self._by_id.items() if len(item[1]) > 1)
         return tuple(
-            DuplicateId(context, schema_id, tuple(different))
-            for (context, schema_id), schemas in sorted(self._by_id.items())
+            DuplicateId(*place, tuple(different))
+            for place, schemas in sorted(repeated)
             if len(different := _different(schemas)) > 1
         )
 
@@ -327,7 +328,7 @@ class _Replay:
 
     def __init__(self) -> None:
         self.current: dict[tuple[str, int], RegisteredSchema] = {}
-        self.former: dict[tuple[str, int, int | None, str | None], RegisteredSchema] = {}
+        self.former: dict[tuple[str, int, int | None], RegisteredSchema] = {}
         self.tombstones: dict[tuple[str, int], tuple[int, int]] = {}
         self.deletions: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         self.settings: dict[str, dict[str | None, str]] = {_CONFIG: {}, _MODE: {}}
@@ -362,17 +363,12 @@ class _Replay:
             return
         schema = _registered(*place, _object(value), offset, timestamp_ms)
         self.tombstones.pop(place, None)
-        before = self.current.get(place)
-        self.current[place] = schema
-        self.characters += _size(schema)
-        if before is None:
-            pass
-        elif before.schema_id == schema.schema_id:
-            self.characters -= _size(before)
-        else:
-            content = *place, before.schema_id, before.text
-            self.characters -= _size(before) if content in self.former else 0
-            self.former[content] = before._replace(state="tombstoned")
+        again = self.former.pop((*place, schema.schema_id), None)
+        before, self.current[place] = self.current.get(place), schema
+        if before is not None and before.schema_id != schema.schema_id:
+            self.former[*place, before.schema_id] = before._replace(state="tombstoned")
+            before = None
+        self.characters += _size(schema) - sum(_size(each) for each in (before, again) if each is not None)
         if self.characters > _MOST_CHARACTERS:
             raise SchemaError(
                 f"The schemas in the topic have more than {_MOST_CHARACTERS:,} characters. Name a folder of the files that "
@@ -430,10 +426,11 @@ def _registered(
     Raises:
         ValueError: It is not what a registry writes.
     """
-    text, schema_type = _text(value, "schema"), value.get("schemaType") or AVRO
+    text = _text(value, "schema")
+    schema_type = _text(value, "schemaType") if value.get("schemaType") else AVRO
     metadata, rule_set, md5 = value.get("metadata"), value.get("ruleSet"), value.get("md5")
-    references = tuple(map(_reference, value.get("references") or ()))
-    if not isinstance(schema_type, str) or not isinstance(md5, (str, type(None))):
+    references = value.get("references") or []
+    if not isinstance(references, list) or not isinstance(md5, (str, type(None))):
         raise ValueError  # noqa: TRY004  (what a caller catches)
     return RegisteredSchema(
         subject,
@@ -441,7 +438,7 @@ def _registered(
         _number(value, "id"),
         schema_type,
         text,
-        references,
+        tuple(map(_reference, references)),
         "soft-deleted" if value.get("deleted") is True else "live",
         offset,
         timestamp_ms,
@@ -488,9 +485,9 @@ def _text(fields: dict[str, Any], name: str) -> str:
     return value
 
 
-def _number(fields: dict[str, Any], name: str) -> int:
+def _number(fields: dict[str, Any], name: str, most: int = _MOST_NUMBER) -> int:
     value = fields.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_NUMBER:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError
     return value
 
@@ -547,7 +544,7 @@ def _registry_with_index(index: str, files: Mapping[str, str]) -> SchemaRegistry
         listed = _checked_object(json.loads(index))
         schemas = [_listed(_checked_object(entry), files) for entry in listed["schemas"]]
         configs, modes = (
-            {each["subject"]: json.dumps(each["value"]) for each in listed.get(kind, ())}
+            {each["subject"]: json.dumps(_checked_object(each["value"])) for each in listed.get(kind, ())}
             for kind in ("configs", "modes")
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -563,7 +560,7 @@ def _listed(entry: dict[str, Any], files: Mapping[str, str]) -> RegisteredSchema
     file = _text(entry, "file")
     if file not in files:
         raise ValueError(f"{file} is missing")
-    value = {**entry, "schema": files[file]}
-    return _registered(*place, value, entry.get("offset", -1), entry.get("timestampMs", -1))._replace(
-        state=state
+    offset, timestamp_ms = (
+        _number(entry, name, 1 << 63) if name in entry else -1 for name in ("offset", "timestampMs")
     )
+    return _registered(*place, {**entry, "schema": files[file]}, offset, timestamp_ms)._replace(state=state)

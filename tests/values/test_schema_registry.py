@@ -164,6 +164,12 @@ def test_a_schema_whose_version_has_another_id_now_stays(log):
     assert registry.reader_schema("-", subject="a").schema_id == 20
 
 
+def test_a_version_that_has_an_earlier_id_again_is_one_row_for_each_id(log):
+    for schema_id in (10, 20, 10, 20, 10):
+        log.register("a", 1, schema_id, f'"{schema_id}"')
+    assert _versions(read_registry(log.records)) == [("a", 1, 20, "tombstoned"), ("a", 1, 10, "live")]
+
+
 def test_only_a_tombstone_leaves_a_version_without_text(log):
     offset = log.tombstone("gone", 2)
     registry = read_registry(log.records)
@@ -459,6 +465,18 @@ def test_a_key_that_cannot_be_read_is_counted_and_stops_nothing(log, key):
     assert [each.subject for each in registry.schemas] == ["after"]
 
 
+def test_texts_that_do_not_fit_into_memory_are_one_clear_error(log, monkeypatch):
+    monkeypatch.setattr("storage_core.values.schema_registry._MOST_CHARACTERS", 2_000)
+    for _ in range(20):
+        for schema_id in (1, 2):
+            # Each takes the place of the one before.
+            log.register("t", 1, schema_id, "x" * 500)
+    assert len(read_registry(log.records).schemas) == 2
+    log.register("u", 1, 3, "x" * 500)
+    with pytest.raises(SchemaError, match=r"more than 2,000 characters\. Name a folder"):
+        read_registry(log.records)
+
+
 def test_kinds_that_do_not_matter_are_passed_over_and_others_are_counted(log):
     for kind in ("NOOP", "CLEAR_SUBJECT", "CONTEXT", "ASSOC", "NEW_KIND"):
         log.add(record_key("t", keytype=kind), b"no json")
@@ -497,7 +515,7 @@ _bytes = st.none() | st.binary(max_size=10) | _fields.map(lambda fields: json.du
 _kinds = st.sampled_from(["SCHEMA", "DELETE_SUBJECT", "CONFIG", "MODE"])
 
 
-@examples(300)
+@examples(100)
 @given(st.lists(st.tuples(_kinds, _fields, _bytes), max_size=6))
 def test_no_record_stops_the_read_or_what_is_asked_afterwards(records):
     log = RegistryLog()
@@ -554,7 +572,10 @@ def test_files_that_are_named_by_id_are_schemas_and_others_what_they_refer_to():
 @pytest.mark.parametrize(
     "index", ["", "[]", "{}", '{"schemas":[{}]}', '{"schemas":5}', "[" * 100_000,
               '{"schemas":[{"subject":"a","version":1,"id":1,"state":"odd","file":"1.avsc"}]}',
-              '{"schemas":[{"subject":"a","version":1,"id":1,"state":"live","file":"../2.avsc"}]}'],
+              '{"schemas":[{"subject":"a","version":1,"id":1,"state":"live","file":"../2.avsc"}]}',
+              '{"schemas":[{"subject":"a","version":1,"id":1,"state":["live"],"file":"1.avsc"}]}',
+              '{"schemas":[{"subject":"a","version":1,"id":1,"state":"live","file":"1.avsc","offset":"1"}]}',
+              '{"schemas":[],"modes":[{"subject":[],"value":{}}]}', '{"schemas":[],"configs":[{"subject":"a","value":5}]}'],
 )  # fmt: skip
 def test_an_index_that_is_none_is_an_error(index):
     with pytest.raises(SchemaError, match=r"schemas\.json is not an index"):
