@@ -124,6 +124,8 @@ def _in_dependency_order(
     for place, schema in by_place.items():
         needed = set(_references(registry, schema)) & by_place.keys()
         waiting[place] = len(needed)
+        if len(needed) < len({(reference.subject, reference.version) for reference in schema.references}):
+            left_out.append(f"a schema that {schema.described} refers to.")
         for other in needed:
             needed_by[other].append(place)
     ready = [(by_place[place].offset, place) for place, count in waiting.items() if count == 0]

@@ -16,7 +16,8 @@ State = Literal["live", "soft-deleted", "tombstoned"]
 """Whether a registry would give a version out: as it is, only if asked for deleted ones, or not at all any more."""
 DEFAULT_CONTEXT: Final = "."
 _CONTEXT_START, _CONTEXT_END = ":.", ":"
-_ENCRYPTING: Final = frozenset({"ENCRYPT", "ENCRYPT_PAYLOAD"})
+# A tuple, because hostile rules may have a type that cannot be in a set.
+_ENCRYPTING: Final = ("ENCRYPT", "ENCRYPT_PAYLOAD")
 
 
 class SchemaReference(NamedTuple):

@@ -16,6 +16,7 @@ from tests.conformance.archives import unpack_case
 pytestmark = pytest.mark.spark
 
 DATA = str(Path(__file__).parent.parent.parent / "examples" / "data")
+TYPED = str(Path(__file__).parent.parent.parent / "examples" / "typed")
 # Each makes rows of log files in tasks; the others are thorough.
 QUICK = ("batches", "epochs", "segments")
 
@@ -39,6 +40,7 @@ def sorted_rows(frame):
 @pytest.mark.parametrize("name", views())
 def test_a_view_has_the_rows_and_the_types_that_python_gets(spark, tmp_path, name: str):
     data = str(unpack_case("internal", tmp_path / "case")[0]) if name == "group_offsets" else DATA
+    data = TYPED if name == "schemas" else data
     frame = spark.read.format("segmentlog").option("view", name).load(data)
     view = find_view(name)
     assert frame.schema.names == view.schema.names

@@ -413,6 +413,7 @@ def test_a_stored_hash_that_is_none_is_not_used(log, md5):
         ({"domainRules": [{"type": "ENCRYPT", "disabled": True}]}, False),
         ({"domainRules": [{"type": "ENCRYPT", "kind": "CONDITION"}]}, False),
         ({"domainRules": [{"type": "CEL"}, "no rule", None], "encodingRules": "none"}, False),
+        ({"domainRules": [{"type": ["ENCRYPT"], "kind": {}, "disabled": [1]}]}, False),
         ({}, False),
     ],
 )
@@ -489,7 +490,11 @@ _json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["tags", "name", "type", "x"]), inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["tags", "name", "type", "x", "domainRules", "params", "sensitive", "kind"]),
+            inner,
+            max_size=3,
+        )
     ),
     max_leaves=6,
 )
