@@ -7,7 +7,6 @@ dates). What ptars may read otherwise than Protobuf's own parser, that one bring
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.errors import OptionError, SchemaError, SchemaResolutionError
+from storage_core.errors import OptionError, SchemaError
 from storage_core.values.decoding import Decoded, RowError
 from storage_core.values.halving import decode_by_halves
 from storage_core.values.paths import paths_of_fields
@@ -33,14 +32,14 @@ except ModuleNotFoundError as error:
         f"Protobuf needs {error.name}, which is not installed: pip install 'spark-segmentlog[protobuf]'."
     ) from None
 
-from storage_core.values.proto_text import parse_proto
+from storage_core.values.protobuf_schema import check_resolution, find_message
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.values.decoding import Decoder, Paths, Payloads, SchemaSource
+    from storage_core.values.protobuf_schema import Message
 
-    Message: TypeAlias = str | tuple[int, ...] | None
     Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _MAXIMUM_FIELDS = 20_000
@@ -49,42 +48,7 @@ _LARGEST_PART_ROWS = 1 << 16
 # ptars follows unknown groups as deep as they are nested, a byte or two each, until the stack overflows. Protobuf's parser
 # stops at 100, and looks at longer values first.
 _MOST_TRUSTED_BYTES = 4096
-_ROOT = "schema.proto"
-# Files that come with tools: Confluent's ProtobufSchema adds the same to each schema.
-_KNOWN_FILES = {
-    "google/protobuf": [
-        "any",
-        "api",
-        "descriptor",
-        "duration",
-        "empty",
-        "field_mask",
-        "source_context",
-        "struct",
-        "timestamp",
-        "type",
-        "wrappers",
-    ],
-    "google/type": [
-        "calendar_period",
-        "color",
-        "date",
-        "datetime",
-        "dayofweek",
-        "expr",
-        "fraction",
-        "latlng",
-        "money",
-        "month",
-        "postal_address",
-        "quaternion",
-        "timeofday",
-    ],
-}
-_KNOWN_TEXTS = {
-    "confluent/meta.proto": 'syntax = "proto3"; package confluent; message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; }',
-    "confluent/type/decimal.proto": 'syntax = "proto3"; package confluent.type; message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }',
-}
+_FILE_NAME = "columns.proto"
 
 _Type = FieldDescriptorProto
 _LEAF_TYPES = {
@@ -103,21 +67,6 @@ _TIME_TYPES = {
     "google.protobuf.Timestamp": pa.timestamp("us", "UTC"),
     "google.protobuf.Duration": pa.duration("us"),
 }
-# Types whose encodings a reader may take for one another, by https://protobuf.dev/programming-guides/proto3/#updating
-_ENCODINGS = (
-    {
-        _Type.TYPE_INT32,
-        _Type.TYPE_INT64,
-        _Type.TYPE_UINT32,
-        _Type.TYPE_UINT64,
-        _Type.TYPE_BOOL,
-        _Type.TYPE_ENUM,
-    },
-    {_Type.TYPE_SINT32, _Type.TYPE_SINT64},
-    {_Type.TYPE_FIXED32, _Type.TYPE_SFIXED32},
-    {_Type.TYPE_FIXED64, _Type.TYPE_SFIXED64},
-    {_Type.TYPE_STRING, _Type.TYPE_BYTES},
-)
 _HIDDEN_TYPES = {_Type.TYPE_ENUM: _Type.TYPE_INT32, _Type.TYPE_MESSAGE: _Type.TYPE_BYTES}
 
 
@@ -142,161 +91,17 @@ def protobuf_decoder(
         SchemaError: A schema is malformed, lacks the message, or has what is not supported: a recursive message, a group.
         SchemaResolutionError: The messages are not the same, or a field has types that do not go together.
     """
-    written = _find_message(writer, message)
+    written = find_message(writer, message)
     if reader is None:
         return _ProtobufDecoder(written, paths)
-    read = _find_message(reader, reader_message)
-    _check_resolution(written, read, set())
+    read = find_message(reader, reader_message)
+    check_resolution(written, read)
     return _ProtobufDecoder(read, paths)
 
 
 def protobuf_type(schema: SchemaSource, message: Message = None, paths: Paths = None) -> pa.DataType:
     """Return the type of the column that `protobuf_decoder` makes."""
-    return _Expansion().add_message(_find_message(schema, message), paths).arrow_type
-
-
-def message_name(schema: SchemaSource, message: Message) -> str:
-    """Return the name that a message has within its package.
-
-    Raises:
-        SchemaError: The schema has no such message.
-    """
-    found = _find_message(schema, message)
-    name: str = found.full_name
-    return name.removeprefix(f"{found.file.package}.")
-
-
-def _find_message(source: SchemaSource, message: Message) -> Descriptor:
-    file, declared = _load(source)
-    if isinstance(message, str):
-        candidates = [
-            m
-            for m in _all_messages(file)
-            if message in (m.full_name, m.full_name[len(file.package) :].lstrip("."))
-        ]
-    elif message is None:
-        candidates = list(file.message_types_by_name.values())
-    else:
-        candidates = _messages_at(file, message) or _types_at(file, declared, message)
-    if len(candidates) == 1:
-        return candidates[0]
-    names = ", ".join(m.full_name for m in _all_messages(file)[:20]) or "none"
-    asked = (
-        "Which message the values are is not said"
-        if message is None
-        else f"The Protobuf schema has no message {message!r}"
-    )
-    raise SchemaError(f"{asked}; its messages: {names}.")
-
-
-def _messages_at(file: Any, indexes: tuple[int, ...]) -> list[Descriptor]:
-    """Find a message by indexes that count messages, but no entries of maps (Confluent's ``ProtobufSchema.toMessageIndexes``)."""
-    found: list[Descriptor] = []
-    level = list(file.message_types_by_name.values())
-    for index in indexes:
-        found = level[index : index + 1] if index >= 0 else []
-        level = [m for parent in found for m in parent.nested_types if not m.GetOptions().map_entry]
-    return found
-
-
-def _types_at(file: Any, declared: list[tuple[int, ...]], indexes: tuple[int, ...]) -> list[Descriptor]:
-    """Find a message by indexes that count enums, too, as they stand in the text: some serializers do."""
-    path: tuple[int, ...] = ()
-    for index in indexes:
-        level = [place for place in declared if len(place) == len(path) + 2 and place[: len(path)] == path]
-        if not 0 <= index < len(level):
-            return []
-        path = level[index]
-    found: Any = FileDescriptorProto()
-    file.CopyToProto(found)
-    name = file.package
-    for tag, index in zip(path[::2], path[1::2], strict=True):
-        found = getattr(found, found.DESCRIPTOR.fields_by_number[tag].name)[index]
-        name = f"{name}.{found.name}".lstrip(".")
-    return [m for m in _all_messages(file) if m.full_name == name]
-
-
-def _all_messages(file: Any) -> list[Descriptor]:
-    found: list[Descriptor] = []
-    waiting = list(file.message_types_by_name.values())[::-1]
-    while waiting:
-        message = waiting.pop()
-        found.append(message)
-        waiting += [m for m in message.nested_types if not m.GetOptions().map_entry][::-1]
-    return found
-
-
-def _load(source: SchemaSource) -> tuple[Any, list[tuple[int, ...]]]:
-    """Put a schema and those that it refers to into a pool, and return its file with the places of its types in order."""
-    pool = DescriptorPool()
-    loaded: set[str] = set()
-    missing: list[str] = []
-    for name, text in [*source.references, (_ROOT, source.text)]:
-        file = parse_proto(text, name)
-        for imported in file.dependency:
-            _load_known(pool, imported, loaded)
-        missing += [imported for imported in file.dependency if imported not in loaded]
-        _add(pool, file, loaded, missing)
-    declared = [tuple(location.path) for location in file.source_code_info.location]
-    return pool.FindFileByName(_ROOT), declared
-
-
-def _load_known(pool: Any, name: str, loaded: set[str]) -> None:
-    """Load a file that comes with tools, with its imports."""
-    folder, _, file_name = name.rpartition("/")
-    if name in loaded:
-        return
-    if name in _KNOWN_TEXTS:
-        _add(pool, parse_proto(_KNOWN_TEXTS[name], name), loaded, [])
-    elif file_name.removesuffix(".proto") in _KNOWN_FILES.get(folder, ()):
-        module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
-        for imported in module.DESCRIPTOR.dependencies:
-            _load_known(pool, imported.name, loaded)
-        _add(pool, FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb), loaded, [])
-
-
-def _add(pool: Any, file: Any, loaded: set[str], missing: list[str]) -> None:
-    """Add a file. An import that is missing matters only if a type of it does: many are for options alone."""
-    if file.name in loaded:
-        return
-    kept = [name for name in file.dependency if name in loaded]
-    public = {file.dependency[index] for index in file.public_dependency if 0 <= index < len(file.dependency)}
-    del (
-        file.dependency[:],
-        file.public_dependency[:],
-        file.weak_dependency[:],
-        file.extension[:],
-        file.service[:],
-    )
-    file.dependency.extend(kept)
-    file.public_dependency.extend(index for index, name in enumerate(kept) if name in public)
-    try:
-        pool.AddSerializedFile(file.SerializeToString())
-    except (TypeError, ValueError) as error:
-        reason = str(error).removeprefix("Couldn't build proto file into descriptor pool: ")
-        hint = f" It imports {', '.join(missing)}, which is not among its references." if missing else ""
-        raise SchemaError(f"The Protobuf schema '{file.name}' is malformed: {reason}.{hint}") from None
-    loaded.add(file.name)
-
-
-def _check_resolution(written: Descriptor, read: Descriptor, seen: set[tuple[str, str]]) -> None:
-    if written.name != read.name:
-        raise SchemaResolutionError(f"The message '{written.full_name}' is not '{read.full_name}'.")
-    if (written.full_name, read.full_name) in seen:
-        return
-    seen.add((written.full_name, read.full_name))
-    for number, field in read.fields_by_number.items():
-        other = written.fields_by_number.get(number)
-        if other is None:
-            continue
-        if field.type != other.type and not any(
-            {field.type, other.type} <= encoding for encoding in _ENCODINGS
-        ):
-            raise SchemaResolutionError(
-                f"Field {number} of '{read.full_name}' was written with a type that '{field.name}' cannot have."
-            )
-        if field.message_type is not None:
-            _check_resolution(other.message_type, field.message_type, seen)
+    return _Expansion().add_message(find_message(schema, message), paths).arrow_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +162,7 @@ class _Expansion:
 
     def __init__(self) -> None:
         dependencies = [timestamp_pb2.DESCRIPTOR.name, duration_pb2.DESCRIPTOR.name]
-        self.file = FileDescriptorProto(name=_ROOT, syntax="proto3", dependency=dependencies)
+        self.file = FileDescriptorProto(name=_FILE_NAME, syntax="proto3", dependency=dependencies)
         self._open: list[str] = []
         self._fields = 0
 
