@@ -204,9 +204,13 @@ def _require_storable(kind: pa.DataType, path: str) -> None:
             f"Parquet files cannot hold {path}, a record without fields. Name the fields to write, as in "
             f"columns={path.partition('.')[0]}.id,offset."
         )
-    for index in range(kind.num_fields):
-        child = kind.field(index)
-        _require_storable(child.type, f"{path}.{child.name}" if pa.types.is_struct(kind) else path)
+    if pa.types.is_struct(kind):
+        for child in kind:
+            _require_storable(child.type, f"{path}.{child.name}")
+    elif pa.types.is_map(kind):
+        _require_storable(kind.item_type, path)
+    elif pa.types.is_list(kind):
+        _require_storable(kind.value_type, path)
 
 
 class _Target:

@@ -23,6 +23,7 @@ from storage_core.errors import (
 from storage_core.log.leader_epoch_cache import epoch_for_offset
 from storage_core.log.log_state import LogOffsets, LogState, partition_log_of_view
 from storage_core.options import parse_read_options
+from storage_core.options.column_choice import FORMAT_OPTIONS
 from storage_core.record.batch_window import walk_window
 from storage_core.record.section import PADDING_BYTES
 from storage_core.scan import ReadOptions
@@ -53,6 +54,8 @@ _NONE: Final = -1
 # Log.read has parameters of its own for these, or no use for them.
 _NOT_FOR_A_LOG: Final = frozenset(
     {"path", "paths", "subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets"}
+    # Schemas are those of a directory.
+    | {option.name.lower() for option in FORMAT_OPTIONS}
 )
 _MAX_BATCH_BYTES: Final = "maxdecompressedbatchbytes"
 _Answer = TypeVar("_Answer")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 from dataclasses import dataclass
 from operator import itemgetter
@@ -347,6 +348,8 @@ class _Writers:
         self._reader = reader
         self._context = context
         self._known: dict[RegisteredSchema, WriterSchema] = {}
+        name, aliases = _record_names(reader.source.text) if reader.kind == AVRO else ("", ())
+        self._names = {name, *aliases} if name else set()
 
     def by_name(self) -> dict[int | str, WriterSchema]:
         """Return the schemas by id, and by each GUID that headers may have."""
@@ -391,6 +394,10 @@ class _Writers:
                 "unresolvable",
                 f"{schema.described} is {schema.schema_type}, not {reader.kind}",
             )
+        name, _ = _record_names(schema.text or "") if self._names else ("", ())
+        if name and name not in self._names:
+            message = f"{schema.described}: record {name} cannot be read as {reader.described}"
+            return WriterSchema(schema_id, None, "unresolvable", message)
         try:
             source = self._registry.source_of(schema)
             if reader.kind == AVRO:
@@ -398,6 +405,25 @@ class _Writers:
         except SchemaError as error:
             return WriterSchema(schema_id, None, "unresolvable", f"{schema.described}: {error}")
         return WriterSchema(schema_id, source)
+
+
+def _record_names(text: str) -> tuple[str, list[str]]:
+    """Return the name and the aliases of an Avro record, unqualified; the name is empty for another type.
+
+    A registry may have thousands of records. That most have another name is seen without their fields, which take long.
+    """
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError):
+        return "", []
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        return "", []
+    name, aliases = schema.get("name"), schema.get("aliases")
+    names = [name, *(aliases if isinstance(aliases, list) else ())]
+    if not all(isinstance(each, str) for each in names):
+        return "", []
+    first, *others = (each.rpartition(".")[2] for each in names)
+    return first, others
 
 
 class PinnedFormats:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions
+from pyspark.sql.types import StructType
 
 from spark_segmentlog.data_source import SegmentLogDataSource
 from spark_segmentlog.reader import PushdownReader, to_predicate
@@ -72,6 +73,16 @@ def test_all_columns_are_nullable(logs: Path) -> None:
     assert "false" not in json.dumps([field for field in fields if field["name"] == "value"])
 
 
+def test_the_option_columns_chooses_fields(logs: Path) -> None:
+    chosen = source(logs, columns="value.place.city,offset,value.id")
+
+    assert (
+        chosen.schema().simpleString()
+        == "struct<value:struct<id:bigint,place:struct<city:string>>,offset:bigint>"
+    )
+    assert len(chosen.reader(chosen.schema()).partitions()) == 1
+
+
 @pytest.mark.spark
 def test_typed_columns_are_queried(spark: SparkSession, logs: Path) -> None:
     frame = load(spark, logs, mode="PERMISSIVE")
@@ -105,6 +116,8 @@ def test_a_users_own_schema_chooses_fields(spark: SparkSession, logs: Path) -> N
     }
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
@@ -115,15 +128,13 @@ def test_a_users_own_schema_chooses_fields(spark: SparkSession, logs: Path) -> N
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused(logs: Path, schema: str, message: str) -> None:
-    from pyspark.sql.types import StructType
-
     with pytest.raises(OptionError, match=message):
         source(logs).reader(StructType.fromDDL(schema))
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_columns_that_are_not_in_a_schema_are_not_planned(tmp_path: Path) -> None:
-    from pyspark.sql.types import StructType
-
     append(tmp_path / "logs", "orders", [(None, b"text")])
 
     # There is no topic of a registry.

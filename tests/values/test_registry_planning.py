@@ -220,6 +220,28 @@ def test_tasks_get_only_schemas_that_are_read(logs: Path) -> None:
     assert "Secret" in column.writers[30].message
 
 
+def test_records_of_another_name_are_told_apart(logs: Path) -> None:
+    renamed = {**record_schema("com.acme.Purchase", id="long"), "aliases": ["com.old.Order"]}
+    register(logs, "orders-value", 3, 13, renamed)
+    register(logs, "other-value", 1, 14, record_schema("Payment", id="long"))
+    append(logs, "orders", [(None, framed(14, OTHER, {"id": 3}))])
+
+    table = read(logs, mode="PERMISSIVE")
+
+    assert table["value"].to_pylist() == [{"id": 1}, {"id": 2}, None]
+    failure = json.loads(table["_corrupt_record"].to_pylist()[2])
+    assert failure["reason"] == "unresolvable"
+    assert "record Payment cannot be read as orders-value version 3 (id 13)" in failure["message"]
+
+
+def test_schemas_are_not_for_the_read_of_one_log(logs: Path) -> None:
+    with (
+        storage_core.LogDirectory.open(logs, read_only=True) as directory,
+        pytest.raises(OptionError, match="'value_format' is not for the read of one log"),
+    ):
+        list(directory.get("orders", 0).read(value_format="json"))
+
+
 def test_raw_bytes_have_no_length(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     register(logs, "orders-value", 1, 1, {"type": "bytes"})
