@@ -98,6 +98,7 @@ class TypedRows:
         self._settings = settings
         self._undecoded = undecoded
         self._decoders = {each.column: ColumnDecoder(each) for each in formats}
+        self._most_rows = min((each.most_rows for each in self._decoders.values()), default=0)
         self.stored_schema = schema
         for each in formats:
             index = schema.get_field_index(each.column)
@@ -135,7 +136,11 @@ class TypedRows:
     def _decoded(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not batches:
             return
-        stored = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        collected = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        for start in range(0, collected.num_rows, self._most_rows):
+            yield from self._decoded_at_once(collected.slice(start, self._most_rows))
+
+    def _decoded_at_once(self, stored: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         columns = {name: stored.column(name) for name in self._schema.names}
         errors: dict[int, dict[str, RowError]] = {}
         for column, decoder in self._decoders.items():

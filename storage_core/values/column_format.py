@@ -186,13 +186,17 @@ def reader_type(reader: ReaderSchema, fields: Paths = None) -> pa.DataType:
 
 
 class ColumnDecoder:
-    """Decodes a column by its format."""
+    """Decodes a column by its format.
+
+    Attributes:
+        most_rows: How many values are decoded at once at most, so that what their schema adds to each fits into memory.
+    """
 
     def __init__(self, column_format: ColumnFormat) -> None:
         self._format = column_format
         reader = column_format.reader
         text_length = 0 if reader is None else len(reader.source.text)
-        self._most_rows = min(_MOST_ROWS, max(_MOST_DEFAULT_BYTES // max(text_length, 1), 1))
+        self.most_rows = min(_MOST_ROWS, max(_MOST_DEFAULT_BYTES // max(text_length, 1), 1))
 
     def decode(self, values: pa.BinaryArray, headers: pa.ListArray | None = None) -> Decoded:
         """Decode values. What is null stays null.
@@ -209,7 +213,7 @@ class ColumnDecoder:
                 headers = headers.take(pa.array(rows))
             self._decode_framed(_chosen(payloads, rows), headers, rows, parts)
         else:
-            self._decode_group(self._plain_decoder(), _chosen(payloads, rows), rows, None, parts)
+            parts.add(self._plain_decoder().decode(_chosen(payloads, rows)), rows, None)
         return parts.joined()
 
     def _plain_decoder(self) -> Decoder:
@@ -269,15 +273,7 @@ class ColumnDecoder:
             return
         if reader.kind == "AVRO" and _is_bytes(source.text):
             payloads = _with_lengths(payloads)
-        self._decode_group(decoder, payloads, rows, writer.schema_id, parts)
-
-    def _decode_group(
-        self, decoder: Decoder, payloads: Payloads, rows: _Rows, schema_id: int | None, parts: _Parts
-    ) -> None:
-        for start in range(0, len(rows), self._most_rows):
-            part = slice(start, start + self._most_rows)
-            decoded = decoder.decode(Payloads(payloads.data, payloads.starts[part], payloads.ends[part]))
-            parts.add(decoded, rows[part], schema_id)
+        parts.add(decoder.decode(payloads), rows, writer.schema_id)
 
 
 class _Parts:

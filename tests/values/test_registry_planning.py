@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import storage_core
+from storage_core.dump.follow import LogFollower
 from storage_core.errors import OptionError, SchemaError, ValueDecodeError
 from storage_core.filesystem import FileSystem
 from storage_core.options import parse_read_options
+from storage_core.scan.read import read_schema
 from storage_core.scan.typed_columns import PinnedFormats, plan_formats
 from tests.values.written_logs import append, framed, record_schema, register
 
@@ -297,6 +299,23 @@ def test_a_schema_that_an_option_names_is_not_pinned(logs: Path) -> None:
     (column,) = pinned.formats
     assert column.reader is not None
     assert column.reader.schema_id == 11
+
+
+def test_a_log_that_is_followed_is_decoded_with_new_schemas(logs: Path) -> None:
+    filesystem, options = FileSystem(), options_of(logs, columns="offset,value")
+    formats = PinnedFormats(filesystem, options)
+    follower = LogFollower(filesystem, options, read_schema(options, formats.formats), formats=formats)
+
+    def new_values() -> list[Any]:
+        return [value for batch in follower.read_new() for value in batch["value"].to_pylist()]
+
+    assert [value["id"] for value in new_values()] == [1, 2]
+    wider = record_schema(id="long", note=("string", ""), more=("int", 0))
+    register(logs, "orders-value", 3, 13, wider)
+    append(logs, "orders", [(None, framed(13, wider, {"id": 3, "note": "c", "more": 1}))])
+
+    assert new_values() == [{"id": 3, "note": "c"}]
+    assert new_values() == []
 
 
 def test_schemas_are_looked_for_again_only_if_files_changed(

@@ -193,6 +193,23 @@ def test_batches_are_cut_as_those_of_bytes_are(tmp_path: Path) -> None:
     assert all(0 < batch.nbytes < 9 << 20 for batch in found)
 
 
+def test_long_defaults_are_decoded_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = record_schema(id="long", note=("string", "x" * 60_000))
+    writer = record_schema(id="long")
+    register(tmp_path / "logs", "orders-value", 1, 1, writer)
+    register(tmp_path / "logs", "orders-value", 2, 2, reader)
+    values = [(None, b"\0\0\0\0\1" + encoded(writer, {"id": row})) for row in range(10_000)]
+    append(tmp_path / "logs", "orders", values)
+    monkeypatch.setattr("storage_core.values.column_format._MOST_DEFAULT_BYTES", 6_000_000)
+
+    rows = 0
+    for batch in batches(tmp_path / "logs", value_format="registry"):
+        rows += batch.num_rows
+        assert pa.total_allocated_bytes() < 100_000_000
+
+    assert rows == 10_000
+
+
 def test_damage_keeps_its_place_among_decoded_rows(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     append(logs, "orders", [(None, b"%d" % row) for row in range(9)], per_batch=3)
