@@ -15,15 +15,11 @@ import numpy.typing as npt
 
 from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_header import (
-    HEADER_DTYPE,
     HEADER_SIZE_BYTES,
-    LENGTH_AND_MAGIC,
-    LENGTH_POSITION,
     LOG_OVERHEAD_BYTES,
-    MAGIC_V2,
-    MIN_LENGTH_BY_MAGIC,
     batch_fingerprint,
 )
+from storage_core.segment.batch_windows import MOST_HOPS, hop_over_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,11 +30,6 @@ if TYPE_CHECKING:
 
 PLACE_BYTES: Final = 16
 """The header's first bytes hold base offset, length and leader epoch, which the CRC does not cover."""
-_SMALLEST_LENGTH: Final = MIN_LENGTH_BY_MAGIC[MAGIC_V2]
-_BLOCK_BYTES: Final = 64 * 1024
-# Larger batches are skipped after their header.
-_LARGEST_READ_WHOLE_BYTES: Final = 4096
-_MAX_BATCHES: Final = 4096
 # Many smaller batches are written with one call.
 _SMALL_BATCH_BYTES: Final = 8 * 1024
 _BUFFER_BYTES: Final = 256 * 1024
@@ -120,33 +111,15 @@ def batch_heads(file: OpenFile | WritableFile, start_bytes: int, end_bytes: int)
     Raises:
         CorruptRecordError: Bytes are not a v2 batch, or the last batch is truncated.
     """
-    position_bytes = block_start = start_bytes
-    block = b""
-    # The first batch tells how large the others may be.
-    read_bytes = min(_LARGEST_READ_WHOLE_BYTES, end_bytes - start_bytes)
-    positions: list[int] = []
-    heads: list[bytes] = []
-    while position_bytes < end_bytes:
-        start = position_bytes - block_start
-        if start + HEADER_SIZE_BYTES > len(block):
-            block, block_start, start = file.read_at(read_bytes, position_bytes), position_bytes, 0
-            if len(block) < HEADER_SIZE_BYTES:
-                raise _no_batch(file.path, position_bytes)
-        length, magic = LENGTH_AND_MAGIC.unpack_from(block, start + LENGTH_POSITION)
-        size_bytes = length + LOG_OVERHEAD_BYTES
-        if magic != MAGIC_V2 or length < _SMALLEST_LENGTH or position_bytes + size_bytes > end_bytes:
-            raise _no_batch(file.path, position_bytes)
-        positions.append(position_bytes)
-        heads.append(block[start : start + HEADER_SIZE_BYTES])
-        position_bytes += size_bytes
-        read_bytes = HEADER_SIZE_BYTES
-        if size_bytes <= _LARGEST_READ_WHOLE_BYTES:
-            read_bytes = max(read_bytes, min(_BLOCK_BYTES, end_bytes - position_bytes))
-        if len(heads) == _MAX_BATCHES:
-            yield _joined(file.path, positions, heads)
-            positions, heads = [], []
-    if heads:
-        yield _joined(file.path, positions, heads)
+    while start_bytes < end_bytes:
+        found = hop_over_batches(file, start_bytes, end_bytes)
+        if found.end_bytes < end_bytes and len(found.headers) < MOST_HOPS:
+            raise _no_batch(file.path, found.end_bytes)
+        wrong = np.flatnonzero(found.headers["last_offset_delta"] < 0)
+        if len(wrong):
+            raise _no_batch(file.path, int(found.positions_bytes[wrong[0]]))
+        yield BatchHeads(found.positions_bytes, found.headers)
+        start_bytes = found.end_bytes
 
 
 def fingerprint(heads: Iterable[BatchHeads], found: int = 0) -> int:
@@ -154,14 +127,6 @@ def fingerprint(heads: Iterable[BatchHeads], found: int = 0) -> int:
     for each in heads:
         found = batch_fingerprint(each.headers, found)
     return found
-
-
-def _joined(path: str, positions: list[int], heads: list[bytes]) -> BatchHeads:
-    headers = np.frombuffer(b"".join(heads), HEADER_DTYPE)
-    wrong = np.flatnonzero(headers["last_offset_delta"] < 0)
-    if len(wrong):
-        raise _no_batch(path, positions[int(wrong[0])])
-    return BatchHeads(np.array(positions, np.int64), headers)
 
 
 def _no_batch(path: str, position_bytes: int) -> CorruptRecordError:

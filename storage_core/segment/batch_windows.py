@@ -1,18 +1,27 @@
 """Reading a log file from a batch boundary on as windows of whole batches, in bounded memory.
 
 `WindowReader` has the loop that refills the buffer, and leaves the judgement of the bytes after a window to
-its caller. `read_windows` is the plain walk over windows, which ends where no whole batch begins.
+its caller. `read_windows` is the plain walk over windows, which ends where no whole batch begins. `hop_over_batches` reads
+headers alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from storage_core.errors import BatchTooLargeError
-from storage_core.record.batch_header import HEADER_SIZE_BYTES
+from storage_core.record.batch_header import (
+    HEADER_DTYPE,
+    HEADER_SIZE_BYTES,
+    LENGTH_AND_MAGIC,
+    LENGTH_POSITION,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
+    MIN_V2_LENGTH,
+)
 from storage_core.record.batch_window import BatchWindow, walk_window
 from storage_core.record.section import PADDING_BYTES
 from storage_core.segment.damage import BatchProbe
@@ -22,13 +31,18 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import OpenFile
+    from storage_core.filesystem import OpenFile, WritableFile
 
 
 WINDOW_BYTES: Final = 4 << 20
 # The first window after damage.
 _FIRST_WINDOW_BYTES: Final = 4096
 _WINDOW_GROWTH: Final = 4
+# Larger batches are hopped over after their header.
+_LARGEST_READ_WHOLE_BYTES: Final = 4096
+_BLOCK_BYTES: Final = 64 * 1024
+MOST_HOPS: Final = 4096
+"""So many headers `hop_over_batches` reads at once."""
 
 
 def part_of(window: BatchWindow, first: int, end: int) -> BatchWindow:
@@ -182,3 +196,41 @@ def read_windows(
                 path=log_file.path,
                 position_bytes=reader.position_bytes,
             )
+
+
+class BatchHops(NamedTuple):
+    """The headers of adjacent batches, a structured array of `HEADER_DTYPE`, their positions, and where they end."""
+
+    positions_bytes: npt.NDArray[np.int64]
+    headers: npt.NDArray[Any]
+    end_bytes: int
+
+
+def hop_over_batches(file: OpenFile | WritableFile, position_bytes: int, end_bytes: int) -> BatchHops:
+    """Read the headers of whole batches of format v2 from a boundary on, up to some thousand.
+
+    Lengths are trusted. The hops end where no such batch begins.
+    """
+    block, block_start = b"", position_bytes
+    # The first batch tells how large the others may be.
+    read_bytes = min(_LARGEST_READ_WHOLE_BYTES, end_bytes - position_bytes)
+    positions: list[int] = []
+    heads: list[bytes] = []
+    while position_bytes < end_bytes and len(heads) < MOST_HOPS:
+        start = position_bytes - block_start
+        if start + HEADER_SIZE_BYTES > len(block):
+            block, block_start, start = file.read_at(read_bytes, position_bytes), position_bytes, 0
+            if len(block) < HEADER_SIZE_BYTES:
+                break
+        length, magic = LENGTH_AND_MAGIC.unpack_from(block, start + LENGTH_POSITION)
+        size_bytes = length + LOG_OVERHEAD_BYTES
+        if magic != MAGIC_V2 or length < MIN_V2_LENGTH or position_bytes + size_bytes > end_bytes:
+            break
+        positions.append(position_bytes)
+        heads.append(block[start : start + HEADER_SIZE_BYTES])
+        position_bytes += size_bytes
+        read_bytes = HEADER_SIZE_BYTES
+        if size_bytes <= _LARGEST_READ_WHOLE_BYTES:
+            read_bytes = max(read_bytes, min(_BLOCK_BYTES, end_bytes - position_bytes))
+    headers = np.frombuffer(b"".join(heads), HEADER_DTYPE)
+    return BatchHops(np.array(positions, np.int64), headers, position_bytes)

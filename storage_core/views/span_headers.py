@@ -19,15 +19,11 @@ import numpy.typing as npt
 from storage_core.errors import CorruptError
 from storage_core.record.batch_header import (
     HEADER_DTYPE,
-    HEADER_SIZE_BYTES,
-    LENGTH_AND_MAGIC,
-    LENGTH_POSITION,
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
     MAX_OFFSET,
     MIN_LENGTH_BY_MAGIC,
-    MIN_V2_LENGTH,
     BatchHeader,
     batch_crc_matches,
 )
@@ -36,7 +32,7 @@ from storage_core.scan.offset_ranges import locate_spans, report_data_loss
 from storage_core.scan.span_reader import FileReplacedError, missing_range, open_span
 from storage_core.scan.spans import ReadSettings
 from storage_core.segment import DamagedRange, DamageScanner
-from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer, WindowReader
+from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer, WindowReader, hop_over_batches
 from storage_core.segment.damage import BatchProbe, known_offset
 
 if TYPE_CHECKING:
@@ -52,7 +48,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # Copying this many bytes takes as long as a call that reads one header.
 _HOP_BYTES: Final = 8 << 10
-_MOST_HOPS: Final = 1024
 # After damage, the rows of this many batches are handed on at once.
 _MOST_ROWS: Final = 4096
 # Base offset, length and magic.
@@ -356,24 +351,11 @@ class _HeaderReader:
         return is_read and 0 < self._windows.needed_bytes <= self._max_batch_bytes
 
     def _hop(self) -> tuple[HeaderChunk, int]:
-        """Read the headers of batches of format v2, one by one."""
-        read, unpack = self._opened.read_at, LENGTH_AND_MAGIC.unpack_from
-        position_bytes, last_start = self._position_bytes, self._end_bytes - HEADER_SIZE_BYTES
-        positions: list[int] = []
-        heads: list[bytes] = []
-        while position_bytes <= last_start and len(heads) < _MOST_HOPS:
-            head = read(HEADER_SIZE_BYTES, position_bytes)
-            if len(head) < HEADER_SIZE_BYTES:
-                raise FileReplacedError
-            length, magic = unpack(head, LENGTH_POSITION)
-            end_bytes = position_bytes + LOG_OVERHEAD_BYTES + length
-            if magic != MAGIC_V2 or length < MIN_V2_LENGTH or end_bytes > self._end_bytes:
-                break
-            heads.append(head)
-            positions.append(position_bytes)
-            position_bytes = end_bytes
-        headers = np.frombuffer(b"".join(heads), HEADER_DTYPE)
-        return HeaderChunk(self._opened, headers, np.array(positions, np.int64)), position_bytes
+        """Read the headers of batches of format v2 alone."""
+        found = hop_over_batches(self._opened, self._position_bytes, self._end_bytes)
+        if found.end_bytes < self._end_bytes and self._opened.size_bytes() < self._end_bytes:
+            raise FileReplacedError
+        return HeaderChunk(self._opened, found.headers, found.positions_bytes), found.end_bytes
 
     def _is_sound(self, chunk: HeaderChunk, end_bytes: int) -> bool:
         """Return True if offsets ascend within a chunk, and what follows it may be the next batch."""
