@@ -42,7 +42,7 @@ _DRIFT_BYTES: Final = 2048
 # Up to so many values are walked over one by one: a round for all costs as much.
 _FEW: Final = 24
 # More items at once would take too much memory.
-_ITEMS_AT_ONCE: Final = 1 << 23
+_ITEMS_AT_ONCE: Final = 1 << 22
 # Above this share of longer numbers, it is cheaper to read all of them as such.
 _DENSE_SHARE: Final = 2
 _CONTINUES: Final = 0x80
@@ -85,7 +85,7 @@ class Window:
         data: Their bytes, and zeros.
         words: The eight bytes at each position.
         buffer: The data for Arrow.
-        zeros: Where the zeros begin.
+        zeros: Where failed cursors go.
         is_suspect: Which values the plain decoder has to look at.
         empty_items: How many items without bytes each value has.
         compiler: Makes plain functions.
@@ -98,7 +98,8 @@ class Window:
         self.data[size:] = 0
         self.words: npt.NDArray[np.uint64] = np.ndarray((len(self.data) - 7,), "<u8", self.data.data, 0, (1,))
         self.buffer = pa.py_buffer(self.data)
-        self.zeros = size
+        # A cursor at the end of the last value is not there.
+        self.zeros = size + 1
         self.is_suspect = np.zeros(len(payloads.starts), bool)
         self.empty_items = np.zeros(len(payloads.starts), np.int64)
         self.compiler = compiler
@@ -188,7 +189,9 @@ def decode_window(step: Step, payloads: Payloads, compiler: PlainCompiler) -> tu
     window = Window(payloads, compiler)
     rows = np.arange(len(payloads.starts))
     cursor = Cursor(window, payloads.starts.astype(np.int64), payloads.ends.astype(np.int64), rows)
-    array = _read(step, cursor)
+    with np.errstate(all="ignore"):
+        # What failed may be any number.
+        array = _read(step, cursor)
     # Bytes after a value are a sign of the wrong schema.
     cursor.suspect(cursor.position != cursor.end)
     return array, np.flatnonzero(window.is_suspect)
@@ -262,19 +265,23 @@ def _add_last_bytes(
 
 
 def _skip_leaves(step: Leaf, cursor: Cursor) -> None:
-    """Move over byte strings or integers. An integer that is too long is found when it is read."""
+    """Move over byte strings or integers."""
     if step.kind == "bytes":
         cursor.position += _sizes(cursor)
         return
-    is_long = cursor.window.data[cursor.position] >= _CONTINUES
+    data = cursor.window.data
+    is_long = data[cursor.position] >= _CONTINUES
     cursor.position += 1
     if is_long.any():
         indexes = np.flatnonzero(is_long)
         ends = ~cursor.window.words[cursor.position[indexes]] & _CONTINUE_BITS
         lowest = ends & (~ends + _U1)
         sizes = np.bitwise_count(lowest ^ (lowest - _U1)).astype(np.int64) >> 3
-        sizes[lowest == 0] = 9
+        longest = indexes[lowest == 0]
         cursor.position[indexes] += sizes
+        if len(longest):
+            cursor.position[longest] += 1
+            cursor.suspect(longest[data[cursor.position[longest] - 1] > 1])
     cursor.drifted(10)
 
 
@@ -751,6 +758,8 @@ class _ItemWalk:
 
     def _step_blocks(self, width: int) -> None:
         """Move over whole blocks of items that have the same width."""
+        if self._left.sum() > _ITEMS_AT_ONCE and len(self._cursor.window.is_suspect) > 1:
+            raise TooManyItemsError
         before = np.cumsum(self._left) - self._left
         number = np.arange(int(self._left.sum())) - np.repeat(before, self._left)
         starts = np.repeat(self._cursor.position, self._left) + number * width

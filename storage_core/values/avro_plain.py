@@ -32,7 +32,7 @@ from storage_core.values.avro_plan import (
 from storage_core.values.avro_types import MapEntries, decimal_of
 from storage_core.values.decoding import Reason
 
-EMPTY_ITEMS_LIMIT: Final = 1 << 16
+EMPTY_ITEMS_LIMIT: Final = 1 << 12
 """Items without bytes that a value may have: their number is only claimed, and nothing else bounds it."""
 # Records in each other: Python's own limit is not far above.
 _RECURSION_LIMIT: Final = 100

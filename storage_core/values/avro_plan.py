@@ -184,6 +184,8 @@ def compile_plan(writer: AvroSchema, reader: AvroSchema, paths: Paths = None) ->
         SchemaError: A type or a default is beyond what is supported.
         OptionError: A path leads to no field.
     """
+    # Types are measured quickly: most schemas that are too large end here.
+    ArrowTypes(reader).of(reader.root, paths)
     itself = _Resolver(writer, writer)
     resolver = itself if writer is reader else _Resolver(writer, reader, itself)
     root = resolver.resolve(writer.root, reader.root, paths, _Place())

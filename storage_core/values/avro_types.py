@@ -26,7 +26,7 @@ from storage_core.values.decoding import Paths
 from storage_core.values.paths import paths_of_fields
 
 # A schema that uses its types again and again may be short, and yet stand for more columns than any memory holds.
-COLUMNS_LIMIT: Final = 100_000
+COLUMNS_LIMIT: Final = 50_000
 # Each row gets all of them.
 _DEFAULTS_LIMIT: Final = 1 << 16
 MOST_DIGITS: Final = 38
