@@ -22,6 +22,7 @@ _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "ranges": ("ranges", {}),
     "planning": ("planning", {}),
     "partitions": ("partitions", {}),
+    "values": ("values", {}),
     "views": ("views", {}),
     "inventory": ("inventory", {}),
     "verify": ("verify", {}),
