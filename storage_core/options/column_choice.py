@@ -144,10 +144,12 @@ class ColumnChoice:
                 f"{column}Format={self.format} needs the schema: its text or file in {column}Schema, or the id of one in "
                 f"_schemas in {column}SchemaId. For framed records use {column}Format=registry."
             )
-        if self.fields is not None and self.format in _WITHOUT_SCHEMA:
+        if self.fields is not None and (
+            self.format in _WITHOUT_SCHEMA or (self.format == "json" and not given)
+        ):
             path = ".".join((column, *self.fields[0]))
             raise OptionError(
-                f"columns names {path}, and {column}Format is {self.format}, which has no fields. Name {column}."
+                f"columns names {path}, and {column}Format={self.format} without a schema has no fields. Name {column}."
             )
 
 

@@ -54,7 +54,9 @@ def test_a_schema_is_a_text_or_a_file(schema, file):
 
 
 def test_paths_name_fields_of_columns():
-    options = parse(value_format="json", columns=["offset", "value.amount", "value.items.price", "key"])
+    options = parse(
+        value_format="json", value_schema="{}", columns=["offset", "value.amount", "value.items.price", "key"]
+    )
 
     assert options.columns == ("offset", "value", "key")
     assert options.typed_columns[0].fields == (("amount",), ("items", "price"))
@@ -74,7 +76,11 @@ def test_paths_name_fields_of_columns():
         ({"valueFormat": "registry", "valueSchema": " "}, "valueSchema is ' '"),
         ({"valueFormat": "json", "where": "value = 'a'"}, "where compares the bytes of the value"),
         ({"keyFormat": "json", "where": "offset > 3 AND key IS NULL"}, "where compares the bytes of the key"),
-        ({"columns": "value.amount"}, r"columns names value\.amount, and valueFormat is bytes"),
+        ({"columns": "value.amount"}, r"columns names value\.amount, and valueFormat=bytes without a schema"),
+        (
+            {"valueFormat": "json", "columns": "value.amount"},
+            "valueFormat=json without a schema has no fields",
+        ),
         ({"valueFormat": "json", "columns": "value,value.amount"}, "and all of 'value'"),
         ({"valueFormat": "json", "columns": "value..amount"}, "no path of fields"),
         ({"columns": "offset.a"}, r"unknown column 'offset\.a'"),
