@@ -26,8 +26,8 @@ _BYTES_AT_ONCE: Final = 1 << 23
 # With many columns, fewer.
 _CELLS_AT_ONCE: Final = 1 << 22
 _FEWEST_ROWS: Final = 64
-# Fewer values are quicker decoded one at a time, by so many for each step of the plan.
-_PLAIN_ROWS: Final = 16
+# Up to so many values are quicker decoded one at a time, as measured with flat and nested records.
+_PLAIN_ROWS: Final = 48
 # But large values may have many items.
 _PLAIN_BYTES: Final = 1 << 16
 # Arrow's offsets have 32 bits. Only a single value may be larger than what is decoded at once.
