@@ -304,9 +304,17 @@ class _ProtobufDecoder:
                 known[row] = self._rewritten(messages[row])
             read, doubts = self._read_with_doubts(known)
         rows = [row if value is not None and not doubts[row] else None for row, value in enumerate(known)]
-        message = f"The value is not a message '{self._name}', or has a time that does not fit microseconds."
-        errors = [RowError(row, "malformed", message) for row, source in enumerate(rows) if source is None]
+        errors = [
+            RowError(row, "malformed", self._problem(messages[row]))
+            for row, good in enumerate(rows)
+            if good is None
+        ]
         return Decoded(_finish(read, self._struct).take(pa.array(rows, pa.int64())), errors)
+
+    def _problem(self, message: Any) -> str:
+        if message is None:
+            return f"The value is not a message '{self._name}'."
+        return f"A message '{self._name}' has a time that does not fit microseconds."
 
     def _parse(self, value: bytes) -> Any:
         try:

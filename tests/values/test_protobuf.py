@@ -141,6 +141,9 @@ def test_a_time_beyond_microseconds_is_malformed():
     values = [b"\x0a%c%b" % (len(time), time) for time in times]
     decoded = decode(source, values * 40)
     assert [error.row % 4 for error in decoded.errors] == [1, 2] * 40
+    assert {error.message for error in decoded.errors} == {
+        "A message 'M' has a time that does not fit microseconds."
+    }
     assert decoded.array.field("t").take([0, 3]).values.cast(pa.int64()).to_pylist() == [
         0,
         9_223_372_036_854_000_000,
@@ -166,7 +169,8 @@ def test_a_bad_value_is_an_error_of_its_row_alone(bad):
     good = message_class(source)(a=1, b="ä").SerializeToString()
     for neighbours in (0, 1, 500):
         decoded = decode(source, [*[good] * neighbours, bad, *[good] * neighbours])
-        assert [(error.row, error.reason) for error in decoded.errors] == [(neighbours, "malformed")]
+        [error] = decoded.errors
+        assert error == (neighbours, "malformed", "The value is not a message 'M'.", None)
         assert decoded.array.to_pylist() == [
             *[{"a": 1, "b": "ä", "c": None}] * neighbours,
             None,
