@@ -17,7 +17,7 @@ from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
 from tests.conformance.archives import unpack_case
 from tests.faults.observed_filesystem import refusing
-from tests.log.logs import BATCH_BYTES, MARKER, append, flip, name, open_directory, small, unclean, write
+from tests.log.logs import MARKER, append, flip, name, open_directory, small, unclean, write
 from tests.log.producing import ABORT, COMMIT, data, marker, transactional
 
 EPOCHS, METADATA = "leader-epoch-checkpoint", "partition.metadata"
@@ -698,10 +698,6 @@ def test_a_fifo_with_the_name_of_a_segment_is_named(root, orders, monkeypatch, j
     report = report_of(root, jobs=jobs)
     assert [each.verdict for each in report.partitions] == ["sound", "unreadable"]
     assert report.partitions[1].findings[0].file == str(orders / name(99))
-
-
-def test_batches_of_the_fixture_have_100_bytes(orders):
-    assert (orders / name(10)).stat().st_size == 10 * BATCH_BYTES
 
 
 def test_committed_transactions_need_no_index(tmp_path):

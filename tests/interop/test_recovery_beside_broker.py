@@ -205,15 +205,5 @@ def test_the_checks_of_good_logs_find_damage(handed_over: HandedOver) -> None:
     assert complaints
 
 
-def test_the_damaged_log_holds_enough(handed_over: HandedOver) -> None:
-    before = state_of(handed_over.killed / "damaged-nothing-0")
-    assert len(before.logs) >= 6
-    assert any(name.endswith(".txnindex") for name in before.indexes)
-    producers = {entry for entries in before.snapshots.values() for entry in entries}
-    assert len({entry.producer_id for entry in producers}) >= 3
-    assert any(entry.current_transaction_first_offset >= 0 for entry in producers)
-    assert len(before.leader_epochs or []) >= 2
-
-
 def test_root_has_a_clean_shutdown_marker(recovered_by_us: Path) -> None:
     assert (recovered_by_us / ".kafka_cleanshutdown").exists()

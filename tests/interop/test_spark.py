@@ -10,8 +10,6 @@ import pytest
 from storage_core import read_table
 from tests.interop.clients import (
     ISOLATION_LEVELS,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
     Deliveries,
     Row,
     assert_same_rows,
@@ -20,7 +18,7 @@ from tests.interop.clients import (
     new_producer,
     rows_of,
 )
-from tests.interop.produced import EMPTY, READ, TRANSACTIONS
+from tests.interop.produced import READ
 from tests.interop.workload import BASE_TIMESTAMP_MS, BackgroundProducer, Sendable
 
 if TYPE_CHECKING:
@@ -66,16 +64,6 @@ def test_same_rows_as_consumer(
             )
             assert_same_rows(rows_of(table), consumed[isolation_level][topic])
     assert states_of_files(broker) == before
-
-
-def test_the_topics_cover_the_intended_cases(
-    broker: KafkaBroker, consumed: dict[str, dict[str, list[Row]]]
-) -> None:
-    for topic in READ:
-        segments = list((broker.log_directory / f"{topic}-0").glob("*.log"))
-        assert (len(segments) > 1) == (topic != EMPTY), topic
-    assert 0 < len(consumed[READ_COMMITTED][TRANSACTIONS]) < len(consumed[READ_UNCOMMITTED][TRANSACTIONS])
-    assert {row.timestamp_type for row in consumed[READ_COMMITTED]["kafka-append-time"]} == {1}
 
 
 def test_while_it_rolls_and_retention_deletes(spark: SparkSession, broker: KafkaBroker) -> None:

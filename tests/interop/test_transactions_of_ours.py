@@ -443,14 +443,6 @@ def test_consumer_reads_the_records(transacted: Transacted, topic: str, isolatio
     assert_same_rows(consumed.rows, expected_rows(transacted, topic, isolation_level))
 
 
-@pytest.mark.parametrize("topic", TOPICS)
-def test_transactions_hide_something(transacted: Transacted, topic: str) -> None:
-    written = transacted.written[topic]
-    has_hidden = topic not in {"ours-empty-transaction", IDEMPOTENT}
-    assert bool(written.hidden) == has_hidden
-    assert len(expected_rows(transacted, topic, READ_COMMITTED)) > 0
-
-
 @pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
 @pytest.mark.parametrize("topic", WRITTEN)
 def test_we_read_the_same(transacted: Transacted, topic: str, isolation_level: str) -> None:

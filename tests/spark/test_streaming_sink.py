@@ -86,16 +86,6 @@ def test_each_batch_is_appended_once_and_known_by_query_and_number(source, sink)
     assert sink.commits() == [(query_id, 0, None), (query_id, 1, None)]
 
 
-def test_a_batch_that_is_repeated_is_not_written_again(source, sink):
-    append(source, 3)
-    sink.run()
-    sink.forget_last_commit()
-    append(source, 2)
-    sink.run()
-    assert sink.values() == [0, 1, 2, 3, 4]
-    assert not [name for name in sink.names() if "stage" in name]
-
-
 @pytest.mark.thorough
 def test_a_batch_that_is_repeated_in_other_tasks_and_at_another_time_is_the_same(source, sink):
     append(source, 30)
@@ -273,13 +263,6 @@ def test_a_task_that_fails_leaves_nothing_staged(source, sink):
         query.processAllAvailable()
     query.stop()
     assert not [name for name in sink.names() if "stage" in name]
-
-
-@pytest.mark.thorough
-def test_order_within_a_partition_is_kept_across_the_tasks_of_a_batch(source, sink):
-    append(source, 60)
-    sink.run(sink.frame(maxRecordsPerPartition="7"))
-    assert sink.values() == list(range(60))
 
 
 def test_a_stream_without_a_path_says_how_a_table_gets_one():
