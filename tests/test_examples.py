@@ -49,7 +49,8 @@ def fingerprint() -> dict[str, tuple[int, str]]:
             path.stat().st_mtime_ns,
             hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "",
         )
-        for path in sorted((EXAMPLES / "data").rglob("*"))
+        for folder in ("data", "typed")
+        for path in sorted((EXAMPLES / folder).rglob("*"))
     }
 
 
@@ -121,6 +122,15 @@ def test_a_query_prints_what_is_appended_after_its_start(spark, capsys):
         "batch 2: readings-0 2: reading 1",
         "batch 3: readings-0 3: reading 2",
     ]
+
+
+@pytest.mark.spark
+@pytest.mark.thorough
+def test_typed_orders_become_parquet_and_the_others_are_named():
+    printed = run("examples/typed_orders.py").split()
+    assert printed[:4] == ["2,997", "orders,", "9", "columns"]
+    assert "|sku-0026|" in printed
+    assert printed.count("unframed|") == 3
 
 
 @pytest.fixture

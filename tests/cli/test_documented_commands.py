@@ -1,4 +1,4 @@
-"""docs/cli.md and README.md: each command runs as it is, in order, and prints what the page shows."""
+"""docs/cli.md, docs/values.md and README.md: each command runs as it is, in order, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "cli.md"
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(PAGE, marks=pytest.mark.thorough), ROOT / "README.md"],
+    [pytest.param(PAGE, marks=pytest.mark.thorough), ROOT / "docs" / "values.md", ROOT / "README.md"],
     ids=lambda page: Path(page).name,
 )
 def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path):

@@ -86,7 +86,9 @@ def crashed(filesystem, work, every, seed):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("every", [5, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "every", [5, pytest.param(2, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.soak)]
+)
 def test_after_a_crash_the_target_is_complete_or_absent(files, policy, every):
     filesystem = filesystem_of(files)
     states = crashed(filesystem, lambda: recover(filesystem, options(), TARGET, policy=policy), every, policy)
@@ -107,7 +109,9 @@ def test_after_a_crash_the_target_is_complete_or_absent(files, policy, every):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("every", [5, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "every", [5, pytest.param(2, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.soak)]
+)
 def test_after_a_crash_in_place_nothing_is_lost(files, policy, every):
     filesystem = filesystem_of(files)
     states = crashed(
@@ -126,7 +130,9 @@ def test_after_a_crash_in_place_nothing_is_lost(files, policy, every):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("every", [23, pytest.param(9, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "every", [23, pytest.param(9, marks=pytest.mark.thorough), pytest.param(3, marks=pytest.mark.soak)]
+)
 def test_what_a_killed_recovery_in_place_has_cut_is_not_forgotten(files, policy, every):
     """Nor by two that are killed."""
     filesystem = filesystem_of(files)
@@ -269,7 +275,9 @@ def test_whichever_call_fails_the_source_stays_and_the_target_is_complete_or_abs
         at += step
 
 
-@pytest.mark.parametrize("step", [19, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "step", [19, pytest.param(2, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_whichever_call_fails_in_place_another_recovery_succeeds(tmp_path, policy, step):
     source, _ = sources(tmp_path)
