@@ -46,6 +46,7 @@ _ITEMS_AT_ONCE: Final = 1 << 22
 # Above this share of longer numbers, it is cheaper to read all of them as such.
 _DENSE_SHARE: Final = 2
 _CONTINUES: Final = 0x80
+_NUMBERS: Final = frozenset({"int", "long", "enum"})
 _WORD_BYTES: Final = 8
 _DECIMAL_BYTES: Final = 16
 # numpy combines unsigned arrays with unsigned numbers only.
@@ -104,6 +105,13 @@ class Window:
         self.empty_items = np.zeros(len(payloads.starts), np.int64)
         self.compiler = compiler
         self._bytes: bytes | None = None
+        self._stops: _Int64Array | None = None
+
+    def stops(self) -> _Int64Array:
+        """Return where the bytes without the high bit are, which end numbers."""
+        if self._stops is None:
+            self._stops = np.flatnonzero(self.data < _CONTINUES)
+        return self._stops
 
     def input(self, start: int, end: int) -> Input:
         """Return a range of the data for the plain decoder."""
@@ -717,6 +725,8 @@ class _ItemWalk:
     def __init__(self, step: Sequence, cursor: Cursor) -> None:
         self._step = step
         self._width = None if step.has_keys else step.item.width
+        item = step.item
+        self._is_numbers = isinstance(item, Leaf) and item.kind in _NUMBERS and not step.has_keys
         self._whole = cursor
         # The arrays that go on: which they are, where they are, and what is left of their blocks.
         self._indexes = np.arange(len(cursor))
@@ -745,6 +755,8 @@ class _ItemWalk:
         """Move over an item of each array, or over more if that is quicker."""
         if self._width is not None:
             self._step_blocks(self._width)
+        elif self._is_numbers:
+            self._step_numbers()
         elif len(self._indexes) <= _FEW:
             self._step_plainly()
         else:
@@ -765,6 +777,20 @@ class _ItemWalk:
         starts = np.repeat(self._cursor.position, self._left) + number * width
         self._found.append((np.repeat(self._indexes, self._left), starts))
         self._cursor.position += self._left * width
+        self._left[:] = 0
+
+    def _step_numbers(self) -> None:
+        """Move over whole blocks of numbers, each of which ends with a byte without the high bit."""
+        stops = self._cursor.window.stops()
+        last = np.cumsum(self._left) - 1
+        number = np.arange(last[-1] + 1) - np.repeat(last + 1 - self._left, self._left)
+        first_stops = np.searchsorted(stops, self._cursor.position)
+        ends = stops[np.minimum(np.repeat(first_stops, self._left) + number, len(stops) - 1)] + 1
+        starts = np.roll(ends, 1)
+        starts[last + 1 - self._left] = self._cursor.position
+        self._found.append((np.repeat(self._indexes, self._left), starts))
+        self._cursor.position = ends[last]
+        self._cursor.check()
         self._left[:] = 0
 
     def _step_plainly(self) -> None:
