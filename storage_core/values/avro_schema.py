@@ -18,7 +18,7 @@ NESTING_LIMIT: Final = 50
 _LARGEST_SIZE: Final = (1 << 31) - 1
 _PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
-# The bits of one byte in decimal digits, times 1000: a fixed of n bytes holds about 2.408 n digits.
+# Decimal digits of a bit.
 _LOG10_2: Final = 0.30102999566398120
 
 

@@ -102,6 +102,7 @@ def test_records_that_all_contain_each_other():
     assert decoded.array.null_count == 100
 
 
+@pytest.mark.cases(9, 100)
 @pytest.mark.parametrize("rows", [1, 1000])
 @pytest.mark.parametrize(
     ("items", "data"),
