@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 
 import pytest
 
@@ -162,6 +163,43 @@ def test_an_index_that_somebody_has_open_is_refused(filesystem):
     assert states(filesystem, ROOT)["orders", 0] == (0, 9)
 
 
+def _stay(filesystem):
+    pass
+
+
+def _lose_boot_id(filesystem):
+    filesystem.delete(BOOT_ID)
+
+
+@pytest.mark.parametrize("change", [_stay, _restart, _lose_boot_id])
+def test_a_kill_at_every_call_leaves_all_rows_or_none(filesystem, change):
+    """The next process, on this machine, on another that shares the disk, or on one without a boot id."""
+    before = contents(filesystem, ROOT)
+    rows = rows_of(("orders", 0, 4), ("orders", 1, 60), ("new", 0, 3))
+    job = staged_job(filesystem, ROOT, JOBS[0], rows, flush=False, new_partitions={"new": 1})
+    killed = []
+    filesystem.observe = lambda call: killed.append((call, filesystem.kill()))
+    job.commit()
+    filesystem.observe = None
+    after, files = contents(filesystem, ROOT), settled(filesystem)
+    del files[NOTE]
+    outcomes = set()
+    for call, left in killed:
+        change(left)
+        seen = contents(left, ROOT)
+        assert seen in (before, after), call
+        has_journal = f"{ROOT}/.segmentlog-journal" in left.files()
+        replay(left)
+        assert contents(left, ROOT) == (after if has_journal or seen == after else before), call
+        if has_journal:
+            found = settled(left)
+            assert {path: found[path] for path in found if path != BOOT_ID} == {
+                path: files[path] for path in files if path != BOOT_ID
+            }, call
+        outcomes.add((has_journal, seen == after))
+    assert outcomes == {(False, False), (True, False), (True, True), (False, True)}
+
+
 def _journalled(filesystem, call_name):
     """What a kill leaves after the journal, at the first such call."""
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 4), ("orders", 1, 60)), flush=False)
@@ -222,3 +260,19 @@ def test_a_journal_of_a_committed_job_is_only_removed(filesystem, has_interlock)
         path: content for path, content in before.items() if not path.endswith("/.segmentlog-journal")
     }
     assert left.status(f"{ROOT}/segmentlog.commit-in-progress") is None
+
+
+@pytest.mark.cases(6, 16)
+@pytest.mark.parametrize("seed", range(40))
+def test_a_power_cut_after_it_costs_what_was_not_flushed(filesystem, seed):
+    """What was there before stays, and the directory can be written to, by Kafka's rules for a recovery."""
+    old = contents(filesystem, ROOT)["orders", 1]
+    commit_unflushed(filesystem, 0, rows_of(("orders", 0, 4), ("orders", 1, 60)))
+    commit_unflushed(filesystem, 1, rows_of(("orders", 1, 3)))
+    left = filesystem.crash(random.Random(seed))
+    _restart(left)
+    with LogDirectory.open(ROOT, recovery="kafka", filesystem=left, config=CONFIG, clock=Clock()) as logs:
+        assert logs.get("orders", 1).log_end_offset >= 7
+    assert contents(left, ROOT)["orders", 1][:7] == old
+    commit(left, ROOT, JOBS[2], rows_of(("orders", 1, 2), name="later"))
+    assert contents(left, ROOT)["orders", 1][:7] == old
