@@ -347,8 +347,9 @@ def message_types(name: SchemaName, payloads: Payloads) -> MessageIndexes:
 
 @lru_cache(maxsize=1024)
 def _is_bytes(text: str) -> bool:
-    """Return True for Avro's schema ``"bytes"``, whose values are framed as they are (``AbstractKafkaAvroSerializer``)."""
-    return json.loads(text) in ("bytes", {"type": "bytes"})
+    """Return True for Avro's type ``bytes``, whose values are framed as they are (``AbstractKafkaAvroSerializer``)."""
+    schema = json.loads(text)
+    return (schema.get("type") if isinstance(schema, dict) else schema) == "bytes"
 
 
 def _with_lengths(payloads: Payloads) -> Payloads:

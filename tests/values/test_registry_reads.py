@@ -9,6 +9,7 @@ import pytest
 import storage_core
 from tests.values.expected_rows import differences, rows_of
 from tests.values.typed_logs import expected_values
+from tests.values.written_logs import append, register
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,3 +45,15 @@ def test_keys_are_those_of_independent_decoders(typed_logs: Path, topic: str) ->
     partitions = expected_values()["topics"][topic]["partitions"]
     assert differences(rows_of(table, "key"), partitions, "key") == []
     assert differences(rows_of(table), partitions) == []
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "bytes", "connect.name": "Body"}, {"type": "bytes", "logicalType": "none"}, '"bytes"']
+)
+def test_values_of_any_schema_of_bytes_have_no_length(tmp_path: Path, schema: Any) -> None:
+    register(tmp_path, "orders-value", 1, 1, schema)
+    append(tmp_path, "orders", [(None, b"\0\0\0\0\1" + value) for value in (b"\4ab", b"hello", b"")])
+
+    table = storage_core.read_table(tmp_path, subscribe="orders", value_format="registry")
+
+    assert table["value"].to_pylist() == [b"\4ab", b"hello", b""]
