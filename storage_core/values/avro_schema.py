@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from storage_core.errors import SchemaError
+from storage_core.values.schema_json import load_json
 
 if TYPE_CHECKING:
     from storage_core.values.decoding import SchemaSource
@@ -146,7 +146,7 @@ def parse_avro_schema(source: SchemaSource) -> AvroSchema:
 
 def _load(text: str) -> object:
     try:
-        return json.loads(text)
+        return load_json(text)
     except ValueError as error:
         raise SchemaError(f"the Avro schema is not JSON: {error}") from None
     except RecursionError:

@@ -6,15 +6,15 @@ null, as a JSON object may leave it out. A schema that allows values of several 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urljoin
 
 import pyarrow as pa
 
 from storage_core.errors import SchemaError
 from storage_core.values.paths import paths_of_fields
+from storage_core.values.schema_json import load_json
 
 if TYPE_CHECKING:
     from storage_core.values.decoding import Paths, SchemaSource
@@ -161,9 +161,9 @@ class _SchemaReader:
 
     def _resolve(self, reference: str, document: Any) -> tuple[Any, Any]:
         """Find what a reference means, and the document that it is in."""
-        address, fragment = urldefrag(reference)
+        address, fragment = _split_address(reference)
         if address and address != _identifier(document):
-            known = [a for a in (address, urljoin(_identifier(document), address)) if a in self._documents]
+            known = [a for a in (address, _joined(_identifier(document), address)) if a in self._documents]
             if not known:
                 raise SchemaError(
                     f"The JSON schema refers to '{reference}', which is not among its references."
@@ -172,7 +172,7 @@ class _SchemaReader:
         found = document
         for part in unquote(fragment).split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            if isinstance(found, list) and key in map(str, range(len(found))):
                 found = found[int(key)]
             elif isinstance(found, dict) and key in found:
                 found = found[key]
@@ -187,7 +187,7 @@ class _SchemaReader:
 
 def _parsed(text: str, what: str) -> Any:
     try:
-        document = json.loads(text)
+        document = load_json(text)
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"{what} is not JSON: {error}.") from None
     if not isinstance(document, dict | bool):
@@ -197,7 +197,20 @@ def _parsed(text: str, what: str) -> Any:
 
 def _identifier(document: Any) -> str:
     name = document.get("$id", document.get("id")) if isinstance(document, dict) else None
-    return urldefrag(name)[0] if isinstance(name, str) else ""
+    return _split_address(name)[0] if isinstance(name, str) else ""
+
+
+def _split_address(reference: str) -> tuple[str, str]:
+    """Split a reference before its fragment. What is no address by RFC 3986 is a name that a reference may still have."""
+    address, _, fragment = reference.partition("#")
+    return address, fragment
+
+
+def _joined(base: str, address: str) -> str:
+    try:
+        return urljoin(base, address)
+    except ValueError:
+        return address
 
 
 def _kind(schema: dict[str, Any]) -> str | None:

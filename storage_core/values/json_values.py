@@ -46,6 +46,7 @@ _DATE = r"^\d{4}-\d\d-\d\d$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
+_DAYS_OF_400_YEARS = 146_097
 _LARGEST_LONG = 2**63 - 1
 
 _LARGEST_PART_ROWS = 1024
@@ -318,18 +319,27 @@ def _to_microseconds(value: Any) -> int:
     text = _to_text(value)
     try:
         if re.fullmatch(_TIME, text, re.ASCII):
-            time = datetime.fromisoformat(re.sub(_BEYOND_MICROSECONDS, r"\1", text.upper()))
-            return (time - _EPOCH) // timedelta(microseconds=1)
+            time = datetime.fromisoformat(re.sub(_BEYOND_MICROSECONDS, r"\1", _in_known_year(text).upper()))
+            return (time - _EPOCH - timedelta(_days_moved(text))) // timedelta(microseconds=1)
     except ValueError:
         pass
     raise _UnfitError("is not a date and time of RFC 3339")
+
+
+def _in_known_year(text: str) -> str:
+    """Move a time in the year 0, which Python does not have, by as many years as the calendar repeats after."""
+    return f"04{text[2:]}" if text.startswith("0000") else text
+
+
+def _days_moved(text: str) -> int:
+    return _DAYS_OF_400_YEARS if text.startswith("0000") else 0
 
 
 def _to_days(value: Any) -> int:
     text = _to_text(value)
     try:
         if re.fullmatch(_DATE, text, re.ASCII):
-            return date.fromisoformat(text).toordinal() - _EPOCH_DAY
+            return date.fromisoformat(_in_known_year(text)).toordinal() - _EPOCH_DAY - _days_moved(text)
     except ValueError:
         pass
     raise _UnfitError("is not a date of RFC 3339")

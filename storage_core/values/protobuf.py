@@ -49,6 +49,8 @@ _LARGEST_PART_ROWS = 1 << 16
 # stops at 100, and looks at longer values first.
 _MOST_TRUSTED_BYTES = 4096
 _FILE_NAME = "columns.proto"
+# For Protobuf itself; ptars refuses them by a panic.
+_RESERVED_NUMBERS = range(19_000, 20_000)
 
 _Type = FieldDescriptorProto
 _LEAF_TYPES = {
@@ -193,6 +195,10 @@ class _Expansion:
 
     def _declare(self, target: DescriptorProto, field: FieldDescriptor) -> FieldDescriptorProto:
         """Add a field whose type is not known yet. A field of proto3 has presence only as a member of a oneof."""
+        if field.number in _RESERVED_NUMBERS:
+            raise SchemaError(
+                f"The Protobuf field '{field.full_name}' has the number {field.number}, which is reserved."
+            )
         self._fields += 1
         if self._fields > _MAXIMUM_FIELDS:
             raise SchemaError(

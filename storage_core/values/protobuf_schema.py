@@ -12,6 +12,8 @@ from storage_core.errors import SchemaError, SchemaResolutionError
 from storage_core.values.proto_text import parse_proto
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from google.protobuf.descriptor import Descriptor
 
     from storage_core.values.decoding import SchemaSource
@@ -188,15 +190,19 @@ def check_resolution(written: Descriptor, read: Descriptor) -> None:
     Raises:
         SchemaResolutionError: They may not.
     """
-    _check_message(written, read, set())
+    waiting, seen = [(written, read)], set()
+    while waiting:
+        pair = waiting.pop()
+        names = pair[0].full_name, pair[1].full_name
+        if names not in seen:
+            seen.add(names)
+            waiting += _check_message(*pair)
 
 
-def _check_message(written: Descriptor, read: Descriptor, seen: set[tuple[str, str]]) -> None:
+def _check_message(written: Descriptor, read: Descriptor) -> Iterator[tuple[Descriptor, Descriptor]]:
+    """Check the fields of a message, and yield the messages that both have in the same field."""
     if written.name != read.name:
         raise SchemaResolutionError(f"The message '{written.full_name}' is not '{read.full_name}'.")
-    if (written.full_name, read.full_name) in seen:
-        return
-    seen.add((written.full_name, read.full_name))
     for number, field in read.fields_by_number.items():
         other = written.fields_by_number.get(number)
         if other is None:
@@ -208,4 +214,4 @@ def _check_message(written: Descriptor, read: Descriptor, seen: set[tuple[str, s
                 f"Field {number} of '{read.full_name}' was written with a type that '{field.name}' cannot have."
             )
         if field.message_type is not None:
-            _check_message(other.message_type, field.message_type, seen)
+            yield other.message_type, field.message_type

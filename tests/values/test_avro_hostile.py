@@ -64,6 +64,7 @@ def recursive(count):
             "nests deeper",
         ),
         (nested(300, '{"type": %.0s', "}"), "nests deeper"),
+        (SchemaSource(json.dumps(record("R", "int")).replace('"name": "', '"name": "\\ud800')), "surrogates"),
         (doubling(40), "more than 50,000 columns"),
         (doubling(1000), "nests deeper|more than 50,000 columns"),
         (SchemaSource(json.dumps({"type": "fixed", "name": "F", "size": 1 << 40})), "size"),

@@ -232,6 +232,10 @@ def test_references_are_followed_until_they_lead_back():
         ('{"oneOf": {}}', "'oneOf' must be a list"),
         ('{"$ref": "other.json"}', "'other.json', which is not among its references"),
         ('{"$ref": "#/definitions/a"}', "'#/definitions/a', which it does not define"),
+        ('{"$ref": "#/a/' + "9" * 5000 + '", "a": [{}]}', "which it does not define"),
+        ('{"$ref": "http://[x#/a"}', r"'http://\[x#/a', which is not among its references"),
+        ('{"$id": "http://[x", "$ref": "y#/a"}', "'y#/a', which is not among its references"),
+        ('{"properties": {"\\ud800": {}}}', "surrogates"),
         ('{"items": ' * 200 + "{}" + "}" * 200, "too large"),
         (json.dumps({"properties": {f"f{i}": {} for i in range(30_000)}}), "too large"),
         (
@@ -336,3 +340,24 @@ def test_damage_anywhere_never_changes_a_good_row():
     assert all(
         values[n]["id"] == n and values[n]["note"] == "ä" * (n % 7) for n in range(2000) if n not in damaged
     )
+
+
+def test_a_time_in_the_year_0_is_the_same_beside_what_is_no_time():
+    source = SchemaSource(
+        '{"properties": {"t": {"type": "string", "format": "date-time"}, "d": {"type": "string", "format": "date"}}}'
+    )
+    times = [b'{"t": "0000-02-29T23:59:59.5+01:00"}', b'{"d": "0000-12-31"}', b'{"d": "0001-01-01"}']
+    alone = [
+        json_decoder(source)
+        .decode(payloads([text]))
+        .array.cast(pa.struct([("t", pa.timestamp("us")), ("d", pa.date32())]))
+        for text in times
+    ]
+    decoded = json_decoder(source).decode(payloads([*times, b'{"t": "0000-02-30T00:00:00Z"}']))
+    assert [error.row for error in decoded.errors] == [3]
+    days = decoded.array.field("d").cast(pa.int32()).to_pylist()
+    assert days[1:3] == [-719_163, -719_162]
+    found = decoded.array.field("t").cast(pa.int64())[0].as_py()
+    assert found == pa.scalar("0000-02-29T22:59:59.5").cast(pa.timestamp("us")).cast(pa.int64()).as_py()
+    assert [value.field("t").cast(pa.int64())[0].as_py() for value in alone] == [found, None, None]
+    assert [value.field("d").cast(pa.int32())[0].as_py() for value in alone] == [None, *days[1:3]]

@@ -247,6 +247,13 @@ def test_a_reader_sees_its_own_fields_of_what_was_written():
         protobuf_decoder(writer, "M", proto3("message M { string s = 1; }"))
 
 
+def test_a_field_is_read_of_messages_that_are_nested_deeply():
+    nested = "".join(f"message M{i} {{ int32 a = 1; M{i + 1} b = 2; }}" for i in range(2000))
+    source = proto3(nested + "message M2000 { int32 a = 1; }")
+    decoder = protobuf_decoder(source, "M0", source, "M0", (("a",),))
+    assert decoder.decode(payloads([b"\x08\x05"])).array.to_pylist() == [{"a": 5}]
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -254,6 +261,7 @@ def test_a_reader_sees_its_own_fields_of_what_was_written():
         (proto3("message M { N n = 1; }"), "malformed: .*N"),
         (proto3('import "n.proto"; message M { N n = 1; }'), r"It imports n\.proto, which is not among its references"),
         (proto3("message M { int32 a = 1; int32 b = 1; }"), "malformed"),
+        (proto3("message M { int32 a = 19000; }"), "reserved"),
         (SchemaSource("message M { optional group G = 1 { } }"), "is a group"),
         (proto3("message M { int32 a = 1; } message M { }"), "malformed"),
         (proto3("message M { N n = 1; } message N { repeated M m = 1; }"), "contains itself"),
