@@ -445,6 +445,8 @@ def _walk_records(cursor: Cursor, walk: Read) -> list[str | None]:
         cursor.position[index] = value.position
         cursor.window.empty_items[cursor.rows[index]] += value.empty_items
     cursor.fail(failed)
+    # A value may have several texts, and more empty items than any of them.
+    cursor.suspect(cursor.window.empty_items[cursor.rows] > EMPTY_ITEMS_LIMIT)
     return texts
 
 
@@ -789,6 +791,10 @@ class _ItemWalk:
         starts = np.roll(ends, 1)
         starts[last + 1 - self._left] = self._cursor.position
         self._found.append((np.repeat(self._indexes, self._left), starts))
+        # A number of more than 64 bits, also where it is only skipped.
+        too_long = (ends - starts > 10) | ((ends - starts == 10) & (self._cursor.window.data[ends - 1] > 1))  # noqa: PLR2004
+        if too_long.any():
+            self._cursor.suspect(np.repeat(np.arange(len(last)), self._left)[too_long])
         self._cursor.position = ends[last]
         self._cursor.check()
         self._left[:] = 0

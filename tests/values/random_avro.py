@@ -321,7 +321,7 @@ class Peer:
         self._reader_schema = fastavro.parse_schema(_without_logical_types(reader))
         self._named: dict[str, Any] = {}
         self._collect(reader)
-        self._recursive = {name for name in self._named if self._reaches(name, self._named[name], set())}
+        self._recursive = {name for name in self._named if self._is_recursive(name)}
 
     def read(self, data):
         """Return a value in the form of `tests/values/README.md`; raise what fastavro raises, or ValueError where bytes are left."""
@@ -376,23 +376,26 @@ class Peer:
                 ):
                     self._collect(inner)
 
-    def _reaches(self, name, schema, seen):
+    def _is_recursive(self, name):
+        reached: set[str] = set()
+        names = set(self._used(self._named[name].get("fields", [])))
+        while names - reached:
+            reached |= names
+            names = {used for each in names for used in self._used(self._named[each].get("fields", []))}
+        return name in reached
+
+    def _used(self, schema):
+        """Yield the named types that fields or a type use."""
         match schema:
-            case str():
-                if schema == name:
-                    return True
-                if schema not in self._named or schema in seen:
-                    return False
-                return self._reaches(name, self._named[schema], seen | {schema})
+            case str() if schema in self._named:
+                yield schema
+            case {"name": name, "fields": _} | {"name": name, "size": _} | {"name": name, "symbols": _}:
+                yield name
             case list():
-                return any(self._reaches(name, branch, seen) for branch in schema)
-            case {"type": "record", "name": inner}:
-                if inner in seen:
-                    return False
-                return any(self._reaches(name, field["type"], seen | {inner}) for field in schema["fields"])
-            case dict():
-                return self._reaches(name, schema.get("items", schema.get("values", "null")), seen)
-        return False
+                for part in schema:
+                    yield from self._used(part)
+            case {"items": inner} | {"values": inner} | {"type": inner}:
+                yield from self._used(inner)
 
     def _members(self, union):
         return [branch for branch in map(self._look_up, union) if branch != "null"]

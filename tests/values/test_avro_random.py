@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 from fastavro.read import SchemaResolutionError as FastavroResolutionError
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage_core.values import avro
@@ -84,6 +84,8 @@ class Case:
 
 
 @examples(30, deadline=None)
+@example(61095)  # a skipped number of more than 64 bits
+@example(61369)  # several texts with empty items
 @given(st.integers(0, (1 << 32) - 1))
 def test_random_values_of_random_schemas(seed):
     assert Case(seed).check().total() == _ROWS
