@@ -352,7 +352,8 @@ class _Replay:
             if value is not None:
                 self._delete_subject(offset, _object(value))
         elif kind in self.settings:
-            self._apply_setting(kind, fields.get("subject"), value)
+            subject = None if fields.get("subject") is None else _text(fields, "subject")
+            self._apply_setting(kind, subject, value)
         elif kind not in _IGNORED:
             self.unknown_count += 1
 
@@ -382,9 +383,7 @@ class _Replay:
             deletions.pop()
         deletions.append((offset, version))
 
-    def _apply_setting(self, kind: str, subject: Any, value: bytes | None) -> None:
-        if subject is not None and not isinstance(subject, str):
-            raise ValueError
+    def _apply_setting(self, kind: str, subject: str | None, value: bytes | None) -> None:
         if value is None:
             self.settings[kind].pop(subject, None)
         else:

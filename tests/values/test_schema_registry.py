@@ -441,7 +441,7 @@ _BAD_VALUES = [
 _BAD_KEYS = [
     None, b"", b"not json", b"[]", b"{}", b'{"keytype":["SCHEMA"]}', b'{"keytype":{}}', b'{"keytype":null}',
     b'{"keytype":"SCHEMA"}', b'{"keytype":"SCHEMA","subject":null,"version":1}', b'{"keytype":"SCHEMA","subject":"a","version":"1"}',
-    b'{"keytype":"SCHEMA","subject":"a","version":99999999999}', b'{"keytype":"CONFIG","subject":[1]}', b"\xff" * 10,
+    b'{"keytype":"SCHEMA","subject":"a","version":99999999999}', b'{"keytype":"CONFIG","subject":[1]}', b'{"keytype":"CONFIG","subject":"\\ud800"}', b"\xff" * 10,
     b'{"keytype":"SCHEMA","subject":"\\ud800","version":1}', b'{"a":' * 10_000,
 ]  # fmt: skip
 
