@@ -190,8 +190,14 @@ def _are_readable(strings: pa.StringArray, text: bytes, offsets: np.ndarray) -> 
 
 
 def _with_times(array: pa.Array, arrow_type: pa.DataType) -> pa.Array | None:
-    """Make times and dates of their texts; None if one of them is none."""
-    if array.type.equals(arrow_type):
+    """Make times and dates of their texts.
+
+    Returns:
+        The array; None if a text is no time, or pyarrow has made infinity of a number that no double holds.
+    """
+    if pa.types.is_floating(arrow_type):
+        return None if pc.any(pc.is_inf(array)).as_py() else array
+    if not pa.types.is_nested(arrow_type) and array.type.equals(arrow_type):
         return array
     if pa.types.is_struct(arrow_type):
         children = [
