@@ -321,6 +321,10 @@ def _kind_of(choice: ColumnChoice, known: str | None) -> str:
 
 def _message_of(choice: ColumnChoice, kind: str, first: _FramedRecord | None) -> Message:
     """Choose Protobuf's message type: what is named, or that of the topic's first record, or the first of the file."""
+    if kind != PROTOBUF and choice.message is not None:
+        raise OptionError(
+            f"{choice.column}Message is for Protobuf, and the {choice.column}s are {kind}. Leave it out."
+        )
     if kind != PROTOBUF or choice.message is not None:
         return choice.message
     return (0,) if first is None or first.message is None else first.message

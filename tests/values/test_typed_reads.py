@@ -263,6 +263,14 @@ def test_a_schema_that_is_none(tmp_path: Path, schema: str, error: type[Exceptio
         read(tmp_path / "logs", value_format="avro", value_schema=schema)
 
 
+def test_a_message_is_for_protobuf(tmp_path: Path) -> None:
+    register(tmp_path, "orders-value", 1, 1, ORDER)
+    append(tmp_path, "orders", [(None, b"\0\0\0\0\1" + encoded(ORDER, {"id": 7, "note": "x"}))])
+
+    with pytest.raises(OptionError, match="valueMessage is for Protobuf, and the values are AVRO"):
+        read(tmp_path, value_format="registry", value_message="Order")
+
+
 def test_paths_choose_fields(tmp_path: Path) -> None:
     append(tmp_path / "logs", "orders", [(None, encoded(ORDER, {"id": 7, "note": "x"}))])
     options = {"value_format": "avro", "value_schema": ORDER}
