@@ -298,7 +298,7 @@ class _Planner:
         return None
 
     def _message_name(self, schema: RegisteredSchema, path: tuple[int, ...]) -> str:
-        from storage_core.values.protobuf_schema import message_name  # noqa: PLC0415  (an extra)
+        from storage_core.values.protobuf import message_name  # noqa: PLC0415  (an extra)
 
         return message_name(self.registry.source_of(schema), path)
 

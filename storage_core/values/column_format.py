@@ -89,7 +89,9 @@ class ReaderSchema(NamedTuple):
         if self.schema_id is None:
             return "the schema that is given"
         message = "" if self.message is None else f", message {self.message}"
-        return f"{self.subject} version {self.version} (id {self.schema_id}{message})"
+        # A folder of schema files has ids alone.
+        place = f"{self.subject} version {self.version} (id {self.schema_id}{message})"
+        return place if self.subject else f"schema id {self.schema_id}{message}"
 
 
 WritersByName: TypeAlias = Mapping[int | str, WriterSchema]

@@ -33,6 +33,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 from storage_core.values.protobuf_schema import check_resolution, find_message
+from storage_core.values.protobuf_schema import message_name as message_name  # noqa: PLC0414  (what planning needs of the extra)
 
 if TYPE_CHECKING:
     import numpy.typing as npt

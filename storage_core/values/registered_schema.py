@@ -83,6 +83,9 @@ class RegisteredSchema(NamedTuple):
     @property
     def described(self) -> str:
         """Its subject, version and id, for messages."""
+        if not self.subject:
+            # A folder of schema files has ids alone.
+            return f"schema id {self.schema_id}"
         return f"{self.subject} version {self.version} (id {self.schema_id}, {self.state})"
 
 

@@ -6,6 +6,8 @@ import base64
 import json
 import logging
 import pickle
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -269,6 +271,28 @@ def test_a_message_is_for_protobuf(tmp_path: Path) -> None:
 
     with pytest.raises(OptionError, match="valueMessage is for Protobuf, and the values are AVRO"):
         read(tmp_path, value_format="registry", value_message="Order")
+
+
+def test_protobuf_without_its_extra_is_one_line(typed_logs: Path) -> None:
+    code = (
+        "import sys; sys.modules['google.protobuf'] = None; import storage_core; "
+        f"storage_core.read_table({str(typed_logs)!r}, subscribe='proto-nested', value_format='registry')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stderr.splitlines()[-1].endswith("pip install 'spark-segmentlog[protobuf]'.")
+    assert "OptionError: Protobuf needs" in done.stderr.splitlines()[-1]
+
+
+def test_a_schema_of_a_folder_is_named_by_its_id(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "7.avsc").write_text(json.dumps(ORDER))
+    append(tmp_path / "logs", "orders", [(None, b"\0\0\0\0\7" + encoded(ORDER, {"id": 7, "note": "x"}))])
+
+    table = read(tmp_path / "logs", value_format="registry", schemas_path=tmp_path / "files")
+
+    assert table["value"].to_pylist() == [{"id": 7, "note": "x"}]
+    assert "its values are read with schema id 7, that of the first record" in caplog.text
 
 
 def test_paths_choose_fields(tmp_path: Path) -> None:
