@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 from storage_core.errors import OptionError
-from storage_core.options.option import Option, nearest_hint
+from storage_core.options.option import Option
 from storage_core.options.values import choice_kind, parse_count, value_kind
 
 Column: TypeAlias = Literal["key", "value"]
@@ -173,10 +173,3 @@ def split_columns(columns: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[tupl
             raise OptionError(f"columns names '{name}' and all of '{path[0]}'. Name one of them.")
     split = {".".join(path): path[0] for path in paths}
     return tuple(dict.fromkeys(split.get(name, name) for name in columns)), paths
-
-
-def unknown_field(column: str, path: tuple[str, ...], known: list[str]) -> OptionError:
-    """Make the error of a path that names a field that the column does not have."""
-    return OptionError(
-        f"columns names '{'.'.join((column, *path))}', and there is no field '{path[-1]}'.{nearest_hint(path[-1], known)}"
-    )

@@ -14,7 +14,6 @@ from storage_core.values.avro_columns import TooManyItemsError, decode_window
 from storage_core.values.avro_plain import PlainCompiler, ValueMalformedError, read_value
 from storage_core.values.avro_plan import Leaf, Member, Plan, Step, compile_plan
 from storage_core.values.avro_schema import parse_avro_schema
-from storage_core.values.avro_types import ArrowTypes
 from storage_core.values.decoding import Decoded, Paths, Payloads, RowError, SchemaSource
 
 if TYPE_CHECKING:
@@ -162,17 +161,6 @@ def _whole(step: Step) -> Step:
         case Member():
             return replace(step, item=_whole(step.item))
     return step
-
-
-def avro_type(reader: SchemaSource, paths: Paths = None) -> pa.DataType:
-    """Return the type of the column that a schema makes, that of Spark's ``from_avro``.
-
-    Raises:
-        SchemaError: The schema is malformed, or beyond what is supported.
-        OptionError: A path leads to no field.
-    """
-    schema = parse_avro_schema(reader)
-    return ArrowTypes(schema).of(schema.root, paths)
 
 
 def decode_avro(

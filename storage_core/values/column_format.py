@@ -6,7 +6,6 @@ decodes the values of one schema at a time, and puts them back in order.
 
 from __future__ import annotations
 
-import json
 import pickle
 import zlib
 from collections.abc import Mapping
@@ -149,6 +148,8 @@ def decoder_of(
     reader: SchemaSource | None = None,
     reader_message: Message = None,
     fields: Paths = None,
+    *,
+    is_framed: bool = False,
 ) -> Decoder:
     """Return a decoder of values that were written with a schema. Each process compiles it once.
 
@@ -159,6 +160,7 @@ def decoder_of(
         reader: The schema that they are read with; None for that of the writer.
         reader_message: Protobuf's message type in it.
         fields: Paths of the wanted fields.
+        is_framed: Whether the values were in frames, where Avro's ``"bytes"`` have no length in front.
 
     Raises:
         SchemaError: A schema is malformed, or not supported.
@@ -174,7 +176,7 @@ def decoder_of(
         return json_decoder(reader or writer, fields)
     from storage_core.values.avro import avro_decoder  # noqa: PLC0415
 
-    return avro_decoder(writer, reader, fields)
+    return avro_decoder(writer, reader, fields, has_raw_bytes=is_framed)
 
 
 def reader_type(reader: ReaderSchema, fields: Paths = None) -> pa.DataType:
@@ -267,14 +269,18 @@ class ColumnDecoder:
         source = reader.source if reader.kind == "JSON" else writer.source
         try:
             decoder = decoder_of(
-                reader.kind, source, message, reader.source, reader.message, self._format.fields
+                reader.kind,
+                source,
+                message,
+                reader.source,
+                reader.message,
+                self._format.fields,
+                is_framed=True,
             )
         except SchemaError as error:
             # Which message types of a file the values have, planning does not know.
             parts.add_failed(rows, writer._replace(reason="unresolvable", message=str(error)))
             return
-        if reader.kind == "AVRO" and _is_bytes(source.text):
-            payloads = _with_lengths(payloads)
         parts.add(decoder.decode(payloads), rows, writer.schema_id)
 
 
@@ -345,27 +351,3 @@ def message_types(name: SchemaName, payloads: Payloads) -> MessageIndexes:
     message = "the indexes of the message type in the header cannot be read"
     errors = [RowError(row, "malformed", message) for row in range(count)]
     return MessageIndexes([], np.full(count, NO_FRAME, np.int64), payloads.starts, errors)
-
-
-@lru_cache(maxsize=1024)
-def _is_bytes(text: str) -> bool:
-    """Return True for Avro's type ``bytes``, whose values are framed as they are (``AbstractKafkaAvroSerializer``)."""
-    schema = json.loads(text)
-    return (schema.get("type") if isinstance(schema, dict) else schema) == "bytes"
-
-
-def _with_lengths(payloads: Payloads) -> Payloads:
-    """Write the length before each value, as Avro does."""
-    data = payloads.data
-    values = [data[start:end].tobytes() for start, end in zip(payloads.starts, payloads.ends, strict=True)]
-    encoded = [_varint(2 * len(value)) + value for value in values]
-    ends = np.cumsum([len(value) for value in encoded], dtype=np.int64)
-    return Payloads(np.frombuffer(b"".join(encoded), np.uint8), np.append(0, ends)[:-1], ends)
-
-
-def _varint(number: int) -> bytes:
-    digits = bytearray()
-    while number > 0x7F:  # noqa: PLR2004
-        digits.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*digits, number))

@@ -76,11 +76,6 @@ def json_decoder(schema: SchemaSource | None, paths: Paths = None) -> Decoder:
     return _Decoder(arrow_type, decode_all, lambda value: convert(_read_document(_to_string(value))))
 
 
-def json_type(schema: SchemaSource | None, paths: Paths = None) -> pa.DataType:
-    """Return the type of the column that `json_decoder` makes."""
-    return pa.string() if schema is None else node_type(json_node(schema, paths))
-
-
 def string_decoder() -> Decoder:
     """Return a decoder of text in UTF-8."""
     return _Decoder(pa.string(), _to_strings, _to_string)

@@ -102,11 +102,6 @@ def protobuf_decoder(
     return _ProtobufDecoder(read, paths)
 
 
-def protobuf_type(schema: SchemaSource, message: Message = None, paths: Paths = None) -> pa.DataType:
-    """Return the type of the column that `protobuf_decoder` makes."""
-    return _Expansion().add_message(find_message(schema, message), paths).arrow_type
-
-
 @dataclass(frozen=True, slots=True)
 class _Leaf:
     """A value without parts; of an enum the numbers and names, too."""

@@ -27,7 +27,7 @@ def _path(request, monkeypatch):
 def decode(values, writer, reader):
     writer, reader = (SchemaSource(json.dumps(schema)) for schema in (writer, reader))
     decoded = avro_decoder(writer, reader).decode(payloads(values))
-    assert decoded.array.type == avro.avro_type(reader)
+    assert decoded.array.type == avro.avro_decoder(reader).arrow_type
     return decoded
 
 

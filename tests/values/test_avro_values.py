@@ -11,7 +11,7 @@ import pytest
 
 from storage_core.errors import OptionError, SchemaError, SchemaResolutionError
 from storage_core.values import avro, decode_avro
-from storage_core.values.avro import avro_decoder, avro_type
+from storage_core.values.avro import avro_decoder
 from storage_core.values.decoding import SchemaSource
 from tests.values.canonical import canonical, payloads, source_of_schema, values_with_expected
 from tests.values.typed_logs import expected_values
@@ -223,7 +223,7 @@ def test_columns_have_the_types_of_spark(typed_logs):
     for topic, expected in expected_values()["topics"].items():
         if "spark_type" in expected:
             reader = source_of_schema(str(typed_logs), expected["value_schema_id"], topic)
-            assert _spark_type(avro_type(reader)) == expected["spark_type"]
+            assert _spark_type(avro_decoder(reader).arrow_type) == expected["spark_type"]
 
 
 def _spark_type(kind):
@@ -259,7 +259,7 @@ def test_only_what_is_asked_for_is_made():
     expected = {"items": [{"sku": "s"}, None], "u": {"member1": 7}, "z": "z"}
     assert decoded.array.to_pylist() == [expected] * 3
     assert decoded.errors == []
-    assert avro_type(source(schema), paths) == decoded.array.type
+    assert avro_decoder(source(schema), None, paths).arrow_type == decoded.array.type
     for path, message in [
         (("nope",), "nope"),
         (("items", "nope"), "nope"),

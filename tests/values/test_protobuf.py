@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from storage_core.errors import OptionError, SchemaError, SchemaResolutionError
 from storage_core.values.decoding import SchemaSource
 from storage_core.values.proto_text import parse_proto
-from storage_core.values.protobuf import protobuf_decoder, protobuf_type
+from storage_core.values.protobuf import protobuf_decoder
 from tests.examples import examples
 from tests.values.canonical import canonical, payloads, source_of_schema, values_with_expected
 from tests.values.proto_files import proto_files
@@ -33,6 +33,10 @@ def proto3(body, *references):
 
 def decode(source, values, message=None, **options):
     return protobuf_decoder(source, message, **options).decode(payloads(values))
+
+
+def protobuf_type(source, message=None, paths=None):
+    return protobuf_decoder(source, message, paths=paths).arrow_type
 
 
 def message_class(source, name="M"):
@@ -72,7 +76,7 @@ def test_types_are_those_of_spark():
         "e: string, m: map<int32, struct<>>, empty: struct<>, b: list<item: binary>, f: float>"
     )
     decoder = protobuf_decoder(source, "M")
-    assert str(protobuf_type(source, "M")) == str(decoder.arrow_type) == expected
+    assert str(decoder.arrow_type) == expected
     text = StringValue(value="x").SerializeToString()
     time, duration = (kind(seconds=-1, nanos=1500) for kind in (Timestamp, Duration))
     value = (
