@@ -14,7 +14,7 @@ from storage_core.values.avro_columns import TooManyItemsError, decode_window
 from storage_core.values.avro_plain import PlainCompiler, ValueMalformedError, read_value
 from storage_core.values.avro_plan import Leaf, Member, Plan, Step, compile_plan
 from storage_core.values.avro_schema import parse_avro_schema
-from storage_core.values.decoding import Decoded, Paths, Payloads, RowError, SchemaSource
+from storage_core.values.decoding import Decoded, Paths, Payloads, RowError, SchemaSource, placed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -76,8 +76,8 @@ class AvroDecoder:
             array, suspects = decode_window(self._step, part, self._compiler)
         except TooManyItemsError:
             middle = len(part.starts) // 2
-            first = self._decode_part(Payloads(part.data, part.starts[:middle], part.ends[:middle]))
-            second = self._decode_part(Payloads(part.data, part.starts[middle:], part.ends[middle:]))
+            first = self._decode_part(part.some(slice(middle)))
+            second = self._decode_part(part.some(slice(middle, None)))
             errors = [error._replace(row=error.row + middle) for error in second.errors]
             return Decoded(pa.concat_arrays([first.array, second.array]), first.errors + errors)
         if not len(suspects):
@@ -108,7 +108,7 @@ def _parts(payloads: Payloads, rows_at_once: int) -> Iterator[tuple[int, Payload
         before = sizes[first - 1] if first else 0
         last = int(np.searchsorted(sizes, before + _BYTES_AT_ONCE, "right"))
         last = max(first + 1, min(last, first + rows_at_once))
-        yield first, Payloads(payloads.data, payloads.starts[first:last], payloads.ends[first:last])
+        yield first, payloads.some(slice(first, last))
         first = last
 
 
@@ -227,10 +227,8 @@ def _decode_array(decoder: AvroDecoder, values: pa.Array) -> Decoded:
     if not values.null_count:
         return decoder.decode(payloads)
     rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-    decoded = decoder.decode(Payloads(payloads.data, payloads.starts[rows], payloads.ends[rows]))
-    sources = np.zeros(len(values), np.int64)
-    sources[rows] = np.arange(len(rows))
-    array = decoded.array.take(pa.array(sources, mask=values.is_null().to_numpy(zero_copy_only=False)))
+    decoded = decoder.decode(payloads.some(rows))
+    array = placed(decoded.array, rows, len(values))
     return Decoded(array, [error._replace(row=int(rows[error.row])) for error in decoded.errors])
 
 

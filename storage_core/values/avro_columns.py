@@ -26,6 +26,7 @@ from storage_core.values.avro_plan import (
     Struct,
     Text,
 )
+from storage_core.values.decoding import placed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -413,7 +414,7 @@ def _read_choice(step: Choice, cursor: Cursor, place: Place | None) -> pa.Array:
             found.append(indexes)
     if not arrays:
         return pa.nulls(len(cursor) if place is None else place.length, step.arrow_type)
-    return _placed_anywhere(pa.concat_arrays(arrays), Place(np.concatenate(found), len(cursor)).within(place))
+    return placed(pa.concat_arrays(arrays), *Place(np.concatenate(found), len(cursor)).within(place))
 
 
 def _read_member(step: Member, cursor: Cursor) -> pa.Array:
@@ -451,14 +452,7 @@ def _walk_records(cursor: Cursor, walk: Read) -> list[str | None]:
 
 
 def _placed(array: pa.Array, place: Place | None) -> pa.Array:
-    return array if place is None else _placed_anywhere(array, place)
-
-
-def _placed_anywhere(array: pa.Array, place: Place) -> pa.Array:
-    """Put values at their places, which need not ascend."""
-    sources = np.zeros(place.length, np.int64)
-    sources[place.indexes] = np.arange(len(array))
-    return array.take(pa.array(sources, mask=~_presence(place)))
+    return array if place is None else placed(array, *place)
 
 
 def _presence(place: Place) -> _Mask:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.errors import SchemaError
-from storage_core.values.decoding import Decoded, Paths, Payloads, Reason, RowError, SchemaSource
+from storage_core.values.decoding import Decoded, Paths, Payloads, Reason, RowError, SchemaSource, placed
 from storage_core.values.frames import (
     KEY_HEADER,
     NO_FRAME,
@@ -215,9 +215,9 @@ class ColumnDecoder:
         if self._format.is_framed:
             if headers is not None and len(rows) < len(values):
                 headers = headers.take(pa.array(rows))
-            self._decode_framed(_chosen(payloads, rows), headers, rows, parts)
+            self._decode_framed(payloads.some(rows), headers, rows, parts)
         else:
-            parts.add(self._plain_decoder().decode(_chosen(payloads, rows)), rows, None)
+            parts.add(self._plain_decoder().decode(payloads.some(rows)), rows, None)
         return parts.joined()
 
     def _plain_decoder(self) -> Decoder:
@@ -244,7 +244,7 @@ class ColumnDecoder:
             if writer.source is None:
                 parts.add_failed(rows[group], writer)
             else:
-                self._decode_written(writer, name, _chosen(payloads, group), rows[group], parts)
+                self._decode_written(writer, name, payloads.some(group), rows[group], parts)
 
     def _decode_written(
         self, writer: WriterSchema, name: SchemaName, payloads: Payloads, rows: _Rows, parts: _Parts
@@ -258,7 +258,7 @@ class ColumnDecoder:
         parts.add_errors(types.errors, rows, writer.schema_id)
         payloads = payloads._replace(starts=types.starts)
         for number, group in _groups(types.path_numbers):
-            self._decode_message(writer, types.paths[number], _chosen(payloads, group), rows[group], parts)
+            self._decode_message(writer, types.paths[number], payloads.some(group), rows[group], parts)
 
     def _decode_message(
         self, writer: WriterSchema, message: Message, payloads: Payloads, rows: _Rows, parts: _Parts
@@ -319,17 +319,8 @@ class _Parts:
         array = self._arrays[0] if len(self._arrays) == 1 else pa.concat_arrays(self._arrays)
         # The rows of a single part ascend.
         if len(self._arrays) > 1 or len(rows) < self._count:
-            places = np.full(self._count, -1, np.int64)
-            places[rows] = np.arange(len(rows))
-            array = array.take(pa.array(places, mask=places < 0))
+            array = placed(array, rows, self._count)
         return Decoded(array, self._errors)
-
-
-def _chosen(payloads: Payloads, rows: _Rows) -> Payloads:
-    """Return the values of ascending rows."""
-    if len(rows) == len(payloads.starts):
-        return payloads
-    return Payloads(payloads.data, payloads.starts[rows], payloads.ends[rows])
 
 
 def _groups(numbers: _Rows) -> Iterator[tuple[int, _Rows]]:

@@ -56,6 +56,10 @@ class Payloads(NamedTuple):
         offsets = offsets.astype(np.int64)
         return cls(np.frombuffer(data_buffer, np.uint8), offsets[:-1], offsets[1:])
 
+    def some(self, rows: npt.NDArray[np.int64] | slice) -> Payloads:
+        """Return the values of some rows."""
+        return Payloads(self.data, self.starts[rows], self.ends[rows])
+
     def to_array(self) -> pa.LargeBinaryArray:
         """Return the values as one array, without a copy if nothing is between them."""
         if len(self.starts) and (self.starts[1:] == self.ends[:-1]).all():
@@ -70,6 +74,13 @@ class Payloads(NamedTuple):
     def _pieces(self, cuts: npt.NDArray[np.int64]) -> pa.LargeBinaryArray:
         buffers = [None, pa.py_buffer(cuts.astype(np.int64)), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.large_binary(), max(len(cuts) - 1, 0), buffers)
+
+
+def placed(array: pa.Array, rows: npt.NDArray[np.int64], length: int) -> pa.Array:
+    """Put values at rows, which need not ascend, of a column of this length; the other rows are null."""
+    sources = np.full(length, -1, np.int64)
+    sources[rows] = np.arange(len(rows))
+    return array.take(pa.array(sources, mask=sources < 0))
 
 
 class RowError(NamedTuple):
