@@ -260,7 +260,7 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
                "a schema registry, or a folder of schema files named by id (`17.avsc`, `18.proto`, `19.json`), as "
                "`segmentlog schemas --export` writes it."),
     Option("schemasTopic", "schemas_topic", value_kind("topic", parse_topic), "_schemas",
-           doc="The topic of the schema registry (its setting `kafkastore.topic`)."),
+           doc="The topic of the schema registry (its setting `kafkastore.topic`); read with `registry` only if it is named."),
     Option("maxOffsetsPerTrigger", "max_offsets", value_kind("count", partial(parse_count, least=0)), only="stream",
            doc="The most offsets in a micro-batch, shared among the partitions in proportion to what each of them has; 0 "
                "reads nothing."),
@@ -359,6 +359,11 @@ class ReadOptions:
         wanted = COLUMNS if self.columns is None else self.columns
         choices = (self.choice_of(column) for column in COLUMNS if column in wanted)
         return tuple(choice for choice in choices if choice.format != "bytes")
+
+    @property
+    def reads_framed_columns(self) -> bool:
+        """True if a column is decoded by the schemas of a registry that its frames name."""
+        return any(choice.format == "registry" for choice in self.typed_columns)
 
     def choice_of(self, column: Column) -> ColumnChoice:
         """Return what is asked for of the type of a column."""

@@ -338,11 +338,17 @@ def select_partitions(
         return _select_assigned(directories, options.assign, may_be_absent=may_be_absent)
     if options.subscribe_pattern is not None:
         pattern = compile_java_pattern("subscribePattern", options.subscribe_pattern)
-        matching = {topic for topic in _public_topics(directories) if pattern.search(topic)}
+        matching = {each.topic for each in _unnamed(directories, options) if pattern.search(each.topic)}
         if not matching and not may_be_absent:
             report_no_match(f"subscribePattern {options.subscribe_pattern!r} matches no topic.")
         return [directory for directory in directories if directory.topic in matching]
-    return [directory for directory in directories if not directory.is_internal]
+    return _unnamed(directories, options)
+
+
+def _unnamed(directories: Iterable[PartitionDirectory], options: ReadOptions) -> list[PartitionDirectory]:
+    """Return those that are read without being named: not internal topics, nor the schemas of the values that are read."""
+    schemas = options.schemas_topic if options.reads_framed_columns else None
+    return [each for each in directories if not each.is_internal and each.topic != schemas]
 
 
 def _select_assigned(

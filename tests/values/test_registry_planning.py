@@ -163,8 +163,18 @@ def test_topics_with_different_schemas_are_listed(logs: Path) -> None:
         read(logs, subscribe="orders,payments,plain")
     assert "payments (payments-value version 1 (id 20)), plain (no schema)" in str(raised.value)
     assert "subscribe=orders" in str(raised.value)
+
+
+@pytest.mark.parametrize("others", [{}, {"subscribe_pattern": "."}])
+def test_the_registrys_topic_is_read_only_if_it_is_named(logs: Path, others: dict[str, str]) -> None:
+    table = storage_core.read_table(logs, value_format="registry", columns=["topic"], **others)
+    assert set(table["topic"].to_pylist()) == {"orders", "_schemas"}
+
+    table = storage_core.read_table(logs, value_format="registry", **others)
+
+    assert table["topic"].to_pylist() == ["orders", "orders"]
     with pytest.raises(OptionError, match=r"_schemas \(no schema\)"):
-        storage_core.read_table(logs, value_format="registry")
+        storage_core.read_table(logs, subscribe="orders,_schemas", value_format="registry")
 
 
 def test_topics_with_the_same_schema_are_read_together(logs: Path) -> None:
