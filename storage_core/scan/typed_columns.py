@@ -386,29 +386,24 @@ class _Writers:
         return self._known[schema]
 
     def _resolved(self, schema: RegisteredSchema) -> WriterSchema:
-        reader, schema_id = self._reader, schema.schema_id
+        reader, described = self._reader, schema.described
+        refused = WriterSchema(schema.schema_id, None)
         if schema.is_encrypted:
-            return WriterSchema(
-                schema_id, None, "encrypted", f"{schema.described} has rules that encrypt values"
-            )
+            return refused._replace(reason="encrypted", message=f"{described} has rules that encrypt values")
         if schema.schema_type != reader.kind:
-            return WriterSchema(
-                schema_id,
-                None,
-                "unresolvable",
-                f"{schema.described} is {schema.schema_type}, not {reader.kind}",
-            )
+            return refused._replace(message=f"{described} is {schema.schema_type}, not {reader.kind}")
         name, _ = _record_names(schema.text or "") if self._names else ("", ())
         if name and name not in self._names:
-            message = f"{schema.described}: record {name} cannot be read as {reader.described}"
-            return WriterSchema(schema_id, None, "unresolvable", message)
+            return refused._replace(
+                message=f"{described}: record {name} cannot be read as {reader.described}"
+            )
         try:
             source = self._registry.source_of(schema)
             if reader.kind == AVRO:
                 decoder_of(AVRO, source, None, reader.source, None)
         except SchemaError as error:
-            return WriterSchema(schema_id, None, "unresolvable", f"{schema.described}: {error}")
-        return WriterSchema(schema_id, source)
+            return refused._replace(message=f"{described}: {error}")
+        return WriterSchema(schema.schema_id, source)
 
 
 def _record_names(text: str) -> tuple[str, list[str]]:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     DecodeAll: TypeAlias = Callable[[pa.Array], pa.Array | None]
     DecodeEach: TypeAlias = Callable[[pa.Array], Decoded]
-    DecodeOne: TypeAlias = Callable[[bytes], object]
 
 # Below it, parts would be decoded in vain too often where many values are bad.
 _SMALLEST_PART_ROWS = 64
@@ -48,16 +47,3 @@ def decode_by_halves(
         else:
             arrays.append(array)
     return Decoded(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), errors)
-
-
-def decode_one_by_one(values: pa.Array, arrow_type: pa.DataType, decode_one: DecodeOne) -> Decoded:
-    """Decode values with a function that returns a Python value, or raises ValueError with what is wrong."""
-    decoded: list[object] = []
-    errors: list[RowError] = []
-    for row, value in enumerate(values.to_pylist()):
-        try:
-            decoded.append(decode_one(value))
-        except ValueError as error:
-            decoded.append(None)
-            errors.append(RowError(row, "malformed", str(error)))
-    return Decoded(pa.array(decoded, arrow_type), errors)

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as pa_json
 
-from storage_core.values.halving import decode_by_halves, decode_one_by_one
+from storage_core.values.decoding import Decoded, RowError
+from storage_core.values.halving import decode_by_halves
 from storage_core.values.json_schema import (
     JsonArray,
     JsonLeaf,
@@ -33,8 +34,8 @@ from storage_core.values.json_schema import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage_core.values.decoding import Decoded, Decoder, Paths, Payloads, SchemaSource
-    from storage_core.values.halving import DecodeAll, DecodeOne
+    from storage_core.values.decoding import Decoder, Paths, Payloads, SchemaSource
+    from storage_core.values.halving import DecodeAll
 
     Convert: TypeAlias = Callable[[Any], Any]
 
@@ -87,13 +88,22 @@ class _Decoder:
 
     arrow_type: pa.DataType
     decode_all: DecodeAll
-    decode_one: DecodeOne
+    decode_one: Callable[[bytes], Any]
 
     def decode(self, payloads: Payloads) -> Decoded:
         return decode_by_halves(payloads.to_array(), self.decode_all, self.decode_each, _LARGEST_PART_ROWS)
 
     def decode_each(self, values: pa.Array) -> Decoded:
-        return decode_one_by_one(values, self.arrow_type, self.decode_one)
+        """Decode each value by itself; `decode_one` raises ValueError with what is wrong."""
+        decoded: list[Any] = []
+        errors: list[RowError] = []
+        for row, value in enumerate(values.to_pylist()):
+            try:
+                decoded.append(self.decode_one(value))
+            except ValueError as error:
+                decoded.append(None)
+                errors.append(RowError(row, "malformed", str(error)))
+        return Decoded(pa.array(decoded, self.arrow_type), errors)
 
 
 def _to_documents(values: pa.Array) -> pa.StringArray | None:

@@ -50,6 +50,10 @@ _LARGEST_PART_ROWS = 1 << 16
 # stops at 100, and looks at longer values first.
 _MOST_TRUSTED_BYTES = 4096
 _FILE_NAME = "columns.proto"
+_PTARS_OPTIONS: dict[str, Any] = {
+    **dict.fromkeys(("timestamp_unit", "duration_unit"), "us"),
+    **dict.fromkeys(("list_nullable", "list_value_nullable", "map_nullable", "map_value_nullable"), True),
+}
 # For Protobuf itself; ptars refuses them by a panic.
 _RESERVED_NUMBERS = range(19_000, 20_000)
 
@@ -254,17 +258,6 @@ class _Expansion:
         return _Leaf(_LEAF_TYPES[field.type])
 
 
-def _config() -> ptars.PtarsConfig:
-    return ptars.PtarsConfig(
-        timestamp_unit="us",
-        duration_unit="us",
-        list_nullable=True,
-        list_value_nullable=True,
-        map_nullable=True,
-        map_value_nullable=True,
-    )
-
-
 class _ProtobufDecoder:
     """Messages into the columns of a message type."""
 
@@ -280,7 +273,7 @@ class _ProtobufDecoder:
         expanded = pool.FindMessageTypeByName("M0")
         self._message_class = GetMessageClass(expanded)
         # The handler borrows from the pool.
-        self._handlers = ptars.HandlerPool([expanded.file], _config())
+        self._handlers = ptars.HandlerPool([expanded.file], ptars.PtarsConfig(**_PTARS_OPTIONS))
         self._handler = self._handlers.get_for_message(expanded)
 
     def decode(self, payloads: Payloads) -> Decoded:
