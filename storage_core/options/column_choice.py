@@ -103,7 +103,7 @@ class ColumnChoice:
 
     @property
     def names_registered(self) -> bool:
-        """Whether the options name a schema of the registry."""
+        """Return True if the options name a schema of the registry."""
         return (self.schema_id, self.schema_version, self.subject) != (None, None, None)
 
     @property

@@ -305,7 +305,7 @@ def _sizes(cursor: Cursor) -> _Int64Array:
 
 
 def _branches(cursor: Cursor, count: int, otherwise: int = 0) -> _Int64Array:
-    """Read which of so many branches or symbols each value has; one instead of those that do not exist."""
+    """Read the index of a branch or a symbol of each value; take `otherwise` for one that does not exist."""
     branches = _numbers(cursor)
     wrong = (branches < 0) | (branches >= count)
     if wrong.any():
@@ -341,7 +341,7 @@ def _read(step: Step, cursor: Cursor, place: Place | None = None) -> pa.Array:
 
 
 def _skip(step: Step, cursor: Cursor) -> None:
-    """Move over a value at each cursor. What need not be checked to find its end is not."""
+    """Move over a value at each cursor, and check only what is needed to find its end."""
     if step.width is not None:
         cursor.move(step.width)
         return

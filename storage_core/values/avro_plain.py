@@ -202,7 +202,7 @@ class PlainCompiler:
                 return read if step.is_within else lambda value: _as_json(read(value))
 
     def skipper(self, step: Step) -> Read:
-        """Return the function that moves over a value. It checks no more than it needs to."""
+        """Return the function that moves over a value, which checks only what it needs to find the end."""
         if step.width is not None:
             width = step.width
             return lambda value: value.skip(width)

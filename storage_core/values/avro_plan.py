@@ -366,7 +366,7 @@ class _Resolver:
 
 
 def _by_likeness(written: Schema, members: list[Schema]) -> list[int]:
-    """Return which branches of the reader to try: first those of the writer's type and name."""
+    """Return the order in which to try the reader's branches: those of the writer's type and name first."""
     return sorted(
         range(len(members)),
         key=lambda index: (

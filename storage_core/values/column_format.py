@@ -48,14 +48,7 @@ _MOST_ROWS: Final = 1 << 17
 
 
 class WriterSchema(NamedTuple):
-    """A schema that values may have been written with.
-
-    Attributes:
-        schema_id: Its id.
-        source: The schema; None if values written with it cannot be read.
-        reason: Why they cannot.
-        message: The same as a sentence.
-    """
+    """A schema that values may have been written with; its source is None if those values cannot be read, for the reason."""
 
     schema_id: int | None
     source: SchemaSource | None
@@ -68,11 +61,8 @@ class ReaderSchema(NamedTuple):
 
     Attributes:
         kind: ``AVRO``, ``PROTOBUF`` or ``JSON``, as a registry calls them.
-        source: The schema.
         message: Protobuf's message type.
-        schema_id: Its id in the registry; None if it is given as text.
-        subject: Its subject there.
-        version: Its version in that subject.
+        schema_id: Its id in the registry; None if it is given as text, as are subject and version.
     """
 
     kind: str
@@ -103,7 +93,6 @@ class ColumnFormat:
 
     Attributes:
         column: ``key`` or ``value``.
-        arrow_type: Type of the column.
         reader: The schema that it is read with; None for text.
         is_json: Whether text is checked to be JSON.
         is_framed: Whether each value names its schema.
@@ -156,10 +145,10 @@ def decoder_of(
     Args:
         kind: ``AVRO``, ``PROTOBUF`` or ``JSON``.
         writer: The schema that they were written with.
-        message: Protobuf's message type in it.
+        message: Protobuf's message type in the writer's schema.
         reader: The schema that they are read with; None for that of the writer.
-        reader_message: Protobuf's message type in it.
-        fields: Paths of the wanted fields.
+        reader_message: Protobuf's message type in the reader's schema.
+        fields: Paths of the wanted fields; None for all.
         is_framed: Whether the values were in frames, where Avro's ``"bytes"`` have no length in front.
 
     Raises:

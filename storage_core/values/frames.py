@@ -80,7 +80,6 @@ class Frames(NamedTuple):
         names: The different names of schemas.
         name_numbers: Of each row, the number of its name in ``names``; `NO_FRAME` if it has no frame.
         starts: Of each row, where the payload begins in the data; the value itself if it has no frame.
-        errors: The rows without a frame, in ascending order.
     """
 
     names: tuple[SchemaName, ...]
@@ -96,7 +95,6 @@ class MessageIndexes(NamedTuple):
         paths: The different paths.
         path_numbers: Of each row, the number of its path in ``paths``; `NO_FRAME` if it cannot be read.
         starts: Of each row, where the message begins.
-        errors: The rows whose path cannot be read, in ascending order.
     """
 
     paths: list[tuple[int, ...]]
@@ -222,12 +220,9 @@ def message_indexes(
 ) -> MessageIndexes:
     """Read the path of the message type that each Protobuf payload begins with.
 
-    The first path is read, then removed wherever the same bytes are, and so on: varints end themselves.
+    One path is read at a time, and found in all payloads that begin with the same bytes: varints end themselves.
 
-    Args:
-        data: The bytes that the positions are in.
-        starts: Where each payload begins, behind the id.
-        ends: Where it ends.
+    Payloads begin behind the id.
     """
     paths: dict[tuple[int, ...], int] = {}
     numbers, new_starts = np.full(len(starts), NO_FRAME, np.int64), starts.copy()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def paths_of_fields(paths: Paths, names: Collection[str], where: str) -> dict[str, Paths]:
-    """Return the wanted ones among the fields of a struct, in their order, with the paths below each.
+    """Choose the wanted fields of a struct, in the order of the struct, with the paths below each.
 
     Args:
         paths: Paths within the struct; None for all.

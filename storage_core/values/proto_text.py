@@ -1,6 +1,6 @@
 """Descriptors of ``.proto`` files (proto2 and proto3), from their text or from a FileDescriptorProto in base64.
 
-What does not change how bytes decode is read over: options, defaults, services, extensions. Names of types are left as
+Options, defaults, services and extensions are skipped: they do not change how bytes decode. Names of types are left as
 they stand, for the descriptor pool to resolve. The grammar is that of protobuf.dev/reference/protobuf/proto3-spec and
 proto2-spec.
 """

@@ -86,12 +86,7 @@ def protobuf_decoder(
 ) -> Decoder:
     """Return a decoder of messages of the writer's schema into the columns of the reader's.
 
-    Args:
-        writer: The schema that values were written with.
-        message: Name of the message, with or without package, or its path of indexes; None if the schema has only one.
-        reader: The schema that gives the columns; None for the writer's.
-        reader_message: Message of the reader's schema.
-        paths: Paths of the wanted fields.
+    The reader's schema is the writer's if it is None. Messages are named as in `find_message`.
 
     Raises:
         OptionError: A path names a field that the message does not have.

@@ -161,7 +161,7 @@ def _load_known(pool: Any, name: str, loaded: set[str]) -> None:
 
 
 def _add(pool: Any, file: Any, loaded: set[str], missing: list[str]) -> None:
-    """Add a file. An import that is missing matters only if a type of it does: many are for options alone."""
+    """Add a file without imports that are missing: many are for options alone. A type that is then missing is an error."""
     if file.name in loaded:
         return
     kept = [name for name in file.dependency if name in loaded]

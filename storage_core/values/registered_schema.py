@@ -72,7 +72,7 @@ class RegisteredSchema(NamedTuple):
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether a rule that is not disabled encrypts fields or whole payloads (CSFLE)."""
+        """Return True if a rule that is not disabled encrypts fields or whole payloads (CSFLE)."""
         if self.rule_set is None:
             return False
         return any(
@@ -122,7 +122,7 @@ def _content_hash(schema: RegisteredSchema) -> bytes:
         for rule in _rules(rule_set):
             parts += _parts_of_rule(rule)
         parts.append(rule_set.get("enableAt"))
-    # What is no text is not written by a registry.
+    # A registry hashes texts only: other JSON in their place counts for nothing.
     encoded = [part.encode("utf-8", "replace") if isinstance(part, str) else part for part in parts]
     content = b"".join(part for part in encoded if isinstance(part, bytes))
     return hashlib.md5(content, usedforsecurity=False).digest()
@@ -141,18 +141,14 @@ def _parts_of_rule(rule: dict[str, Any]) -> Iterator[Any]:
 
 def _pairs(mapping: Any) -> Iterator[Any]:
     """Yield the names of a map in order, each followed by its value or values."""
-    for name in _in_java_order(mapping if isinstance(mapping, dict) else ()):
+    for name in _in_java_order(mapping if isinstance(mapping, dict) else None):
         value = mapping[name]
         yield from (name, *_in_java_order(value)) if isinstance(value, list) else (name, value)
 
 
 def _in_java_order(texts: Any) -> list[str]:
-    """Sort different texts by their UTF-16 code units."""
-    found = (
-        {text for text in texts or () if isinstance(text, str)}
-        if isinstance(texts, (list, tuple, dict))
-        else ()
-    )
+    """Sort the different texts in a JSON value by their UTF-16 code units."""
+    found = {text for text in texts if isinstance(text, str)} if isinstance(texts, (list, dict)) else ()
     return sorted(found, key=lambda text: text.encode("utf-16-be", "surrogatepass"))
 
 
@@ -163,7 +159,7 @@ def _rules(rule_set: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _loaded(text: str) -> dict[str, Any]:
-    """Parse a JSON object that was parsed before, with more room on the stack perhaps. Registries write no deep ones."""
+    """Parse a JSON object that was parsed before; return an empty one if the stack has no room for its depth this time."""
     try:
         loaded: dict[str, Any] = json.loads(text)
     except RecursionError:

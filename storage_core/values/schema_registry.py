@@ -129,12 +129,7 @@ class SchemaRegistry:
     def by_id(
         self, schema_id: int, context: str = DEFAULT_CONTEXT, subject: str | None = None
     ) -> RegisteredSchema | None:
-        """Look a schema up by its id.
-
-        Args:
-            schema_id: The id.
-            context: Where the id is unique.
-            subject: The subject to prefer if different schemas have the id.
+        """Look a schema up by its id in a context; if different schemas have it, take that of the subject, or else the first.
 
         Returns:
             The schema; None if the id is not known.
@@ -184,9 +179,9 @@ class SchemaRegistry:
         Args:
             topic: The topic.
             is_key: Whether keys are read.
-            subject: Another subject.
-            version: Another version.
-            schema_id: An id instead, in the context of the subject or the topic.
+            subject: The subject, if it is not the topic's.
+            version: The version, if it is not the latest.
+            schema_id: The id, instead of a version, in the context of the subject or the topic.
 
         Returns:
             The schema; None if no subject is named and the topic has none.
@@ -342,7 +337,7 @@ class _Replay:
         Raises:
             ValueError: It is not what a registry writes.
             RecursionError: Its JSON is too deep.
-            SchemaError: The texts of all schemas do not fit into memory.
+            SchemaError: The texts of all schemas have too many characters.
         """
         fields = _object(key)
         kind = _text(fields, "keytype")
@@ -456,8 +451,8 @@ def _object(data: bytes | None) -> dict[str, Any]:
     """Parse a JSON object.
 
     Raises:
-        ValueError: The bytes are none.
-        RecursionError: It is too deep.
+        ValueError: The bytes are not a JSON object.
+        RecursionError: The object is nested too deeply.
     """
     if data is None:
         raise ValueError
