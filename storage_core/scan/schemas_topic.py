@@ -83,17 +83,22 @@ def complaints(registry: SchemaRegistry) -> Iterator[str]:
 
 
 def source_paths(filesystem: FileSystem, options: ReadOptions) -> list[str]:
-    """Return the directories that the schemas are read from, those of their partitions, and the files in these."""
-    paths = options.schemas_paths or options.paths
-    folders = split_paths(filesystem, paths)
-    directories = folders
-    if _schema_files(filesystem, folders) is None:
-        wanted = dataclasses.replace(options, paths=paths)
-        directories = [each.path for each in _partitions_of_topic(filesystem, wanted, None)]
+    """Return the paths that the schemas are read from, the directories that have them, and the files in these."""
+    directories = schema_directories(filesystem, options)
     files = [
         os.path.join(path, entry.name) for path in directories for entry in filesystem.walk_directory(path)
     ]
-    return [*folders, *directories, *files]
+    return [*split_paths(filesystem, options.schemas_paths or options.paths), *directories, *files]
+
+
+def schema_directories(filesystem: FileSystem, options: ReadOptions) -> list[str]:
+    """Return the directories that the schemas lie in: the folder of schema files, or the partitions of the topic."""
+    paths = options.schemas_paths or options.paths
+    folders = split_paths(filesystem, paths)
+    if options.schemas_paths and _schema_files(filesystem, folders) is not None:
+        return folders
+    wanted = dataclasses.replace(options, paths=paths)
+    return [each.path for each in _partitions_of_topic(filesystem, wanted, None)]
 
 
 def _partitions_of_topic(

@@ -6,27 +6,25 @@ travel to them as text. Of those that values cannot be read by, only the reason 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import logging
 from dataclasses import dataclass
 from operator import itemgetter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from storage_core.cached_property import cached_property
-from storage_core.errors import LogDirectoryError, OptionError, SchemaError, first_of
+from storage_core.errors import OptionError, SchemaError, first_of
 from storage_core.options.bounds import EarliestBound, LatestBound
 from storage_core.options.values import path_of
 from storage_core.record import HEADERS_TYPE
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_tasks
-from storage_core.scan.resolve import find_directories, select_partitions, split_paths
-from storage_core.scan.schemas_topic import load_registry
+from storage_core.scan.resolve import find_directories, select_partitions
+from storage_core.scan.schemas_topic import load_registry, schema_directories
 from storage_core.values.column_format import (
     HEADER_NAMES,
     ColumnFormat,
@@ -59,7 +57,6 @@ _SCHEMA_FILE_LIMIT: Final = 4 << 20
 _EXAMINED_ROWS: Final = 65_536
 _SHOWN: Final = 10
 _KIND_OF_SUFFIX: Final = {".avsc": AVRO, ".proto": PROTOBUF, ".json": JSON}
-_NONE_KEPT: Final[Mapping[str, ReaderSchema]] = MappingProxyType({})
 
 
 class _FramedRecord(NamedTuple):
@@ -80,7 +77,7 @@ class _TopicReader(NamedTuple):
 def plan_formats(
     filesystem: FileSystem,
     options: ReadOptions,
-    kept: Mapping[str, ReaderSchema] = _NONE_KEPT,
+    kept: Mapping[str, ReaderSchema] | None = None,
     *,
     is_quiet: bool = False,
 ) -> tuple[ColumnFormat, ...]:
@@ -99,7 +96,7 @@ def plan_formats(
     """
     if not options.typed_columns:
         return ()
-    planner = _Planner(filesystem, options, kept)
+    planner = _Planner(filesystem, options, kept or {})
     formats = tuple(planner.plan(choice) for choice in options.typed_columns)
     for notice in (notice for each in formats for notice in each.notices if not is_quiet):
         _log.warning("%s", notice)
@@ -501,12 +498,7 @@ class PinnedFormats:
 
 def _state_of_schemas(filesystem: FileSystem, options: ReadOptions) -> object:
     """Return what changes when a schema is registered: the files of the registry's topic, or the schema files."""
-    paths = options.schemas_paths or options.paths
-    folders = split_paths(filesystem, paths)
-    with contextlib.suppress(LogDirectoryError):
-        found = find_directories(filesystem, dataclasses.replace(options, paths=paths))
-        topic = options.schemas_topic
-        folders = [each.path for each in found if each.topic == topic] or folders
+    folders = schema_directories(filesystem, options)
     return [(folder, list(filesystem.examine_directory(folder))) for folder in folders]
 
 
