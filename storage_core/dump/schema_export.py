@@ -44,11 +44,8 @@ def export_schemas(
 ) -> SchemaExport:
     """Write the schemas of a registry to a directory: a new one, or an empty one.
 
-    Args:
-        filesystem: Where to write.
-        registry: The schemas.
-        target: The directory; it is created if only it is missing.
-        sources: The directories and files that the schemas are from. It must be outside of them, and is as private.
+    The directory is created if its parent exists. It must be outside of the sources, the directories and files that the schemas
+    are from, and becomes as private as they are.
 
     Raises:
         OptionError: The directory is not empty, or is in one of the sources.

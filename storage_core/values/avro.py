@@ -136,9 +136,9 @@ def avro_decoder(
 
     Args:
         writer: The schema that the values were written with.
-        reader: The schema of the column. That of the writer, if it is None.
-        paths: The fields that are wanted.
-        has_raw_bytes: Whether a value of the schema ``"bytes"`` has no length in front, as Confluent's serializer writes it.
+        reader: The schema of the column; None for that of the writer.
+        paths: Paths of the wanted fields; None for all.
+        has_raw_bytes: Whether values of the type ``bytes`` have no length in front, as Confluent's serializer writes them.
 
     Raises:
         SchemaResolutionError: Values of the one schema cannot be read as those of the other.
