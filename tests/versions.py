@@ -46,6 +46,7 @@ MODULES_OF_EXTRAS = {
     "": "storage_core, pyspark_segmentlog",
     "spark": "spark_segmentlog, pyspark.sql, pandas",
     "cli": "storage_core.cli.main, jinja2, rich",
+    "protobuf": "storage_core.values.protobuf, ptars",
     "notebook": "spark_segmentlog, ipykernel.kernelapp, matplotlib.pyplot",
     "dev": "spark_segmentlog, hypothesis, nbclient, pytest, xdist",
 }

@@ -386,7 +386,22 @@ class _Planner:
             if is_unflushed or drops_rest:
                 reason = f"A recovery discards it after the end of {log_file_name(base_offset)}: {cut.reason}"
                 self._cuts.update(dict.fromkeys(self._bases[number + 1 :], _Cut(0, reason)))
+                self._cut_parts_after(number, reason)
                 return
+
+    def _cut_parts_after(self, last: int, reason: str) -> None:
+        """Cut what a recovery splits off segments before the last one that it keeps, and then discards as later ones."""
+        for base_offset in self._bases[:last]:
+            if base_offset in self._cuts or base_offset not in self._recovered:
+                continue
+            part_base = base_offset
+            for header in self._open(base_offset, self._suffixes.get(base_offset, "")).batches():
+                if header.last_offset - part_base <= LARGEST_RELATIVE_OFFSET:
+                    continue
+                part_base = header.base_offset
+                if part_base > self._bases[last]:
+                    self._cuts[base_offset] = _Cut(header.position_bytes, reason)
+                    break
 
     def _cut_of(self, segment: SegmentReader) -> tuple[_Cut, bool] | None:
         """Find where a recovery cuts a segment.

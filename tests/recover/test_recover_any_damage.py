@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage_core import LogConfig, LogDirectory, read_table
@@ -91,6 +91,9 @@ def test_salvage_keeps_what_can_be_read(files, changes, is_clean):
         assert logs.get("events").log_end_offset == report.partitions[0].log_end_offset
 
 
+@example(
+    changes=[(1, 0.8046875, 1), (4, 0.5, None)], is_clean=False
+)  # an offset 2^40 too large, then a torn segment
 @given(changes=CHANGES, is_clean=st.booleans())
 @examples(150)
 def test_the_policy_kafka_keeps_what_a_recovery_keeps(files, changes, is_clean):

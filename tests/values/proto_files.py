@@ -33,11 +33,8 @@ class _Writer:
         package = self.draw(st.sampled_from(["", "package a;", "package a.b_c;\n"]))
         scope = package.removeprefix("package ").rstrip(";\n")
         parts = [f'syntax = "{"proto3" if self.is_proto3 else "proto2"}";', package]
-        parts += self.some(
-            lambda: self.draw(
-                st.sampled_from([";", "option java_package = 'x' \"y\";", "option optimize_for = SPEED;"])
-            )
-        )
+        options = st.sampled_from([";", "option java_package = 'x' \"y\";", "option optimize_for = SPEED;"])
+        parts += self.draw(st.lists(options, max_size=2, unique=True))
         parts += [
             *self.some(lambda: self.enum(scope)),
             self.message(scope, 0),

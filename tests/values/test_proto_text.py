@@ -140,7 +140,7 @@ def test_a_descriptor_in_base64_is_read():
         ("/* no end", "Expected a declaration, found '/'"),
         ('import "no end', "'\"' is out of place: line 1, column 8"),
         ("message \N{GREEK SMALL LETTER ALPHA} {}", "is out of place: line 1, column 9"),
-        ("message M { message M " * 50, "nested more than 32 deep"),
+        ("message M { message N { " * 50, "nested more than 32 deep"),
         ("message M {" * 50, "nested more than 32 deep"),
         (" " * (5 << 20), "more than 4,194,304 characters"),
     ],
