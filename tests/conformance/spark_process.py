@@ -111,6 +111,8 @@ class ConnectSpark:
             "PYTHONPATH": path,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
+            # The server then picks a free port: other processes of a run have servers, too.
+            "SPARK_TESTING": "1",
         }
         # Leftovers of another session in this run would choose the kind of session.
         for name in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"):
