@@ -44,6 +44,10 @@ ISOLATION_LEVELS = (READ_UNCOMMITTED, READ_COMMITTED)
 # Spark's numbers for librdkafka's timestamp types.
 _TIMESTAMP_TYPES = {TIMESTAMP_NOT_AVAILABLE: -1, TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
 _CLIENT_TIMEOUT_S = 300.0
+# How many consumers try to read what a running broker has, and for how long each of them may stand still.
+_CONSUMERS = 3
+_PATIENCE_S = 20.0
+_NOTHING_MORE = "nothing more came for"
 _Answer = TypeVar("_Answer")
 Place = tuple[str, int]
 _NOT_READY_YET = {
@@ -175,15 +179,22 @@ class Deliveries:
 def consume(
     broker: KafkaBroker, topics: str | Iterable[str], isolation_level: str = READ_UNCOMMITTED
 ) -> list[Row]:
-    """Return all records of partition 0 that a consumer gets from log start to log end, by topic and offset."""
+    """Return all records of partition 0 that a consumer gets from log start to log end, by topic and offset.
+
+    A consumer that stands still is replaced by a new one, as a client does that restarts.
+    """
     places = [(topic, 0) for topic in ([topics] if isinstance(topics, str) else topics)]
-    rows: list[Row] = []
-    # A running broker may delete records that the consumer is about to read.
-    for consumed in consume_partitions(broker, places, isolation_level, out_of_range="latest").values():
-        if consumed.error:
-            raise RuntimeError(f"The consumer failed: {consumed.error}")
-        rows.extend(consumed.rows)
-    return sorted(rows, key=_place)
+    for _ in range(_CONSUMERS):
+        # A running broker may delete records that the consumer is about to read.
+        found = consume_partitions(
+            broker, places, isolation_level, patience_s=_PATIENCE_S, out_of_range="latest"
+        )
+        errors = [each.error for each in found.values() if each.error]
+        if not all(error.startswith(_NOTHING_MORE) for error in errors):
+            break
+        if not errors:
+            return sorted((row for each in found.values() for row in each.rows), key=_place)
+    raise RuntimeError(f"The consumer failed: {errors}")
 
 
 @dataclass(slots=True)
@@ -251,7 +262,7 @@ def _consume_all(consumer: Consumer, consumed: dict[tuple[str, int], Consumed], 
         message = consumer.poll(timeout_s)
         if message is None:
             for place in unfinished:
-                consumed[place].error = f"nothing more came for {timeout_s} s"
+                consumed[place].error = f"{_NOTHING_MORE} {timeout_s} s"
             return
         timeout_s = patience_s
         place = (message.topic(), message.partition())
