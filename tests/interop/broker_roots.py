@@ -144,12 +144,20 @@ class Started:
         logs: By directory, log start and log end of what it serves.
         offline: The log directories that it does not use.
         others: Directories of logs that it has loaded, and does not serve.
+        moves: By directory of a partition, where its copy was that a broker had not yet moved there. Once the copy has
+            caught up, which takes a moment after a start, the broker serves that one and deletes the other
+            (ReplicaAlterLogDirsThread).
     """
 
     ended: str | None
     logs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     offline: frozenset[str] = frozenset()
     others: tuple[str, ...] = ()
+    moves: Mapping[str, str] = field(default_factory=dict)
+
+    def served(self, directory: str) -> tuple[int, int] | None:
+        """Return log start and end of what the broker serves of a directory, also after a move; None if it does not."""
+        return self.logs.get(directory) or self.logs.get(self.moves.get(directory, ""))
 
     def is_offline(self, path: str) -> bool:
         """Return True if a log directory, or that of a partition, is not used."""
@@ -157,13 +165,13 @@ class Started:
 
     def serves(self, partition: PartitionReport) -> bool:
         """Return True if the broker serves the whole log that a verification has found."""
-        found = self.logs.get(partition.path)
-        is_whole = found == (partition.log_start_offset, partition.log_end_offset)
+        is_whole = self.served(partition.path) == (partition.log_start_offset, partition.log_end_offset)
         return is_whole or partition.topic == CLUSTER_METADATA_TOPIC
 
 
 def start_node(node: Node) -> Started:
     """Start the whole broker of a node in a JVM of its own, see what it serves, and kill it."""
+    moves = _pending_moves(node)
     paths = []
     broker_port, controller_port = free_ports(2)
     for number, settings in enumerate(node.settings((broker_port, controller_port))):
@@ -185,4 +193,12 @@ def start_node(node: Node) -> Started:
         {line[1]: (int(line[2]), int(line[3])) for line in lines if line[0] == "log"},
         frozenset(line[1] for line in lines if line[0] == "offline"),
         tuple(line[1] for line in lines if line[0] in ("future", "unserved")),
+        moves,
     )
+
+
+def _pending_moves(node: Node) -> dict[str, str]:
+    """Return where partitions of a node are being moved: by directory, the one that its copy becomes."""
+    copies = [path for disk in node.disks if disk.is_dir() for path in disk.glob("*-future")]
+    moved = [path.with_name(path.name.partition(".")[0]) for path in copies]
+    return {str(disk / path.name): str(path) for path in moved for disk in node.disks if disk != path.parent}

@@ -182,7 +182,7 @@ def _wrong_partitions(report: VerifyReport, started: Started) -> Iterator[str]:
         start = partition.start
         if start.unknown is not None:
             continue
-        found = started.logs.get(partition.path)
+        found = started.served(partition.path)
         expected = (start.log_start_offset, start.log_end_offset)
         if start.stray is None and found != expected:
             yield f"{partition.topic}-{partition.partition} is {found}, not {expected}"
