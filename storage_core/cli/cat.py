@@ -233,7 +233,7 @@ def _followed(
 
 
 def _wait(seconds: float) -> None:
-    """Wait, but no longer than somebody reads what is printed."""
+    """Wait, but stop as soon as nobody reads the output any more."""
     if not hasattr(select, "poll"):
         time.sleep(seconds)
         return

@@ -470,7 +470,7 @@ def _topic_ids(
     states: dict[tuple[str, int], PartitionState],
     directories: Sequence[PartitionDirectory],
 ) -> dict[str, str | None]:
-    """Return the id of each topic that gets partitions, misses an id, or must have the id that the job gives; else None."""
+    """Return the id that the metadata file of each topic is written with, or None where no file is written."""
     found: dict[str, str | None] = {}
     is_brokers = job.filesystem.status(job.path(META_PROPERTIES)) is not None
     for topic in sorted({topic for topic, _ in states}):

@@ -1,4 +1,4 @@
-"""A job whose version is committed already: is it the same job, and what is left of the rows that it wrote?
+"""Recognising a job whose version is already committed: whether it is the same job, and how many of its rows are left.
 
 A batch that Spark repeats may come in other tasks, and its rows in another order and with other commit times. So rows
 are known by their number, and by a checksum that no order of rows or tasks changes. Each row counts by itself: the

@@ -1,4 +1,4 @@
-"""Read directories that others change meanwhile: once more, if what was listed is gone or a commit interfered.
+"""Reading directories while others change them: read again if a listed file is gone or a commit interfered.
 
 Nothing is locked. What a read listed may be renamed, replaced or deleted before it is opened, by a broker's retention and
 cleaner above all, and a commit may become visible in between. Either is noticed, and rare enough that a second attempt

@@ -311,7 +311,7 @@ class PartitionDirectory:
         return self.anew(roots.__getitem__)
 
     def anew(self, root_of: Callable[[str], LogDirectoryFiles]) -> PartitionDirectory:
-        """Return the same directories, with the present files of their roots."""
+        """Return the same directories, with the files of their roots read again."""
         copies = tuple(copy.anew(root_of) for copy in self.copies)
         return replace(self, root=root_of(self.root.path), copies=copies)
 

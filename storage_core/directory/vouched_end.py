@@ -81,7 +81,7 @@ class Vouchers:
         return not self.is_closed and next_offset >= self.known_offset
 
     def lowered_to(self, later: Vouchers) -> Vouchers:
-        """Keep what is still said now: a broker may have started, or truncated the log, meanwhile."""
+        """Keep only the ends that still hold, since a broker may have started or truncated the log in the meantime."""
         return Vouchers(
             self.is_closed and later.is_closed,
             min(self.recovery_point, later.recovery_point),

@@ -151,7 +151,7 @@ class VarintCursor:
             self._left -= 1
 
     def skip(self, lengths: npt.NDArray[np.int64]) -> None:
-        """Move each position on by a length of its own."""
+        """Advance each position by its own length."""
         self.positions = self.positions + lengths
         self._left = 0
 
