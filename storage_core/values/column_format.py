@@ -314,7 +314,10 @@ class _Parts:
 
 def _groups(numbers: _Rows) -> Iterator[tuple[int, _Rows]]:
     """Yield each number and its rows, which ascend; rows of `NO_FRAME` are left out."""
-    order = np.argsort(numbers, kind="stable")
+    if len(numbers) and (numbers == numbers[0]).all():
+        order = np.arange(len(numbers))
+    else:
+        order = np.argsort(numbers, kind="stable")
     cuts = np.flatnonzero(np.diff(numbers[order])) + 1
     for rows in np.split(order, cuts):
         if len(rows) and numbers[rows[0]] != NO_FRAME:

@@ -117,7 +117,7 @@ def split_frames(payloads: Payloads, headers: pa.ListArray | None, header_name: 
     if headers is not None:
         _read_headers(headers, header_name, found, numbers)
     rows = np.flatnonzero(numbers == NO_FRAME)
-    numbers[rows] = _numbered(_heads(payloads, rows), _name_in_prefix, found)
+    numbers[rows] = _numbered(_heads(payloads.some(rows)), _name_in_prefix, found)
     names = [each if isinstance(each, SchemaName) else None for each in found]
     is_name = np.array([name is not None for name in names], np.bool_)
     is_prefix = np.array([name is not None and name.header_rest is None for name in names], np.bool_)
@@ -139,6 +139,10 @@ def _numbered(
     values: pa.Array, name_in: Callable[[Any], SchemaName | str], found: dict[SchemaName | str, int]
 ) -> npt.NDArray[np.int64]:
     """Return the number of what each value says, new ones for what is not found yet."""
+    if len(values) and pc.all(pc.equal(values, values[0])).as_py():
+        # As most values are alike, this is looked at first: it takes a tenth of the time.
+        name = name_in(values[0].as_py())
+        return np.full(len(values), found.setdefault(name, len(found)))
     encoded = values.dictionary_encode()
     different = map(name_in, encoded.dictionary.to_pylist())
     table = np.array([found.setdefault(each, len(found)) for each in different], np.int64)
@@ -146,22 +150,24 @@ def _numbered(
     return numbers
 
 
-def _heads(payloads: Payloads, rows: npt.NDArray[np.int64]) -> pa.Int64Array:
-    """Return the first five bytes of values as numbers; `_SHORT_HEAD` for values that have fewer."""
+def _heads(payloads: Payloads) -> pa.Int64Array:
+    """Return the first five bytes of values as numbers, the first byte as the lowest; `_SHORT_HEAD` for shorter values."""
     data, starts, ends = payloads
-    heads = np.full(len(rows), _SHORT_HEAD, np.int64)
-    is_long = ends[rows] - starts[rows] >= _PREFIX_BYTES
-    positions = starts[rows[is_long]]
+    is_long = ends - starts >= _PREFIX_BYTES
+    positions = starts if is_long.all() else starts[is_long]
     # Integers at all positions: to gather them takes half the time of gathering their bytes.
-    integers: npt.NDArray[np.uint32] = np.ndarray((max(len(data) - 3, 0),), ">u4", data, strides=(1,))
-    heads[is_long] = data[positions].astype(np.int64) << 32 | integers[positions + 1]
+    integers: npt.NDArray[np.uint32] = np.ndarray((max(len(data) - 3, 0),), "<u4", data, strides=(1,))
+    heads = integers[positions + 1].astype(np.int64) << 8 | data[positions]
+    if len(positions) < len(starts):
+        heads, some = np.full(len(starts), _SHORT_HEAD, np.int64), heads
+        heads[is_long] = some
     return pa.array(heads)
 
 
 def _name_in_prefix(head: int) -> SchemaName | str:
     if head == _SHORT_HEAD:
         return _SHORT
-    data = head.to_bytes(_PREFIX_BYTES, "big")
+    data = head.to_bytes(_PREFIX_BYTES, "little")
     if data[0] == _ID_MAGIC:
         return SchemaName(int.from_bytes(data[1:], "big", signed=True))
     if data.startswith(_GLUE_HEADS):
