@@ -71,7 +71,10 @@ def options_of_column(column: Column) -> tuple[Option, ...]:
             "SchemaVersion", _ID, "The version of that schema in its subject, instead of the latest live one."
         ),
         option(
-            "Subject", _TEXT, f"The subject of that schema, if it is not the topic's name and `-{column}`."
+            "Subject",
+            _TEXT,
+            f"The subject of that schema, if it is not the topic's name and `-{column}`; or the context of ids alone, as "
+            "`:.staging:`.",
         ),
         option(
             "Message", _TEXT, "With Protobuf, the name of the message, if frames do not tell it or differ."
@@ -107,6 +110,18 @@ class ColumnChoice:
         return (self.schema_id, self.schema_version, self.subject) != (None, None, None)
 
     @property
+    def names_context(self) -> bool:
+        """Return True if the subject is a context alone, as ``:.staging:``: that of the ids in frames."""
+        subject = self.subject or ""
+        return subject.startswith(":.") and subject.find(":", 1) in (-1, len(subject) - 1)
+
+    @property
+    def chooses_schema(self) -> bool:
+        """Return True if the options choose another schema of the registry than the latest of the topic's subject."""
+        is_subject_named = self.subject is not None and not self.names_context
+        return is_subject_named or (self.schema_id, self.schema_version) != (None, None)
+
+    @property
     def schema_file(self) -> str | None:
         """Path of the file that holds the schema; None if the schema is given as text, or not at all."""
         schema = self.schema
@@ -124,6 +139,9 @@ class ColumnChoice:
         """Raise `OptionError` if options contradict the format or each other."""
         self._check_format()
         given = [name for name in self._given if name != "Message"]
+        if self.format == "registry" and self.names_context:
+            # Ids of writers are looked up there, whatever the reader's schema is.
+            given.remove("Subject")
         if given[:1] == ["Schema"] != given or given[:2] == ["SchemaId", "SchemaVersion"]:
             first, second = (self.column + name for name in given[:2])
             raise OptionError(f"{first} and {second} both choose a schema. Give one of them.")

@@ -255,11 +255,11 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
     Option("exact", "exact", BOOLEAN, "false", only="batch", views=("segments", "partitions"),
            doc="With `view=segments` or `view=partitions`: walk every batch header, for what names and sizes of files do not "
                "tell."),
-    Option("schemasPath", "schemas_paths", value_kind("paths", parse_paths),
+    Option("schemasPath", "schemas_paths", value_kind("paths", parse_paths), views=(RECORDS, "schemas"),
            doc="Where the schemas of typed values are, if not in the directories that are read: a log directory with the topic of "
                "a schema registry, or a folder of schema files named by id (`17.avsc`, `18.proto`, `19.json`), as "
                "`segmentlog schemas --export` writes it."),
-    Option("schemasTopic", "schemas_topic", value_kind("topic", parse_topic), "_schemas",
+    Option("schemasTopic", "schemas_topic", value_kind("topic", parse_topic), "_schemas", views=(RECORDS, "schemas"),
            doc="The topic of the schema registry (its setting `kafkastore.topic`); read with `registry` only if it is named."),
     Option("maxOffsetsPerTrigger", "max_offsets", value_kind("count", partial(parse_count, least=0)), only="stream",
            doc="The most offsets in a micro-batch, shared among the partitions in proportion to what each of them has; 0 "
@@ -528,6 +528,8 @@ def _check_together(options: ReadOptions) -> None:
         )
     for column in COLUMNS:
         _check_format(options, options.choice_of(column))
+    if options.view == RECORDS:
+        _check_schemas(options)
     # Another view checks the names of columns itself.
     if options.columns is not None and options.view == RECORDS:
         _check_columns(options, options.columns)
@@ -541,6 +543,21 @@ def _check_format(options: ReadOptions, choice: ColumnChoice) -> None:
             f"where compares the bytes of the {column}, and {column}Format={choice.format} gives the column another type. "
             f"Filter the rows that are read, or read {column}Format=bytes."
         )
+
+
+def _check_schemas(options: ReadOptions) -> None:
+    """Refuse options that say where schemas are, if no column needs them."""
+    choices = [options.choice_of(column) for column in COLUMNS]
+    is_given = {
+        "schemasPath": options.schemas_paths is not None,
+        "schemasTopic": options.schemas_topic != _DEFAULTS["schemas_topic"],
+    }
+    for name in (name for name, given in is_given.items() if given):
+        if not any(each.format == "registry" or each.names_registered for each in choices):
+            raise OptionError(
+                f"{name} says where the schemas of a registry are, and no column is read by them. Set valueFormat or "
+                f"keyFormat to registry, or leave {name} out."
+            )
 
 
 def _check_columns(options: ReadOptions, columns: Sequence[str]) -> None:

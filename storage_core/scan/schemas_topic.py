@@ -22,6 +22,7 @@ from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.scan.plan import plan_ranges
 from storage_core.scan.read import read_schema, read_tasks
 from storage_core.scan.resolve import find_directories, resolve_partition, split_paths
+from storage_core.values.registered_schema import context_text
 from storage_core.values.schema_registry import (
     INDEX_FILE,
     OTHER_SUFFIX,
@@ -48,10 +49,13 @@ _MOST_FILE_BYTES: Final = 64 << 20
 _MOST_BYTES: Final = 1 << 30
 
 
-def load_registry(filesystem: FileSystem, options: ReadOptions) -> SchemaRegistry:
+def load_registry(filesystem: FileSystem, options: ReadOptions, *, is_quiet: bool = False) -> SchemaRegistry:
     """Read the schemas at ``schemasPath``, or else in the directories that are read.
 
-    Ids that were given out twice and records that cannot be read are logged.
+    Args:
+        filesystem: Where to look.
+        options: Where the schemas are.
+        is_quiet: Whether ids that were given out twice and records that cannot be read are not logged.
 
     Raises:
         SchemaError: There is no topic of a registry, or a schema file cannot be read.
@@ -60,7 +64,7 @@ def load_registry(filesystem: FileSystem, options: ReadOptions) -> SchemaRegistr
     paths = options.schemas_paths or options.paths
     in_files = _registry_in_files(filesystem, paths) if options.schemas_paths else None
     registry = in_files or _registry_in_topic(filesystem, options, paths)
-    for line in complaints(registry):
+    for line in () if is_quiet else complaints(registry):
         _log.warning("%s: %s", first_of(paths, 1), line)
     return registry
 
@@ -70,7 +74,7 @@ def complaints(registry: SchemaRegistry) -> Iterator[str]:
     for duplicate in registry.duplicate_ids[:_SHOWN]:
         places = [f"{each.subject} version {each.version}" for each in duplicate.schemas]
         yield (
-            f"Id {duplicate.schema_id} in context {duplicate.context} is that of different schemas: "
+            f"Id {duplicate.schema_id} in {context_text(duplicate.context)} is that of different schemas: "
             f"{first_of(places, _SHOWN)}. A topic's records are read with that of its own subject, or else the first."
         )
     if len(registry.duplicate_ids) > _SHOWN:

@@ -38,7 +38,6 @@ from storage_core.values.column_format import (
 )
 from storage_core.values.decoding import Payloads, SchemaSource
 from storage_core.values.frames import NO_FRAME, split_frames
-from storage_core.values.registered_schema import context_of_subject
 from storage_core.values.schema_registry import AVRO, JSON, PROTOBUF
 
 if TYPE_CHECKING:
@@ -67,10 +66,10 @@ class _FramedRecord(NamedTuple):
 
 
 class _TopicReader(NamedTuple):
-    """The schema that a topic is read with, the context of its ids, and what is to be known of the choice."""
+    """The schema that a topic is read with, the contexts of its ids, and what is to be known of the choice."""
 
     reader: ReaderSchema
-    context: str
+    contexts: tuple[str, ...]
     notices: tuple[str, ...]
 
 
@@ -96,7 +95,7 @@ def plan_formats(
     """
     if not options.typed_columns:
         return ()
-    planner = _Planner(filesystem, options, kept or {})
+    planner = _Planner(filesystem, options, kept or {}, is_quiet)
     formats = tuple(planner.plan(choice) for choice in options.typed_columns)
     for notice in (notice for each in formats for notice in each.notices if not is_quiet):
         _log.warning("%s", notice)
@@ -110,11 +109,12 @@ class _Planner:
     filesystem: FileSystem
     options: ReadOptions
     kept: Mapping[str, ReaderSchema]
+    is_quiet: bool
 
     @cached_property
     def registry(self) -> SchemaRegistry:
         """Read the registry's topic."""
-        return load_registry(self.filesystem, _as_bytes(self.options))
+        return load_registry(self.filesystem, _as_bytes(self.options), is_quiet=self.is_quiet)
 
     @cached_property
     def topics(self) -> list[str]:
@@ -144,7 +144,7 @@ class _Planner:
 
     def _plan_framed(self, choice: ColumnChoice) -> ColumnFormat:
         chosen = self._only_reader(choice)
-        writers = _Writers(self.registry, chosen.reader, chosen.context)
+        writers = _Writers(self.registry, chosen.reader, chosen.contexts)
         return ColumnFormat(
             choice.column,
             reader_type(chosen.reader, choice.fields),
@@ -164,7 +164,7 @@ class _Planner:
             )
         found = {topic: self._reader_of(topic, choice) for topic in self.topics}
         first = found[self.topics[0]]
-        if len({None if each is None else (*each.reader[:3], each.context) for each in found.values()}) > 1:
+        if len({None if each is None else (*each.reader[:3], each.contexts) for each in found.values()}) > 1:
             listed = [
                 f"{topic} ({'no schema' if each is None else each.reader.described})"
                 for topic, each in found.items()
@@ -185,12 +185,9 @@ class _Planner:
             The schema; None if the topic has none.
         """
         registry, is_key = self.registry, choice.column == "key"
-        if choice.subject is not None:
-            context = context_of_subject(choice.subject)
-        else:
-            context = registry.context_of(topic, is_key=is_key)
+        contexts = registry.contexts_of(topic, is_key=is_key, subject=choice.subject)
         if choice.column in self.kept:
-            return _TopicReader(self.kept[choice.column], context, tuple(self._newer(topic, choice)))
+            return _TopicReader(self.kept[choice.column], contexts, tuple(self._newer(topic, choice)))
         schema = registry.reader_schema(
             topic,
             is_key=is_key,
@@ -200,24 +197,24 @@ class _Planner:
         )
         first: _FramedRecord | None = None
         if schema is None or (schema.schema_type == PROTOBUF and choice.message is None):
-            first = self._first_framed(topic, choice, context)
+            first = self._first_framed(topic, choice, contexts)
         if choice.schema is not None:
             known = schema or (first and first.schema)
             kind = _kind_of(choice, None if known is None else known.schema_type)
             reader = ReaderSchema(kind, self._given_source(choice), _message_of(choice, kind, first))
-            return _TopicReader(reader, context, ())
+            return _TopicReader(reader, contexts, ())
         found = schema or (first and first.schema)
         if found is None:
             return None
         kind = found.schema_type or AVRO
         source, message = registry.source_of(found), _message_of(choice, kind, first)
         reader = ReaderSchema(kind, source, message, found.schema_id, found.subject, found.version)
-        return _TopicReader(reader, context, tuple(_notices(topic, choice, reader, schema)))
+        return _TopicReader(reader, contexts, tuple(_notices(topic, choice, reader, schema)))
 
     def _newer(self, topic: str, choice: ColumnChoice) -> Iterator[str]:
         """Say whether a version is there that a new read would be read with."""
         reader, is_key = self.kept[choice.column], choice.column == "key"
-        if reader.schema_id is None or choice.names_registered:
+        if reader.schema_id is None or choice.chooses_schema:
             return
         newest = self.registry.reader_schema(topic, is_key=is_key, subject=choice.subject)
         if newest is not None and newest.schema_id != reader.schema_id:
@@ -251,7 +248,9 @@ class _Planner:
         except UnicodeDecodeError as error:
             raise SchemaError(f"Expected text in UTF-8, found {error.reason}.", path=path) from None
 
-    def _first_framed(self, topic: str, choice: ColumnChoice, context: str) -> _FramedRecord | None:
+    def _first_framed(
+        self, topic: str, choice: ColumnChoice, contexts: tuple[str, ...]
+    ) -> _FramedRecord | None:
         """Find the first record of a topic that names a schema that is known."""
         column, examined = choice.column, 0
         options = dataclasses.replace(
@@ -267,13 +266,15 @@ class _Planner:
         if not any(each.topic == topic for each in find_directories(self.filesystem, options)):
             return None
         for batch in read_tasks(self.filesystem, plan_scan(self.filesystem, options).tasks, schema):
-            found = self._first_of(batch, choice, context)
+            found = self._first_of(batch, choice, contexts)
             examined += batch.num_rows
             if found is not None or examined >= _EXAMINED_ROWS:
                 return found
         return None
 
-    def _first_of(self, batch: pa.RecordBatch, choice: ColumnChoice, context: str) -> _FramedRecord | None:
+    def _first_of(
+        self, batch: pa.RecordBatch, choice: ColumnChoice, contexts: tuple[str, ...]
+    ) -> _FramedRecord | None:
         batch = batch.filter(batch.column(0).is_valid())
         payloads = Payloads.of_array(batch.column(0))
         frames = split_frames(payloads, batch.column(1), HEADER_NAMES[choice.column])
@@ -283,9 +284,9 @@ class _Planner:
             if name is None:
                 continue
             if name.guid is not None:
-                schema = self.registry.by_guid(name.guid)
+                schema = self.registry.by_guid(name.guid, contexts)
             else:
-                schema = self.registry.by_id(name.schema_id or 0, context, choice.subject)
+                schema = self.registry.by_id(name.schema_id or 0, contexts, choice.subject)
             if schema is None or schema.text is None:
                 continue
             start, end = frames.starts[row : row + 1], payloads.ends[row : row + 1]
@@ -337,17 +338,17 @@ def _notices(
             f"Topic {topic} has no subject {topic}-{column}: its {column}s are read with {reader.described}, that of the "
             f"first record that names a schema. Choose another one with {column}SchemaId or {column}Subject."
         )
-    elif schema.state != "live" and not choice.names_registered:
+    elif schema.state != "live" and not choice.chooses_schema:
         yield f"Subject {schema.subject} has no live version: {column}s are read with {schema.described}."
 
 
 class _Writers:
     """The schemas that values may have been written with, resolved to the one that they are read with."""
 
-    def __init__(self, registry: SchemaRegistry, reader: ReaderSchema, context: str) -> None:
+    def __init__(self, registry: SchemaRegistry, reader: ReaderSchema, contexts: tuple[str, ...]) -> None:
         self._registry = registry
         self._reader = reader
-        self._context = context
+        self._contexts = contexts
         self._known: dict[RegisteredSchema, WriterSchema] = {}
         name, aliases = _record_names(reader.source.text) if reader.kind == AVRO else ("", ())
         self._names = {name, *aliases} if name else set()
@@ -358,12 +359,11 @@ class _Writers:
         for schema in self._registry.schemas:
             if schema.text is None or schema.schema_id is None:
                 continue
-            if schema.context == self._context:
-                chosen = self._registry.by_id(schema.schema_id, self._context, self._reader.subject)
-                found[schema.schema_id] = self._writer(chosen or schema)
+            if schema.context in self._contexts and schema.schema_id not in found:
+                found[schema.schema_id] = self._of_id(schema.schema_id)
             for guid in (schema.guid, schema.stored_guid):
                 if guid is not None:
-                    found[guid] = self._writer(self._registry.by_guid(guid) or schema)
+                    found[guid] = self._writer(self._registry.by_guid(guid, self._contexts) or schema)
         return found
 
     def ignored(self) -> Iterator[str]:
@@ -376,6 +376,14 @@ class _Writers:
                 others += writer.source is None
         if others:
             yield f"{others} schemas of other subjects: values of them cannot be read with this one"
+
+    def _of_id(self, schema_id: int) -> WriterSchema:
+        try:
+            schema = self._registry.by_id(schema_id, self._contexts, self._reader.subject)
+        except SchemaError as error:
+            return WriterSchema(schema_id, None, message=str(error))
+        assert schema is not None  # noqa: S101  (a schema of the contexts has the id)
+        return self._writer(schema)
 
     def _writer(self, schema: RegisteredSchema) -> WriterSchema:
         if schema not in self._known:
@@ -457,7 +465,7 @@ class PinnedFormats:
             for choice in self._options.typed_columns
             if (reader := readers.get(choice.column)) is not None
             and reader.schema_id is not None
-            and not choice.names_registered
+            and not choice.chooses_schema
         }
 
     def pin(self, ids: Mapping[str, int]) -> None:

@@ -102,6 +102,11 @@ def context_and_name(subject: str) -> tuple[str, str]:
     return context, name
 
 
+def context_text(context: str) -> str:
+    """Name a context in a message."""
+    return "the default context" if context == DEFAULT_CONTEXT else f"context {context}"
+
+
 def qualified(context: str, name: str) -> str:
     """Return the full name of a subject in a context."""
     return name if context == DEFAULT_CONTEXT else f"{_CONTEXT_END}{context}{_CONTEXT_END}{name}"

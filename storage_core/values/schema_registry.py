@@ -26,6 +26,7 @@ from storage_core.values.registered_schema import (
     State,
     context_and_name,
     context_of_subject,
+    context_text,
     qualified,
 )
 
@@ -51,6 +52,7 @@ _MOST_REFERENCES: Final = 1_000
 _MOST_CHARACTERS: Final = 1 << 30
 _CHARACTERS_PER_SCHEMA: Final = 200
 _SHOWN: Final = 10
+_OF_COLUMNS: Final = ("-key", "-value")
 _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
 _DECODER: Final = json.JSONDecoder()
@@ -105,16 +107,25 @@ class SchemaRegistry:
         )
 
     @cached_property
-    def _contexts(self) -> dict[str, list[str]]:
-        """Contexts that have a subject, by its name in them."""
-        return _grouped(context_and_name(subject)[::-1] for subject in self._by_subject)
+    def _contexts(self) -> tuple[str, ...]:
+        """Contexts that have an id, the default one first; that one if there is none."""
+        return tuple(sorted({context for context, _ in self._by_id})) or (DEFAULT_CONTEXT,)
 
     @cached_property
-    def _by_guid(self) -> dict[str, RegisteredSchema]:
+    def _contexts_of_topics(self) -> dict[str, set[str]]:
+        """Contexts of the subjects ``T-key``, of ``T-value``, and of ``T-`` and the name of a record, which has no hyphen."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for subject in self._by_subject:
+            context, name = context_and_name(subject)
+            found[name if name.endswith(_OF_COLUMNS) else name[: name.rfind("-") + 1]].add(context)
+        return found
+
+    @cached_property
+    def _by_guid(self) -> dict[str, list[RegisteredSchema]]:
         # What is computed goes before what is stored: a registry may change texts as it reads them.
-        computed = {schema.guid: schema for schema in reversed(self.schemas) if schema.guid}
-        stored = {schema.stored_guid: schema for schema in reversed(self.schemas) if schema.stored_guid}
-        return stored | computed
+        computed = ((schema.guid, schema) for schema in self.schemas)
+        stored = ((schema.stored_guid, schema) for schema in self.schemas)
+        return _grouped((guid, schema) for guid, schema in (*computed, *stored) if guid is not None)
 
     @cached_property
     def duplicate_ids(self) -> tuple[DuplicateId, ...]:
@@ -127,41 +138,67 @@ class SchemaRegistry:
         )
 
     def by_id(
-        self, schema_id: int, context: str = DEFAULT_CONTEXT, subject: str | None = None
+        self, schema_id: int, contexts: Sequence[str] = (DEFAULT_CONTEXT,), subject: str | None = None
     ) -> RegisteredSchema | None:
-        """Look a schema up by its id in a context; if different schemas have it, take that of the subject, or else the first.
+        """Look a schema up by its id in contexts.
+
+        If different schemas of one context have it, take that of the subject, or else the first.
 
         Returns:
             The schema; None if the id is not known.
-        """
-        found = self._by_id.get((context, schema_id), [])
-        return next((each for each in found if each.subject == subject), found[0] if found else None)
-
-    def by_guid(self, guid: str) -> RegisteredSchema | None:
-        """Look a schema up by its GUID: that of its text, or else the one that the registry has stored.
-
-        Returns:
-            The schema; None if the GUID is not known.
-        """
-        return self._by_guid.get(guid)
-
-    def context_of(self, topic: str, *, is_key: bool = False) -> str:
-        """Return the context of the ids in a topic's records: where its subjects are, or else the default one.
 
         Raises:
-            SchemaError: Several contexts other than the default one have its subjects.
+            SchemaError: The contexts have different schemas with this id.
         """
-        column, other = ("key", "value") if is_key else ("value", "key")
-        contexts = self._contexts.get(f"{topic}-{column}") or self._contexts.get(f"{topic}-{other}", [])
-        if not contexts or DEFAULT_CONTEXT in contexts:
-            return DEFAULT_CONTEXT
-        if len(contexts) > 1:
-            subjects = [qualified(context, f"{topic}-{column}") for context in contexts]
+        of_contexts = (self._by_id.get((context, schema_id)) for context in contexts)
+        found = [
+            next((each for each in schemas if each.subject == subject), schemas[0])
+            for schemas in of_contexts
+            if schemas is not None
+        ]
+        if len(found) > 1 and any(self._content(each) != self._content(found[0]) for each in found[1:]):
+            others = [each.context for each in found if each.context != DEFAULT_CONTEXT]
             raise SchemaError(
-                f"Topic {topic} has subjects in several contexts: {first_of(subjects, _SHOWN)}. Name one as "
-                f"{column}Subject."
+                f"Id {schema_id} is that of different schemas in several contexts: "
+                f"{first_of([each.described for each in found], _SHOWN)}. Name the context of the records, as valueSubject="
+                f"{qualified(others[0], '')} or valueSubject=:.: for the default one (keySubject for keys)."
             )
-        return contexts[0]
+        return found[0] if found else None
+
+    def _content(self, schema: RegisteredSchema) -> tuple[object, ...]:
+        """Return what values depend on; equal for a schema that was copied to another context."""
+        try:
+            source = self.source_of(schema)
+        except SchemaError:
+            # Nothing says what it refers to: it is like no other.
+            return (schema,)
+        references = [(name, layout_free(text)) for name, text in source.references]
+        return schema.schema_type, layout_free(source.text), references, schema.is_encrypted
+
+    def by_guid(self, guid: str, contexts: Sequence[str] = (DEFAULT_CONTEXT,)) -> RegisteredSchema | None:
+        """Look a schema up by its GUID: that of its text, or else the one that the registry has stored.
+
+        Contexts matter, because schemas with the same GUID may refer to others, each to those of its context.
+
+        Returns:
+            The schema, of one of the contexts if one of them has it; None if the GUID is not known.
+        """
+        found = self._by_guid.get(guid, [])
+        return next((each for each in found if each.context in contexts), found[0] if found else None)
+
+    def contexts_of(self, topic: str, *, is_key: bool = False, subject: str | None = None) -> tuple[str, ...]:
+        """Return the contexts that ids in a topic's records may be of, the default one first.
+
+        It is that of a subject that is named, or those of the topic's subjects, or else all that there are: subjects may have
+        the names of records, and then nothing tells in which context they are.
+        """
+        if subject:
+            return (context_of_subject(subject),)
+        if len(self._contexts) == 1:
+            return self._contexts
+        named = (f"{topic}-{'key' if is_key else 'value'}", f"{topic}-")
+        own = {context for name in named for context in self._contexts_of_topics.get(name, ())}
+        return tuple(sorted(own)) or self._contexts
 
     def reader_schema(
         self,
@@ -179,29 +216,31 @@ class SchemaRegistry:
         Args:
             topic: The topic.
             is_key: Whether keys are read.
-            subject: The subject, if it is not the topic's.
+            subject: The subject, if it is not the topic's; or a context alone, as ``:.staging:``.
             version: The version, if it is not the latest.
-            schema_id: The id, instead of a version, in the context of the subject or the topic.
+            schema_id: The id, instead of a version, in the contexts of the subject or the topic.
 
         Returns:
-            The schema; None if no subject is named and the topic has none.
+            The schema; None if no subject is named and the topic has none there.
 
         Raises:
-            SchemaError: What is named does not exist.
+            SchemaError: What is named does not exist, or the topic has subjects in several contexts.
         """
-        context = context_of_subject(subject) if subject else self.context_of(topic, is_key=is_key)
-        wanted = subject or qualified(context, f"{topic}-{'key' if is_key else 'value'}")
+        contexts = self.contexts_of(topic, is_key=is_key, subject=subject)
+        column = "key" if is_key else "value"
+        name = context_and_name(subject)[1] if subject else ""
+        subjects = [qualified(context, name or f"{topic}-{column}") for context in contexts]
+        known = [each for each in subjects if each in self._by_subject]
+        wanted = known[0] if known else subjects[0]
         if schema_id is not None:
-            found = self.by_id(schema_id, context, wanted)
-            if found is None:
-                ids = [str(each) for of_context, each in sorted(self._by_id) if of_context == context]
-                raise SchemaError(
-                    f"No schema has the id {schema_id} in context {context}. {_known('ids', ids)}"
-                )
-            return found
+            return self._of_id(schema_id, contexts, wanted)
+        if len(known) > 1 and context_of_subject(wanted) != DEFAULT_CONTEXT:
+            raise SchemaError(
+                f"Topic {topic} has subjects in several contexts: {first_of(known, _SHOWN)}. Name one as {column}Subject."
+            )
         versions = [each for each in self._by_subject.get(wanted, []) if each.text is not None]
         chosen = [each for each in versions if version in {None, each.version}]
-        if not chosen and subject and not versions:
+        if not chosen and name and not versions:
             raise SchemaError(
                 f"There is no subject {subject}. {_known('subjects', sorted(self._by_subject))}"
             )
@@ -209,6 +248,16 @@ class SchemaRegistry:
             numbers = [str(each.version) for each in versions]
             raise SchemaError(f"Subject {wanted} has no version {version}. {_known('versions', numbers)}")
         return min(chosen, key=_reading_order, default=None)
+
+    def _of_id(self, schema_id: int, contexts: Sequence[str], subject: str) -> RegisteredSchema:
+        found = self.by_id(schema_id, contexts, subject)
+        if found is None:
+            ids = sorted({each for context, each in self._by_id if context in contexts})
+            raise SchemaError(
+                f"No schema has the id {schema_id} in {' or '.join(map(context_text, contexts))}. "
+                f"{_known('ids', list(map(str, ids)))}"
+            )
+        return found
 
     def source_of(self, schema: RegisteredSchema) -> SchemaSource:
         """Return the text of a schema, with those that it refers to, directly or not.
@@ -347,8 +396,7 @@ class _Replay:
             if value is not None:
                 self._delete_subject(offset, _object(value))
         elif kind in self.settings:
-            subject = None if fields.get("subject") is None else _text(fields, "subject")
-            self._apply_setting(kind, subject, value)
+            self._apply_setting(kind, _optional_text(fields, "subject"), value)
         elif kind not in _IGNORED:
             self.unknown_count += 1
 
@@ -421,22 +469,18 @@ def _registered(
         ValueError: It is not what a registry writes.
     """
     text = _text(value, "schema")
-    schema_type = _text(value, "schemaType") if value.get("schemaType") else AVRO
-    metadata, rule_set, md5 = value.get("metadata"), value.get("ruleSet"), value.get("md5")
-    references = value.get("references") or []
-    if not isinstance(references, list) or not isinstance(md5, (str, type(None))):
-        raise ValueError  # noqa: TRY004  (what a caller catches)
+    metadata, rule_set = value.get("metadata"), value.get("ruleSet")
     return RegisteredSchema(
         subject,
         version,
         _number(value, "id"),
-        schema_type,
+        _optional_text(value, "schemaType") or AVRO,
         text,
-        tuple(map(_reference, references)),
+        tuple(map(_reference, _list(value, "references"))) if value.get("references") else (),
         "soft-deleted" if value.get("deleted") is True else "live",
         offset,
         timestamp_ms,
-        md5,
+        _optional_text(value, "md5"),
         None if metadata is None else json.dumps(_checked_object(metadata)),
         None if rule_set is None else json.dumps(_checked_object(rule_set)),
     )
@@ -455,34 +499,45 @@ def _object(data: bytes | None) -> dict[str, Any]:
         RecursionError: The object is nested too deeply.
     """
     if data is None:
-        raise ValueError
+        raise ValueError("it is null")
     text = str(data, "utf-8").strip()
     value, end = _DECODER.raw_decode(text)
     if end != len(text):
-        raise ValueError
+        raise ValueError("it is more than one JSON document")
     return _checked_object(value)
 
 
 def _checked_object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError  # noqa: TRY004  (what a caller catches)
+        raise ValueError("expected a JSON object")  # noqa: TRY004  (what a caller catches)
     return value
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise ValueError  # noqa: TRY004  (what a caller catches)
+        raise ValueError(f"{name} is not a text")  # noqa: TRY004  (what a caller catches)
     if not value.isascii():
         # Surrogates without their other half are no text.
         value.encode()
     return value
 
 
+def _optional_text(fields: dict[str, Any], name: str) -> str | None:
+    return None if fields.get(name) is None else _text(fields, name)
+
+
+def _list(fields: dict[str, Any], name: str) -> list[Any]:
+    value = fields.get(name)
+    if not isinstance(value, list):
+        raise ValueError(f"{name} are not a list")  # noqa: TRY004  (what a caller catches)
+    return value
+
+
 def _number(fields: dict[str, Any], name: str, most: int = _MOST_NUMBER) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise ValueError
+        raise ValueError(f"{name} is not a number from 0 to {most}")
     return value
 
 
@@ -536,19 +591,25 @@ def _registry_without_index(files: Mapping[str, str]) -> SchemaRegistry:
 def _registry_with_index(index: str, files: Mapping[str, str]) -> SchemaRegistry:
     try:
         listed = _checked_object(json.loads(index))
-        schemas = [_listed(_checked_object(entry), files) for entry in listed["schemas"]]
+        schemas = [_listed(_checked_object(entry), files) for entry in _list(listed, "schemas")]
         configs, modes = (
-            {each["subject"]: json.dumps(_checked_object(each["value"])) for each in listed.get(kind, ())}
+            dict(_setting(_checked_object(each)) for each in _list({kind: [], **listed}, kind))
             for kind in ("configs", "modes")
         )
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SchemaError(f"{INDEX_FILE} is not an index of schemas: {str(error) or repr(error)}.") from error
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise SchemaError(f"{INDEX_FILE} is not an index of schemas: {reason}.") from error
     return SchemaRegistry(tuple(schemas), configs, modes)
+
+
+def _setting(entry: dict[str, Any]) -> tuple[str | None, str]:
+    """Return the subject and the value of a setting that an index lists."""
+    return _optional_text(entry, "subject"), json.dumps(_checked_object(entry.get("value")))
 
 
 def _listed(entry: dict[str, Any], files: Mapping[str, str]) -> RegisteredSchema:
     """Return a schema that an index lists."""
-    place, state = (_text(entry, "subject"), _number(entry, "version")), entry["state"]
+    place, state = (_text(entry, "subject"), _number(entry, "version")), entry.get("state")
     if state not in _STATES:
         raise ValueError(f"state {state!r}")
     file = _text(entry, "file")

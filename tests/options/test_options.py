@@ -337,11 +337,27 @@ def test_the_disorder_of_timestamps_is_an_interval():
 
 def test_where_the_schemas_are():
     assert (parse().schemas_paths, parse().schemas_topic) == (None, "_schemas")
-    options = parse(schemasPath="/schemas", schemas_topic=" registry ")
-    assert (options.schemas_paths, options.schemas_topic) == (("/schemas",), "registry")
+    for reader in (
+        {"keyFormat": "registry"},
+        {"valueFormat": "avro", "valueSchemaId": 1},
+        {"view": "schemas"},
+    ):
+        options = parse(schemasPath="/schemas", schemas_topic=" registry ", **reader)
+        assert (options.schemas_paths, options.schemas_topic) == (("/schemas",), "registry")
     for value in ("a,b", ""):
         with pytest.raises(OptionError, match="schemasTopic"):
             parse(schemasTopic=value)
+
+
+@pytest.mark.parametrize("name", ["schemasPath", "schemasTopic"])
+@pytest.mark.parametrize(
+    "formats", [{}, {"valueFormat": "json"}, {"valueFormat": "avro", "valueSchema": '"int"'}]
+)
+def test_where_schemas_are_is_refused_if_none_is_looked_up(name, formats):
+    with pytest.raises(OptionError, match=f"{name} says where .* Set valueFormat or keyFormat to registry"):
+        parse({name: "schemas", **formats})
+    with pytest.raises(OptionError, match=f"{name} is for view=records or schemas, found view=segments"):
+        parse({name: "schemas", "view": "segments"})
 
 
 def test_no_name_stands_for_two_options():

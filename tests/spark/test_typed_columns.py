@@ -56,6 +56,19 @@ def load(spark: SparkSession, logs: Path, schema: str | None = None, **options: 
     return (reader if schema is None else reader.schema(schema)).load(str(logs))
 
 
+@pytest.mark.parametrize("columns", [None, ["id"]])
+def test_a_load_complains_of_the_registry_once(
+    logs: Path, caplog: pytest.LogCaptureFixture, columns: list[str] | None
+) -> None:
+    register(logs, "others-value", 1, 11, '"int"')
+    (found,) = (field for field in source(logs).schema() if field.name == "value")
+    chosen = found.dataType if columns is None else StructType([found.dataType[name] for name in columns])
+
+    source(logs).reader(StructType().add("value", chosen))
+
+    assert len([text for text in caplog.messages if "Id 11 in the default context" in text]) == 1
+
+
 @pytest.mark.parametrize(
     "topic", [name for name, topic in expected_values()["topics"].items() if "spark_type" in topic]
 )

@@ -267,6 +267,81 @@ def test_raw_bytes_have_no_length(tmp_path: Path) -> None:
     assert values(logs, value_schema_version=3) == [b"", b"ab", long]
 
 
+# -- Contexts --------
+
+
+@pytest.fixture
+def two_contexts(tmp_path: Path) -> Path:
+    """A topic with records of a named context, whose subjects have names of records; id 2 is in the default one, too."""
+    folder = tmp_path / "logs"
+    register(folder, "Order", 1, 2, record_schema(cost="long"))
+    register(folder, ":.eu:Order", 1, 1, FIRST)
+    register(folder, ":.eu:Order", 2, 2, record_schema(price="long"))
+    append(
+        folder,
+        "orders",
+        [(None, framed(1, FIRST, {"id": 7})), (None, framed(2, record_schema(price="long"), {"price": 5}))],
+    )
+    return folder
+
+
+def test_an_id_that_is_another_schema_in_another_context_is_never_guessed(two_contexts: Path) -> None:
+    with pytest.raises(ValueDecodeError, match=r"Id 2 is that of different schemas .* valueSubject=:\.eu:"):
+        read(two_contexts, value_schema_id=1)
+
+    table = read(two_contexts, value_schema_id=1, mode="PERMISSIVE")
+
+    assert table["value"].to_pylist() == [{"id": 7}, None]
+    failure = json.loads(table["_corrupt_record"].to_pylist()[1])
+    assert (failure["reason"], failure["schemaId"]) == ("unresolvable", 2)
+
+
+def test_a_first_record_whose_context_is_not_known_is_an_error(two_contexts: Path) -> None:
+    with pytest.raises(SchemaError, match="Id 2 is that of different schemas"):
+        read(two_contexts, value_schema_id=2)
+    append(two_contexts, "others", [(None, framed(2, record_schema(price="long"), {"price": 5}))])
+    with pytest.raises(SchemaError, match=r"Order version 1 \(id 2, live\), :\.eu:Order version 2"):
+        read(two_contexts, subscribe="others")
+    assert values(two_contexts, subscribe="others", value_subject=":.eu:") == [{"price": 5}]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"value_subject": ":.eu:Order", "value_schema_id": 2}, [{"price": 5}]),
+        ({"value_subject": ":.eu:", "value_schema_id": 2}, [{"price": 5}]),
+        ({"value_subject": ":.eu", "value_schema": record_schema(price="long")}, [{"price": 5}]),
+        ({"value_subject": ":.:", "value_schema_id": 2}, [{"cost": 5}]),
+    ],
+)
+def test_a_context_is_named_by_a_subject_or_alone(
+    two_contexts: Path, options: dict[str, Any], expected: list[Any]
+) -> None:
+    assert values(two_contexts, mode="DROPMALFORMED", **options) == expected
+
+
+def test_a_context_alone_keeps_the_topics_own_subject(logs: Path) -> None:
+    register(logs, ":.eu:orders-value", 1, 12, OTHER)
+    with pytest.raises(ValueDecodeError, match="Id 12 is that of different schemas"):
+        read(logs)
+
+    assert values(logs, value_subject=":.:") == [{"id": 1, "note": "none"}, {"id": 2, "note": "b"}]
+    assert PinnedFormats(FileSystem(), options_of(logs, value_subject=":.:")).ids == {"value": 12}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"value_subject": "Order", "value_schema": FIRST},
+        {"value_format": "avro", "value_subject": ":.eu:", "value_schema": FIRST},
+        {"value_format": "string", "value_subject": ":.eu:"},
+    ],
+)
+def test_a_subject_that_would_do_nothing_is_refused(two_contexts: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="valueSubject"):
+        read(two_contexts, **options)
+
+
 # -- A read that goes on --------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import re
 import time
 import uuid
 
@@ -69,7 +70,8 @@ def test_the_recorded_topics_are_read_with_the_schema_that_is_expected(registry_
     assert (value and value.subject) == expected["value_subject"]
     assert (value and value.schema_id) == expected["value_schema_id"]
     assert (key and key.subject) == expected["key_subject"]
-    assert registry_of_logs.context_of(topic) == (".staging" if topic == "avro-context" else ".")
+    known = {"avro-context": (".staging",), "json-plain": (".", ".staging")}
+    assert registry_of_logs.contexts_of(topic) == known.get(topic, (".",))
 
 
 def test_the_encrypted_schemas_of_the_recorded_topic_are_told_from_the_others(registry_of_logs):
@@ -203,7 +205,7 @@ def test_an_id_is_unique_in_its_context(log):
     log.register(":.other:a-value", 1, 7, '"long"')
     registry = read_registry(log.records)
     assert registry.by_id(7).text == '"int"'
-    assert registry.by_id(7, ".other").text == '"long"'
+    assert registry.by_id(7, (".other",)).text == '"long"'
     assert registry.by_id(8) is None
     assert registry.duplicate_ids == ()
 
@@ -222,22 +224,95 @@ def test_of_several_schemas_with_an_id_the_topics_own_is_preferred_then_the_firs
     assert [each.subject for each in duplicate.schemas] == ["late-value", "own-value"]
 
 
-def test_a_topic_is_in_the_context_that_has_its_subjects(log):
+def test_a_topic_is_in_the_contexts_that_have_its_subjects(log):
     log.register(":.one:a-value", 1, 1)
     log.register(":.one:b-key", 1, 2)
     log.register("c-value", 1, 1)
     log.register(":.one:c-value", 1, 3)
     log.register(":.one:d-value", 1, 4)
     log.register(":.two:d-value", 1, 4)
+    log.register(":.two:e-com.acme.Order", 1, 5)
     registry = read_registry(log.records)
-    assert [registry.context_of(topic) for topic in "abc"] == [".one", ".one", "."]
-    assert registry.context_of("a", is_key=True) == ".one"
+    contexts = {topic: registry.contexts_of(topic) for topic in "abcde"}
+    every = (".", ".one", ".two")
+    assert contexts == {"a": (".one",), "b": every, "c": (".", ".one"), "d": (".one", ".two"), "e": (".two",)}
+    # A subject of values says nothing of keys, which another serializer may have written.
+    assert [registry.contexts_of(topic, is_key=True) for topic in "abe"] == [every, (".one",), (".two",)]
+    assert registry.contexts_of("a", subject=":.two:x") == (".two",)
+    assert registry.contexts_of("a", subject="x") == (".",)
+    assert registry.reader_schema("c").subject == "c-value"
     with pytest.raises(
         SchemaError, match=r"several contexts: :\.one:d-value, :\.two:d-value\. Name one as valueSubject"
     ):
         registry.reader_schema("d")
     assert registry.reader_schema("d", subject=":.two:d-value").subject == ":.two:d-value"
     assert registry.reader_schema("x", subject=":.one:d-value", schema_id=2).subject == ":.one:b-key"
+
+
+def test_a_context_may_be_named_alone_and_the_default_one_in_full(log):
+    log.register("t-value", 1, 7, '"int"')
+    log.register(":.one:t-value", 1, 7, '"long"')
+    registry = read_registry(log.records)
+    for subject, text in ((":.one:", '"long"'), (":.:", '"int"'), (":.:t-value", '"int"')):
+        assert registry.reader_schema("t", subject=subject).text == text
+        assert registry.reader_schema("t", subject=subject, schema_id=7).text == text
+    assert registry.reader_schema("u", subject=":.one:") is None
+
+
+def test_contexts_whose_schemas_are_only_in_one_are_not_looked_for_in_another(log):
+    log.register(":.one:com.acme.Order", 1, 7, '"long"')
+    registry = read_registry(log.records)
+    assert registry.contexts_of("orders") == (".one",)
+    assert registry.by_id(7, registry.contexts_of("orders")).text == '"long"'
+    assert read_registry([]).contexts_of("orders") == (".",)
+
+
+def test_an_id_of_several_contexts_is_read_only_if_it_is_the_same_schema_in_all(log):
+    log.register("com.acme.Order", 1, 7, '{"type": "int"}')
+    log.register(":.one:com.acme.Order", 1, 7, '{"type":"int"}')
+    log.register(":.one:com.acme.Order", 2, 8, '"int"')
+    log.register("com.acme.Payment", 1, 9, '"int"')
+    log.register(":.one:com.acme.Order", 3, 9, '"long"')
+    registry = read_registry(log.records)
+    contexts = registry.contexts_of("orders")
+    assert registry.by_id(7, contexts).subject == "com.acme.Order"
+    assert registry.by_id(8, contexts).subject == ":.one:com.acme.Order"
+    assert registry.by_id(9, (".",)).text == '"int"'
+    with pytest.raises(SchemaError) as raised:
+        registry.by_id(9, contexts)
+    assert str(raised.value) == (
+        "Id 9 is that of different schemas in several contexts: com.acme.Payment version 1 (id 9, live), "
+        ":.one:com.acme.Order version 3 (id 9, live). Name the context of the records, as valueSubject=:.one: or "
+        "valueSubject=:.: for the default one (keySubject for keys)."
+    )
+    with pytest.raises(SchemaError, match="Id 9 is that of different schemas"):
+        registry.reader_schema("orders", schema_id=9)
+    assert registry.reader_schema("orders", schema_id=9, subject=":.one:").text == '"long"'
+
+
+@pytest.mark.parametrize(
+    "other", [{"schemaType": "JSON"}, {"ruleSet": {"domainRules": [{"type": "ENCRYPT"}]}}, {}]
+)
+def test_the_same_text_is_another_schema_by_its_type_its_rules_or_its_references(log, other):
+    references = [] if other else [("Geo", "geo", 1)]
+    log.register("geo", 1, 1, "G")
+    log.register(":.one:geo", 1, 2, "H")
+    log.register("t", 1, 7, "T", references=references)
+    log.register(":.one:t", 1, 7, "T", references=references, **other)
+    registry = read_registry(log.records)
+    with pytest.raises(SchemaError, match="Id 7 is that of different schemas"):
+        registry.by_id(7, (".", ".one"))
+
+
+def test_a_guid_of_several_contexts_is_that_of_the_topics_own_one(log):
+    log.register("geo", 1, 1, "G")
+    log.register(":.one:geo", 1, 1, "H")
+    log.register("t", 1, 2, "T", references=[("Geo", "geo", 1)])
+    log.register(":.one:t", 1, 2, "T", references=[("Geo", "geo", 1)])
+    registry = read_registry(log.records)
+    guid = registry.by_id(2).guid
+    assert [registry.by_guid(guid, (context,)).subject for context in (".", ".one")] == ["t", ":.one:t"]
+    assert registry.by_guid(guid, (".two",)).guid == guid
 
 
 # Which schema a topic is read with.
@@ -273,7 +348,7 @@ def test_another_version_id_or_subject_may_be_named(log):
     ("named", "message"),
     [
         ({"version": 3}, r"Subject t-value has no version 3\. Known versions: 1, 2\."),
-        ({"schema_id": 3}, r"No schema has the id 3 in context \.\. Known ids: 1, 2\."),
+        ({"schema_id": 3}, r"No schema has the id 3 in the default context\. Known ids: 1, 2\."),
         ({"subject": "u"}, r"There is no subject u\. Known subjects: t-value\."),
         ({"subject": ":.c:u", "schema_id": 1}, r"No schema has the id 1 in context \.c\. Known ids: none\."),
     ],
@@ -301,9 +376,11 @@ def test_references_are_in_the_same_context_unless_they_name_another(log):
     log.register("geo", 1, 1, "default")
     log.register(":.c:geo", 1, 1, "own")
     log.register(":.d:geo", 1, 1, "other")
-    log.register(":.c:t", 1, 3, "T", references=[("a", "geo", 1), ("b", ":.d:geo", 1)])
+    log.register(":.c:t", 1, 3, "T", references=[("a", "geo", 1), ("b", ":.d:geo", 1), ("c", ":.:geo", 1)])
     registry = read_registry(log.records)
-    assert registry.source_of(registry.by_id(3, ".c")).references == (("a", "own"), ("b", "other"))
+    references = registry.source_of(registry.by_id(3, (".c",))).references
+    # So does Confluent's ``QualifiedSubject.qualifySubjectWithParent``, also with the default context.
+    assert references == (("a", "own"), ("b", "other"), ("c", "own"))
 
 
 def test_a_tombstoned_schema_is_still_referred_to_and_a_missing_one_is_named(log):
@@ -574,17 +651,36 @@ def test_files_that_are_named_by_id_are_schemas_and_others_what_they_refer_to():
     assert registry.reader_schema("t", schema_id=17).text == "T"
 
 
+_ENTRY = {"subject": "a", "version": 1, "id": 1, "state": "live", "file": "1.avsc"}
+
+
 @pytest.mark.parametrize(
-    "index", ["", "[]", "{}", '{"schemas":[{}]}', '{"schemas":5}', "[" * 100_000,
-              '{"schemas":[{"subject":"a","version":1,"id":1,"state":"odd","file":"1.avsc"}]}',
-              '{"schemas":[{"subject":"a","version":1,"id":1,"state":"live","file":"../2.avsc"}]}',
-              '{"schemas":[{"subject":"a","version":1,"id":1,"state":["live"],"file":"1.avsc"}]}',
-              '{"schemas":[{"subject":"a","version":1,"id":1,"state":"live","file":"1.avsc","offset":"1"}]}',
-              '{"schemas":[],"modes":[{"subject":[],"value":{}}]}', '{"schemas":[],"configs":[{"subject":"a","value":5}]}'],
-)  # fmt: skip
-def test_an_index_that_is_none_is_an_error(index):
-    with pytest.raises(SchemaError, match=r"schemas\.json is not an index"):
-        registry_of_files({INDEX_FILE: index, "1.avsc": "T"})
+    ("index", "message"),
+    [
+        ("", "Expecting value"),
+        ("[]", "expected a JSON object"),
+        ("{}", "schemas are not a list"),
+        ("[" * 100_000, "too deep"),
+        ({"schemas": 5}, "schemas are not a list"),
+        ({"schemas": [5]}, "expected a JSON object"),
+        ({"schemas": [{}]}, "subject is not a text"),
+        ({"schemas": [{**_ENTRY, "state": "odd"}]}, "state 'odd'"),
+        ({"schemas": [{**_ENTRY, "state": ["live"]}]}, "state"),
+        ({"schemas": [{**_ENTRY, "file": "../2.avsc"}]}, "../2.avsc is missing"),
+        ({"schemas": [{**_ENTRY, "id": -1}]}, "id is not a number from 0 to 2147483647"),
+        ({"schemas": [{**_ENTRY, "offset": "1"}]}, "offset is not a number"),
+        ({"schemas": [{**_ENTRY, "references": {"a": 1}}]}, "references are not a list"),
+        ({"schemas": [{**_ENTRY, "md5": 1}]}, "md5 is not a text"),
+        ({"schemas": [], "modes": [{"subject": [], "value": {}}]}, "subject is not a text"),
+        ({"schemas": [], "configs": [{"subject": "a", "value": 5}]}, "expected a JSON object"),
+    ],
+)
+def test_an_index_that_is_none_is_an_error_that_says_why(index, message):
+    text = index if isinstance(index, str) else json.dumps(index)
+    with pytest.raises(
+        SchemaError, match=rf"schemas\.json is not an index of schemas: .*{re.escape(message)}.*\."
+    ):
+        registry_of_files({INDEX_FILE: text, "1.avsc": "T"})
 
 
 def test_an_index_gives_files_their_subjects_versions_and_references():
