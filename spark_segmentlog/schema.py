@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import (
     ArrayType,
@@ -107,7 +107,7 @@ def typed_options(schema: StructType, options: ReadOptions) -> tuple[ReadOptions
     Returns:
         The options of a read of these columns and fields, and the formats.
     """
-    typed = {choice.column for choice in options.typed_columns}
+    typed = options.typed_columns
     if not typed:
         return options, ()
     named = {field.name: field.dataType for field in schema.fields}
@@ -116,13 +116,12 @@ def typed_options(schema: StructType, options: ReadOptions) -> tuple[ReadOptions
     formats = planned_formats(options)
     if all(spark_type(each.arrow_type) == named.get(each.column) for each in formats):
         return options, formats
-    paths = [
-        (name, *path)
-        for name, kind in named.items()
-        if name in typed and isinstance(kind, StructType)
-        for path in _paths_within(kind)
-    ]
-    options = dataclasses.replace(options, field_paths=tuple(paths))
+    changed: dict[str, Any] = {
+        choice.column: dataclasses.replace(choice, fields=tuple(_paths_within(named[choice.column])))
+        for choice in typed
+        if isinstance(named.get(choice.column), StructType)
+    }
+    options = dataclasses.replace(options, **changed)
     return options, planned_formats(options, is_quiet=True)
 
 

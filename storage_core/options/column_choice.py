@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
@@ -14,6 +14,7 @@ from storage_core.options.option import Option
 from storage_core.options.values import choice_kind, parse_count, value_kind
 
 Column: TypeAlias = Literal["key", "value"]
+Paths: TypeAlias = tuple[tuple[str, ...], ...]
 Format = Literal["bytes", "string", "json", "avro", "protobuf", "registry"]
 """How the bytes of keys or values are encoded; ``registry`` if each record names its schema in a frame."""
 COLUMNS: Final[tuple[Column, ...]] = ("value", "key")
@@ -35,60 +36,43 @@ def _parse_text(option: str, value: object) -> str:
 
 _ID: Final = value_kind("number", partial(parse_count, least=0))
 _TEXT: Final = value_kind("name", _parse_text)
-_SCHEMA: Final = value_kind("text or path", _parse_schema)
-
-
-def options_of_column(column: Column) -> tuple[Option, ...]:
-    """Return the options of one column, for `READ_OPTIONS`."""
-
-    def option(name: str, kind: Any, doc: str, default: str = "") -> Option:
-        field = f"{column}_{name[0].lower()}" + "".join(
-            f"_{c.lower()}" if c.isupper() else c for c in name[1:]
-        )
-        return Option(column + name, field, kind, default, views=("records",), doc=doc)
-
-    return (
-        option(
-            "Format",
-            choice_kind(Format),
-            f"What the {column} is, and so the type of its column: UTF-8 text, one JSON document, an Avro or Protobuf "
-            "message, or a record framed for a schema registry, whose schemas lie in the same backup.",
-            "bytes",
-        ),
-        option(
-            "Schema",
-            _SCHEMA,
-            f"The schema that the column `{column}` is read with: text, or a file that ends in `.avsc`, `.proto` or `.json`. "
-            f"With `{column}Format=registry`, the default is the latest live version of the topic's subject; with `json`, "
-            "none: a column of text.",
-        ),
-        option(
-            "SchemaId",
-            _ID,
-            f"The id of the schema that the column `{column}` is read with, as `_schemas` has it.",
-        ),
-        option(
-            "SchemaVersion", _ID, "The version of that schema in its subject, instead of the latest live one."
-        ),
-        option(
-            "Subject",
-            _TEXT,
-            f"The subject of that schema, if it is not the topic's name and `-{column}`; or the context of ids alone, as "
-            "`:.staging:`.",
-        ),
-        option(
-            "Message", _TEXT, "With Protobuf, the name of the message, if frames do not tell it or differ."
-        ),
+# Of each column; names and fields are without that of the column here.
+# fmt: off
+_OPTIONS: Final = (
+    Option("Format", "format", choice_kind(Format), "bytes",
+           doc="What the {column} is, and so the type of its column: UTF-8 text, one JSON document, an Avro or Protobuf "
+               "message, or a record framed for a schema registry, whose schemas lie in the same backup."),
+    Option("Schema", "schema", value_kind("text or path", _parse_schema),
+           doc="The schema that the column `{column}` is read with: text, or a file that ends in `.avsc`, `.proto` or `.json`. "
+               "With `{column}Format=registry`, the default is the latest live version of the topic's subject; with `json`, "
+               "none: a column of text."),
+    Option("SchemaId", "schema_id", _ID,
+           doc="The id of the schema that the column `{column}` is read with, as `_schemas` has it."),
+    Option("SchemaVersion", "schema_version", _ID,
+           doc="The version of that schema in its subject, instead of the latest live one."),
+    Option("Subject", "subject", _TEXT,
+           doc="The subject of that schema, if it is not the topic's name and `-{column}`; or the context of ids alone, as "
+               "`:.staging:`."),
+    Option("Message", "message", _TEXT,
+           doc="With Protobuf, the name of the message, if frames do not tell it or differ."),
+)
+# fmt: on
+FORMAT_OPTIONS: Final = tuple(
+    replace(
+        option,
+        name=f"{column}{option.name}",
+        field=f"{column}_{option.field}",
+        views=("records",),
+        doc=option.doc.format(column=column),
     )
-
-
-FORMAT_OPTIONS: Final = tuple(option for column in COLUMNS for option in options_of_column(column))
-FORMAT_FIELDS: Final = tuple(option.field.removeprefix("value_") for option in options_of_column("value"))
+    for column in COLUMNS
+    for option in _OPTIONS
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """What the options say of the type of one column.
+    """Type that the options ask for of one column, as they fill it.
 
     Attributes:
         schema: Text of the reader schema, or the path of its file.
@@ -102,7 +86,7 @@ class ColumnChoice:
     schema_version: int | None
     subject: str | None
     message: str | None
-    fields: tuple[tuple[str, ...], ...] | None = None
+    fields: Paths | None = None
 
     @property
     def names_registered(self) -> bool:
@@ -131,22 +115,10 @@ class ColumnChoice:
     @property
     def _given(self) -> list[str]:
         """Names of the options beside the format that are given, without the column."""
-        values = (self.schema, self.schema_id, self.schema_version, self.subject, self.message)
-        names = ("Schema", "SchemaId", "SchemaVersion", "Subject", "Message")
-        return [name for name, value in zip(names, values, strict=True) if value is not None]
+        return [option.name for option in _OPTIONS[1:] if getattr(self, option.field) is not None]
 
     def check(self) -> None:
         """Raise `OptionError` if options contradict the format or each other."""
-        self._check_format()
-        given = [name for name in self._given if name != "Message"]
-        if self.format == "registry" and self.names_context:
-            # Ids of writers are looked up there, whatever the reader's schema is.
-            given.remove("Subject")
-        if given[:1] == ["Schema"] != given or given[:2] == ["SchemaId", "SchemaVersion"]:
-            first, second = (self.column + name for name in given[:2])
-            raise OptionError(f"{first} and {second} both choose a schema. Give one of them.")
-
-    def _check_format(self) -> None:
         column, given = self.column, self._given
         if self.format in _WITHOUT_SCHEMA and given:
             raise OptionError(
@@ -169,9 +141,29 @@ class ColumnChoice:
             raise OptionError(
                 f"columns names {path}, and {column}Format={self.format} without a schema has no fields. Name {column}."
             )
+        schemas = [name for name in given if name != "Message"]
+        if self.format == "registry" and self.names_context:
+            # Ids of writers are looked up there, whatever the reader's schema is.
+            schemas.remove("Subject")
+        if schemas[:1] == ["Schema"] != schemas or schemas[:2] == ["SchemaId", "SchemaVersion"]:
+            first, second = (column + name for name in schemas[:2])
+            raise OptionError(f"{first} and {second} both choose a schema. Give one of them.")
 
 
-def split_columns(columns: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def take_choice(column: Column, values: dict[str, Any], paths: Paths) -> ColumnChoice:
+    """Take the choice of a column out of the values of options, by field.
+
+    Args:
+        column: The column.
+        values: The values, from which those of the column are removed.
+        paths: Paths of wanted fields, which begin with their column.
+    """
+    chosen = {option.field: values.pop(f"{column}_{option.field}") for option in _OPTIONS}
+    fields = tuple(path[1:] for path in paths if path[0] == column)
+    return ColumnChoice(column, **chosen, fields=fields or None)
+
+
+def split_columns(columns: tuple[str, ...]) -> tuple[tuple[str, ...], Paths]:
     """Split paths such as ``value.amount`` from names of columns.
 
     Returns:

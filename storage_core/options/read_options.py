@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from storage_core.errors import OptionError
 from storage_core.options.bounds import (
@@ -23,13 +23,11 @@ from storage_core.options.bounds import (
     parse_timestamp,
 )
 from storage_core.options.column_choice import (
-    COLUMNS,
-    FORMAT_FIELDS,
     FORMAT_OPTIONS,
-    Column,
     ColumnChoice,
-    Format,
+    Paths,
     split_columns,
+    take_choice,
 )
 from storage_core.options.java_pattern import compile_java_pattern
 from storage_core.options.option import (
@@ -297,8 +295,8 @@ class ReadOptions:
         corrupt_record_column: With mode PERMISSIVE, the column that describes damage.
         as_of_ms: The time as of which group offsets are wanted; None for the latest.
         exact: Whether a view walks every batch header for what file names and sizes do not tell.
-        value_format: What the value is, as the fields after it say in detail; likewise of the key.
-        field_paths: Paths of ``columns`` that reach into a column, which they begin with.
+        value: The type of the value.
+        key: The type of the key.
         schemas_paths: Where the schemas of values are; None for the directories that are read.
         assumes_zone: Whether ``where`` has a time that neither it nor ``timeZone`` puts into a zone.
     """
@@ -331,19 +329,8 @@ class ReadOptions:
     view: str
     as_of_ms: int | None
     exact: bool
-    value_format: Format
-    value_schema: str | None
-    value_schema_id: int | None
-    value_schema_version: int | None
-    value_subject: str | None
-    value_message: str | None
-    key_format: Format
-    key_schema: str | None
-    key_schema_id: int | None
-    key_schema_version: int | None
-    key_subject: str | None
-    key_message: str | None
-    field_paths: tuple[tuple[str, ...], ...]
+    value: ColumnChoice
+    key: ColumnChoice
     schemas_paths: tuple[str, ...] | None
     schemas_topic: str
     assumes_zone: bool
@@ -355,21 +342,15 @@ class ReadOptions:
 
     @property
     def typed_columns(self) -> tuple[ColumnChoice, ...]:
-        """What is asked for of each column that is read, and not as bytes."""
-        wanted = COLUMNS if self.columns is None else self.columns
-        choices = (self.choice_of(column) for column in COLUMNS if column in wanted)
+        """Choices of the columns that are read, and not as bytes."""
+        wanted = ("value", "key") if self.columns is None else self.columns
+        choices = (choice for choice in (self.value, self.key) if choice.column in wanted)
         return tuple(choice for choice in choices if choice.format != "bytes")
 
     @property
     def reads_framed_columns(self) -> bool:
         """True if a column is decoded by the schemas of a registry that its frames name."""
         return any(choice.format == "registry" for choice in self.typed_columns)
-
-    def choice_of(self, column: Column) -> ColumnChoice:
-        """Return what is asked for of the type of a column."""
-        fields = tuple(path[1:] for path in self.field_paths if path[0] == column)
-        chosen: dict[str, Any] = {name: getattr(self, f"{column}_{name}") for name in FORMAT_FIELDS}
-        return ColumnChoice(column, **chosen, fields=fields or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,10 +483,13 @@ def _parse(
     context = _Context(first["zone"], int(time.time() * 1000) if now_ms is None else now_ms, view)
     values = _DEFAULTS | given_values(_OTHERS, given, context)
     condition: Condition | None = values.pop("where")
+    paths: Paths = ()
     if view == RECORDS and values["columns"] is not None:
-        values["columns"], values["field_paths"] = split_columns(values["columns"])
+        values["columns"], paths = split_columns(values["columns"])
     options = ReadOptions(
-        **{"field_paths": (), **values},
+        value=take_choice("value", values, paths),
+        key=take_choice("key", values, paths),
+        **values,
         view=view,
         where=None if condition is None else condition.predicate,
         assumes_zone=condition is not None and not condition.has_zones and "timeZone" not in given,
@@ -526,8 +510,8 @@ def _check_together(options: ReadOptions) -> None:
             "endingAt=highWatermark needs the checkpoint of high watermarks, and ignoreCheckpoints leaves it out. "
             "Give one of them."
         )
-    for column in COLUMNS:
-        _check_format(options, options.choice_of(column))
+    for choice in (options.value, options.key):
+        _check_format(options, choice)
     if options.view == RECORDS:
         _check_schemas(options)
     # Another view checks the names of columns itself.
@@ -547,7 +531,7 @@ def _check_format(options: ReadOptions, choice: ColumnChoice) -> None:
 
 def _check_schemas(options: ReadOptions) -> None:
     """Refuse options that say where schemas are, if no column needs them."""
-    choices = [options.choice_of(column) for column in COLUMNS]
+    choices = (options.value, options.key)
     is_given = {
         "schemasPath": options.schemas_paths is not None,
         "schemasTopic": options.schemas_topic != _DEFAULTS["schemas_topic"],

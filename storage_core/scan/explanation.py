@@ -301,17 +301,14 @@ def explain_plan(plan: ScanPlan, planning: IoStatistics) -> ScanExplanation:
 
 
 def _column(column_format: ColumnFormat) -> ColumnExplanation:
-    reader, kind = column_format.reader, str(column_format.arrow_type)
-    if reader is None:
-        return ColumnExplanation(column_format.column, kind)
-    message = None if reader.message is None else str(reader.message)
+    reader = column_format.reader
     return ColumnExplanation(
         column_format.column,
-        kind,
+        str(column_format.arrow_type),
         reader.subject,
         reader.version,
         reader.schema_id,
-        message,
+        None if reader.message is None else str(reader.message),
         column_format.ignored,
     )
 

@@ -143,7 +143,7 @@ def _registry_in_topic(
             f"There is no topic {wanted.schemas_topic} in {first_of(paths, _SHOWN)}. Name the log directory that has the "
             "schema registry's topic, or a folder of schema files, as schemasPath; or another topic as schemasTopic."
         )
-    batches = read_tasks(filesystem, plan_ranges(found, wanted).tasks, read_schema(wanted))
+    batches = read_tasks(filesystem, plan_ranges(found, wanted, formats=()).tasks, read_schema(wanted))
     return read_registry(_records(batches))
 
 

@@ -34,10 +34,10 @@ from storage_core.values.column_format import (
     decoder_of,
     message_types,
     pack_writers,
-    reader_type,
 )
 from storage_core.values.decoding import Payloads, SchemaSource
 from storage_core.values.frames import NO_FRAME, split_frames
+from storage_core.values.registered_schema import RegisteredSchema
 from storage_core.values.schema_registry import AVRO, JSON, PROTOBUF
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from storage_core.filesystem import FileSystem
     from storage_core.options import ReadOptions
     from storage_core.options.column_choice import ColumnChoice
-    from storage_core.values.registered_schema import RegisteredSchema
     from storage_core.values.schema_registry import SchemaRegistry
 
 
@@ -56,21 +55,16 @@ _SCHEMA_FILE_LIMIT: Final = 4 << 20
 _EXAMINED_ROWS: Final = 65_536
 _SHOWN: Final = 10
 _KIND_OF_SUFFIX: Final = {".avsc": AVRO, ".proto": PROTOBUF, ".json": JSON}
-
-
-class _FramedRecord(NamedTuple):
-    """A record that names a schema of the registry, and its Protobuf message type."""
-
-    schema: RegisteredSchema
-    message: Message
+# Path of the message type that is the first one in a file.
+_FIRST_MESSAGE: Final = (0,)
 
 
 class _TopicReader(NamedTuple):
-    """The schema that a topic is read with, the contexts of its ids, and what is to be known of the choice."""
+    """Schema that a topic is read with, contexts of the ids in its frames, and what a user should know of the choice."""
 
     reader: ReaderSchema
-    contexts: tuple[str, ...]
-    notices: tuple[str, ...]
+    contexts: tuple[str, ...] = ()
+    notice: str = ""
 
 
 def plan_formats(
@@ -93,12 +87,11 @@ def plan_formats(
         SchemaError: A schema is malformed, or what is named does not exist.
         SegmentLogError: The topic of the registry cannot be read.
     """
-    if not options.typed_columns:
-        return ()
     planner = _Planner(filesystem, options, kept or {}, is_quiet)
     formats = tuple(planner.plan(choice) for choice in options.typed_columns)
-    for notice in (notice for each in formats for notice in each.notices if not is_quiet):
-        _log.warning("%s", notice)
+    for each in formats:
+        if each.notice and not is_quiet:
+            _log.warning("%s", each.notice)
     return formats
 
 
@@ -114,7 +107,7 @@ class _Planner:
     @cached_property
     def registry(self) -> SchemaRegistry:
         """Read the registry's topic."""
-        return load_registry(self.filesystem, _as_bytes(self.options), is_quiet=self.is_quiet)
+        return load_registry(self.filesystem, self.options, is_quiet=self.is_quiet)
 
     @cached_property
     def topics(self) -> list[str]:
@@ -126,34 +119,39 @@ class _Planner:
 
     def plan(self, choice: ColumnChoice) -> ColumnFormat:
         """Plan the format of one column."""
-        if choice.format == "registry":
-            return self._plan_framed(choice)
-        if choice.schema is None and not choice.names_registered:
-            return ColumnFormat(choice.column, pa.string(), is_json=choice.format == "json")
-        kind = choice.format.upper()
-        if choice.schema is not None:
-            reader = ReaderSchema(kind, self._given_source(choice), choice.message)
+        is_framed, kind = choice.format == "registry", choice.format.upper()
+        if is_framed or choice.names_registered:
+            chosen = self._only_reader(choice)
         else:
-            reader = self._only_reader(choice).reader
-            if reader.kind != kind:
-                raise OptionError(
-                    f"{choice.column}Format is {choice.format}, and the schema with id {reader.schema_id} is {reader.kind}. "
-                    f"Set {choice.column}Format to {reader.kind.lower()}."
-                )
-        return ColumnFormat(choice.column, reader_type(reader, choice.fields), reader, fields=choice.fields)
+            chosen = _TopicReader(ReaderSchema(kind, self._given_source(choice), choice.message))
+        reader = chosen.reader
+        if not is_framed and reader.kind != kind:
+            raise OptionError(
+                f"{choice.column}Format is {choice.format}, and the schema with id {reader.schema_id} is {reader.kind}. "
+                f"Set {choice.column}Format to {reader.kind.lower()}."
+            )
+        arrow_type = decoder_of(reader, fields=choice.fields).arrow_type
+        column_format = ColumnFormat(choice.column, arrow_type, reader, choice.fields, notice=chosen.notice)
+        return self._with_writers(column_format, chosen.contexts) if is_framed else column_format
 
-    def _plan_framed(self, choice: ColumnChoice) -> ColumnFormat:
-        chosen = self._only_reader(choice)
-        writers = _Writers(self.registry, chosen.reader, chosen.contexts)
-        return ColumnFormat(
-            choice.column,
-            reader_type(chosen.reader, choice.fields),
-            chosen.reader,
-            is_framed=True,
-            fields=choice.fields,
-            packed_writers=pack_writers(writers.by_name()),
-            notices=chosen.notices,
-            ignored=tuple(writers.ignored()),
+    def _with_writers(self, column_format: ColumnFormat, contexts: tuple[str, ...]) -> ColumnFormat:
+        """Add the schemas that values may have been written with, resolved to the one that they are read with."""
+        reader = column_format.reader
+        named = _schemas_by_name(self.registry, contexts, reader.subject)
+        names = _record_names(reader.source.text) if reader.kind == AVRO and reader.source else []
+        writers = {
+            schema: _resolved(self.registry, schema, reader, names)
+            for schema in dict.fromkeys(named.values())
+            if isinstance(schema, RegisteredSchema)
+        }
+        packed = pack_writers(
+            {
+                name: schema if isinstance(schema, WriterSchema) else writers[schema]
+                for name, schema in named.items()
+            }
+        )
+        return dataclasses.replace(
+            column_format, packed_writers=packed, ignored=tuple(_ignored(writers, reader))
         )
 
     def _only_reader(self, choice: ColumnChoice) -> _TopicReader:
@@ -164,10 +162,9 @@ class _Planner:
             )
         found = {topic: self._reader_of(topic, choice) for topic in self.topics}
         first = found[self.topics[0]]
-        if len({None if each is None else (*each.reader[:3], each.contexts) for each in found.values()}) > 1:
+        if len({each and (*each.reader[:3], each.contexts) for each in found.values()}) > 1:
             listed = [
-                f"{topic} ({'no schema' if each is None else each.reader.described})"
-                for topic, each in found.items()
+                f"{topic} ({each.reader.described if each else 'no schema'})" for topic, each in found.items()
             ]
             example = next(topic for topic, each in found.items() if each is not None)
             raise OptionError(
@@ -187,41 +184,46 @@ class _Planner:
         registry, is_key = self.registry, choice.column == "key"
         contexts = registry.contexts_of(topic, is_key=is_key, subject=choice.subject)
         if choice.column in self.kept:
-            return _TopicReader(self.kept[choice.column], contexts, tuple(self._newer(topic, choice)))
-        schema = registry.reader_schema(
+            return _TopicReader(self.kept[choice.column], contexts, self._newer(topic, choice))
+        of_subject = registry.reader_schema(
             topic,
             is_key=is_key,
             subject=choice.subject,
             version=choice.schema_version,
             schema_id=choice.schema_id,
         )
-        first: _FramedRecord | None = None
-        if schema is None or (schema.schema_type == PROTOBUF and choice.message is None):
-            first = self._first_framed(topic, choice, contexts)
-        if choice.schema is not None:
-            known = schema or (first and first.schema)
-            kind = _kind_of(choice, None if known is None else known.schema_type)
-            reader = ReaderSchema(kind, self._given_source(choice), _message_of(choice, kind, first))
-            return _TopicReader(reader, contexts, ())
-        found = schema or (first and first.schema)
-        if found is None:
+        schema = of_subject
+        message: Message = choice.message
+        if schema is None or (schema.schema_type == PROTOBUF and message is None):
+            first, its_message = self._first_framed(topic, choice, contexts)
+            schema, message = schema or first, message or its_message
+        if schema is None and choice.schema is None:
             return None
-        kind = found.schema_type or AVRO
-        source, message = registry.source_of(found), _message_of(choice, kind, first)
-        reader = ReaderSchema(kind, source, message, found.schema_id, found.subject, found.version)
-        return _TopicReader(reader, contexts, tuple(_notices(topic, choice, reader, schema)))
-
-    def _newer(self, topic: str, choice: ColumnChoice) -> Iterator[str]:
-        """Say whether a version is there that a new read would be read with."""
-        reader, is_key = self.kept[choice.column], choice.column == "key"
-        if reader.schema_id is None or choice.chooses_schema:
-            return
-        newest = self.registry.reader_schema(topic, is_key=is_key, subject=choice.subject)
-        if newest is not None and newest.schema_id != reader.schema_id:
-            yield (
-                f"{newest.described} is newer than the schema that the {choice.column}s of {topic} are read with, "
-                f"{reader.described}. Records of both are read with that one; a new query takes the newer one."
+        kind = _kind_of_text(choice) if schema is None else schema.schema_type or AVRO
+        if kind != PROTOBUF and message is not None:
+            raise OptionError(
+                f"{choice.column}Message is for Protobuf, and the {choice.column}s are {kind}. Leave it out."
             )
+        if kind == PROTOBUF and message is None:
+            message = _FIRST_MESSAGE
+        if schema is None or choice.schema is not None:
+            return _TopicReader(ReaderSchema(kind, self._given_source(choice), message), contexts)
+        source = registry.source_of(schema)
+        reader = ReaderSchema(kind, source, message, schema.schema_id, schema.subject, schema.version)
+        return _TopicReader(reader, contexts, _notice(topic, choice, reader, of_subject))
+
+    def _newer(self, topic: str, choice: ColumnChoice) -> str:
+        """Say whether a version is there that a new read would be read with."""
+        reader = self.kept[choice.column]
+        if reader.schema_id is None or choice.chooses_schema:
+            return ""
+        newest = self.registry.reader_schema(topic, is_key=choice.column == "key", subject=choice.subject)
+        if newest is None or newest.schema_id == reader.schema_id:
+            return ""
+        return (
+            f"{newest.described} is newer than the schema that the {choice.column}s of {topic} are read with, "
+            f"{reader.described}. Records of both are read with that one; a new query takes the newer one."
+        )
 
     def _no_schema(self, topic: str, choice: ColumnChoice) -> OptionError:
         options = self.options
@@ -234,11 +236,15 @@ class _Planner:
             f"{column}Schema, or read {column}Format=bytes. schemasPath says where _schemas is."
         )
 
-    def _given_source(self, choice: ColumnChoice) -> SchemaSource:
-        """Return the schema that an option holds, or the file that it names."""
+    def _given_source(self, choice: ColumnChoice) -> SchemaSource | None:
+        """Return the schema that an option holds, or the file that it names.
+
+        Returns:
+            The schema; None if the options do not give any.
+        """
         file = choice.schema_file
         if file is None:
-            return SchemaSource(choice.schema or "")
+            return None if choice.schema is None else SchemaSource(choice.schema)
         path = path_of(file)
         data = self.filesystem.read_file(path, _SCHEMA_FILE_LIMIT)
         if data is None:
@@ -250,11 +256,15 @@ class _Planner:
 
     def _first_framed(
         self, topic: str, choice: ColumnChoice, contexts: tuple[str, ...]
-    ) -> _FramedRecord | None:
-        """Find the first record of a topic that names a schema that is known."""
+    ) -> tuple[RegisteredSchema | None, Message]:
+        """Find the first record of a topic that names a schema that is known.
+
+        Returns:
+            Its schema, None if there is no such record; and for Protobuf the name of its message type.
+        """
         column, examined = choice.column, 0
         options = dataclasses.replace(
-            _as_bytes(self.options),
+            self.options,
             subscribe=(topic,),
             subscribe_pattern=None,
             assign=None,
@@ -264,36 +274,38 @@ class _Planner:
         )
         schema = pa.schema([(column, pa.binary()), (HEADER_NAMES[column], HEADERS_TYPE)])
         if not any(each.topic == topic for each in find_directories(self.filesystem, options)):
-            return None
-        for batch in read_tasks(self.filesystem, plan_scan(self.filesystem, options).tasks, schema):
-            found = self._first_of(batch, choice, contexts)
+            return None, None
+        tasks = plan_scan(self.filesystem, options, formats=()).tasks
+        for batch in read_tasks(self.filesystem, tasks, schema):
+            found, message = self._first_of(batch, choice, contexts)
             examined += batch.num_rows
             if found is not None or examined >= _EXAMINED_ROWS:
-                return found
-        return None
+                return found, message
+        return None, None
 
     def _first_of(
         self, batch: pa.RecordBatch, choice: ColumnChoice, contexts: tuple[str, ...]
-    ) -> _FramedRecord | None:
+    ) -> tuple[RegisteredSchema | None, Message]:
         batch = batch.filter(batch.column(0).is_valid())
         payloads = Payloads.of_array(batch.column(0))
         frames = split_frames(payloads, batch.column(1), HEADER_NAMES[choice.column])
         numbers, rows = np.unique(frames.name_numbers, return_index=True)
         for number, row in sorted(zip(numbers.tolist(), rows.tolist(), strict=True), key=itemgetter(1)):
-            name = None if number == NO_FRAME else frames.names[number]
-            if name is None:
+            if number == NO_FRAME:
                 continue
+            name = frames.names[number]
             if name.guid is not None:
                 schema = self.registry.by_guid(name.guid, contexts)
             else:
                 schema = self.registry.by_id(name.schema_id or 0, contexts, choice.subject)
             if schema is None or schema.text is None:
                 continue
-            start, end = frames.starts[row : row + 1], payloads.ends[row : row + 1]
-            types = message_types(name, Payloads(payloads.data, start, end))
-            is_typed = schema.schema_type == PROTOBUF and types.paths
-            return _FramedRecord(schema, self._message_name(schema, types.paths[0]) if is_typed else None)
-        return None
+            if schema.schema_type != PROTOBUF:
+                return schema, None
+            framed = payloads._replace(starts=frames.starts).some(slice(row, row + 1))
+            paths = message_types(name, framed).paths
+            return schema, self._message_name(schema, paths[0]) if paths else None
+        return None, None
 
     def _message_name(self, schema: RegisteredSchema, path: tuple[int, ...]) -> str:
         from storage_core.values.protobuf import message_name  # noqa: PLC0415  (an extra)
@@ -301,133 +313,99 @@ class _Planner:
         return message_name(self.registry.source_of(schema), path)
 
 
-def _as_bytes(options: ReadOptions) -> ReadOptions:
-    return dataclasses.replace(
-        options, key_format="bytes", value_format="bytes", columns=None, field_paths=()
-    )
-
-
-def _kind_of(choice: ColumnChoice, known: str | None) -> str:
-    """Tell the kind of a schema that is given as text: that of the topic's own one, or what its file or its text says."""
-    if known is not None:
-        return known
+def _kind_of_text(choice: ColumnChoice) -> str:
+    """Tell the kind of a schema that is given by its file's name, or by its text."""
     file = choice.schema_file
     if file is not None:
         return _KIND_OF_SUFFIX["." + file.rpartition(".")[2]]
     return AVRO if (choice.schema or "").startswith(("{", "[", '"')) else PROTOBUF
 
 
-def _message_of(choice: ColumnChoice, kind: str, first: _FramedRecord | None) -> Message:
-    """Choose Protobuf's message type: what is named, or that of the topic's first record, or the first of the file."""
-    if kind != PROTOBUF and choice.message is not None:
-        raise OptionError(
-            f"{choice.column}Message is for Protobuf, and the {choice.column}s are {kind}. Leave it out."
-        )
-    if kind != PROTOBUF or choice.message is not None:
-        return choice.message
-    return (0,) if first is None or first.message is None else first.message
-
-
-def _notices(
-    topic: str, choice: ColumnChoice, reader: ReaderSchema, schema: RegisteredSchema | None
-) -> Iterator[str]:
-    """Say what is unusual about the reader schema of a topic."""
+def _notice(topic: str, choice: ColumnChoice, reader: ReaderSchema, schema: RegisteredSchema | None) -> str:
+    """Say what is unusual about the reader schema of a topic, which is that of its subject if there is one."""
     column = choice.column
     if schema is None:
-        yield (
+        return (
             f"Topic {topic} has no subject {topic}-{column}: its {column}s are read with {reader.described}, that of the "
             f"first record that names a schema. Choose another one with {column}SchemaId or {column}Subject."
         )
-    elif schema.state != "live" and not choice.chooses_schema:
-        yield f"Subject {schema.subject} has no live version: {column}s are read with {schema.described}."
+    if schema.state != "live" and not choice.chooses_schema:
+        return f"Subject {schema.subject} has no live version: {column}s are read with {schema.described}."
+    return ""
 
 
-class _Writers:
-    """The schemas that values may have been written with, resolved to the one that they are read with."""
+def _schemas_by_name(
+    registry: SchemaRegistry, contexts: tuple[str, ...], subject: str | None
+) -> dict[int | str, RegisteredSchema | WriterSchema]:
+    """Return the schemas that frames may name: by their ids in contexts, and by each GUID that headers may have.
 
-    def __init__(self, registry: SchemaRegistry, reader: ReaderSchema, contexts: tuple[str, ...]) -> None:
-        self._registry = registry
-        self._reader = reader
-        self._contexts = contexts
-        self._known: dict[RegisteredSchema, WriterSchema] = {}
-        name, aliases = _record_names(reader.source.text) if reader.kind == AVRO else ("", ())
-        self._names = {name, *aliases} if name else set()
+    An id that contexts have for different schemas is one that is not read.
+    """
+    found: dict[int | str, RegisteredSchema | WriterSchema] = {}
+    for schema in registry.schemas:
+        if schema.text is None or schema.schema_id is None:
+            continue
+        if schema.context in contexts and schema.schema_id not in found:
+            try:
+                found[schema.schema_id] = registry.by_id(schema.schema_id, contexts, subject) or schema
+            except SchemaError as error:
+                found[schema.schema_id] = WriterSchema(schema.schema_id, None, message=str(error))
+        for guid in (schema.guid, schema.stored_guid):
+            if guid is not None:
+                found[guid] = registry.by_guid(guid, contexts) or schema
+    return found
 
-    def by_name(self) -> dict[int | str, WriterSchema]:
-        """Return the schemas by id, and by each GUID that headers may have."""
-        found: dict[int | str, WriterSchema] = {}
-        for schema in self._registry.schemas:
-            if schema.text is None or schema.schema_id is None:
-                continue
-            if schema.context in self._contexts and schema.schema_id not in found:
-                found[schema.schema_id] = self._of_id(schema.schema_id)
-            for guid in (schema.guid, schema.stored_guid):
-                if guid is not None:
-                    found[guid] = self._writer(self._registry.by_guid(guid, self._contexts) or schema)
-        return found
 
-    def ignored(self) -> Iterator[str]:
-        """Say of each version of the reader's subject why values of it are not read, and of how many others."""
-        others = 0
-        for schema, writer in self._known.items():
-            if writer.source is None and schema.subject == self._reader.subject:
-                yield f"{writer.message} ({writer.reason})"
-            else:
-                others += writer.source is None
-        if others:
-            yield f"{others} schemas of other subjects: values of them cannot be read with this one"
-
-    def _of_id(self, schema_id: int) -> WriterSchema:
-        try:
-            schema = self._registry.by_id(schema_id, self._contexts, self._reader.subject)
-        except SchemaError as error:
-            return WriterSchema(schema_id, None, message=str(error))
-        assert schema is not None  # noqa: S101  (a schema of the contexts has the id)
-        return self._writer(schema)
-
-    def _writer(self, schema: RegisteredSchema) -> WriterSchema:
-        if schema not in self._known:
-            self._known[schema] = self._resolved(schema)
-        return self._known[schema]
-
-    def _resolved(self, schema: RegisteredSchema) -> WriterSchema:
-        reader, described = self._reader, schema.described
-        refused = WriterSchema(schema.schema_id, None)
-        if schema.is_encrypted:
-            return refused._replace(reason="encrypted", message=f"{described} has rules that encrypt values")
-        if schema.schema_type != reader.kind:
-            return refused._replace(message=f"{described} is {schema.schema_type}, not {reader.kind}")
-        name, _ = _record_names(schema.text or "") if self._names else ("", ())
-        if name and name not in self._names:
+def _resolved(
+    registry: SchemaRegistry, schema: RegisteredSchema, reader: ReaderSchema, names: list[str]
+) -> WriterSchema:
+    """Resolve a schema to that of a reader, whose record has these names; none for another type."""
+    described = schema.described
+    refused = WriterSchema(schema.schema_id, None)
+    if schema.is_encrypted:
+        return refused._replace(reason="encrypted", message=f"{described} has rules that encrypt values")
+    if schema.schema_type != reader.kind:
+        return refused._replace(message=f"{described} is {schema.schema_type}, not {reader.kind}")
+    for name in _record_names(schema.text or "")[:1] if names else ():
+        if name not in names:
             return refused._replace(
                 message=f"{described}: record {name} cannot be read as {reader.described}"
             )
-        try:
-            source = self._registry.source_of(schema)
-            if reader.kind == AVRO:
-                decoder_of(AVRO, source, None, reader.source, None)
-        except SchemaError as error:
-            return refused._replace(message=f"{described}: {error}")
-        return WriterSchema(schema.schema_id, source)
+    try:
+        source = registry.source_of(schema)
+        if reader.kind == AVRO:
+            decoder_of(reader, source)
+    except SchemaError as error:
+        return refused._replace(message=f"{described}: {error}")
+    return WriterSchema(schema.schema_id, source)
 
 
-def _record_names(text: str) -> tuple[str, list[str]]:
-    """Return the name and the aliases of an Avro record, unqualified; the name is empty for another type.
+def _record_names(text: str) -> list[str]:
+    """Return the name of an Avro record, then its aliases, unqualified; none for another type.
 
     A registry may have thousands of records. That most have another name is seen without their fields, which take long.
     """
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError):
-        return "", []
+        return []
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        return "", []
-    name, aliases = schema.get("name"), schema.get("aliases")
-    names = [name, *(aliases if isinstance(aliases, list) else ())]
-    if not all(isinstance(each, str) for each in names):
-        return "", []
-    first, *others = (each.rpartition(".")[2] for each in names)
-    return first, others
+        return []
+    aliases = schema.get("aliases")
+    names = [schema.get("name"), *(aliases if isinstance(aliases, list) else ())]
+    return [each.rpartition(".")[2] for each in names] if all(isinstance(each, str) for each in names) else []
+
+
+def _ignored(writers: Mapping[RegisteredSchema, WriterSchema], reader: ReaderSchema) -> Iterator[str]:
+    """Say of each version of the reader's subject why values of it are not read, and of how many others."""
+    others = 0
+    for schema, writer in writers.items():
+        if writer.source is None and schema.subject == reader.subject:
+            yield f"{writer.message} ({writer.reason})"
+        else:
+            others += writer.source is None
+    if others:
+        yield f"{others} schemas of other subjects: values of them cannot be read with this one"
 
 
 class PinnedFormats:
@@ -437,6 +415,9 @@ class PinnedFormats:
         filesystem: Where to look for schemas.
         options: What to read.
         formats: As planned for the options, if they are already.
+
+    Attributes:
+        formats: As they were planned last.
     """
 
     def __init__(
@@ -448,24 +429,17 @@ class PinnedFormats:
         self._filesystem = filesystem
         self._options = options
         self._state: object = None
-        self._formats = plan_formats(filesystem, options) if formats is None else formats
+        self.formats = plan_formats(filesystem, options) if formats is None else formats
         self._reported: set[str] = set()
-
-    @property
-    def formats(self) -> tuple[ColumnFormat, ...]:
-        """The formats as they were planned last."""
-        return self._formats
 
     @property
     def ids(self) -> dict[str, int]:
         """By column, the id of the schema that it is read with, if no option names one."""
-        readers = {each.column: each.reader for each in self._formats if each.is_framed}
+        unnamed = {choice.column for choice in self._options.typed_columns if not choice.chooses_schema}
         return {
-            choice.column: reader.schema_id
-            for choice in self._options.typed_columns
-            if (reader := readers.get(choice.column)) is not None
-            and reader.schema_id is not None
-            and not choice.chooses_schema
+            each.column: each.reader.schema_id
+            for each in self.formats
+            if each.column in unnamed and each.reader.schema_id is not None
         }
 
     def pin(self, ids: Mapping[str, int]) -> None:
@@ -476,45 +450,36 @@ class PinnedFormats:
         """
         own = self.ids
         changed: dict[str, Any] = {
-            f"{column}_schema_id": ids[column]
-            for column in own
-            if ids.get(column, own[column]) != own[column]
+            choice.column: dataclasses.replace(choice, schema_id=ids[choice.column])
+            for choice in self._options.typed_columns
+            if choice.column in own and ids.get(choice.column, own[choice.column]) != own[choice.column]
         }
         if not changed:
             return
         pinned = plan_formats(self._filesystem, dataclasses.replace(self._options, **changed), is_quiet=True)
-        for now, then in zip(self._formats, pinned, strict=True):
+        for now, then in zip(self.formats, pinned, strict=True):
             if now.arrow_type != then.arrow_type:
-                raise OptionError(_other_schema(now, then))
-        self._formats = pinned
+                column = now.column
+                raise OptionError(
+                    f"The query was begun with the {column}s read by {then.reader.described}, and the DataFrame has the "
+                    f"columns of {now.reader.described}. Set {column}SchemaId={then.reader.schema_id} to go on as before; for "
+                    "the other columns, start a query with a new checkpoint."
+                )
+        self.formats = pinned
 
     def plan_anew(self) -> tuple[ColumnFormat, ...]:
         """Look for schemas that were registered meanwhile, and say once if one of them is newer than the reader's."""
-        if not any(each.is_framed for each in self._formats):
-            return self._formats
-        state = _state_of_schemas(self._filesystem, self._options)
+        if not any(each.is_framed for each in self.formats):
+            return self.formats
+        # What changes when a schema is registered: the files of the registry's topic, or the schema files.
+        folders = schema_directories(self._filesystem, self._options)
+        state = [(folder, list(self._filesystem.examine_directory(folder))) for folder in folders]
         if state != self._state:
             self._state = state
-            kept = {each.column: each.reader for each in self._formats if each.reader is not None}
-            self._formats = plan_formats(self._filesystem, self._options, kept, is_quiet=True)
-            for notice in (notice for each in self._formats for notice in each.notices):
-                if notice not in self._reported:
+            kept = {each.column: each.reader for each in self.formats}
+            self.formats = plan_formats(self._filesystem, self._options, kept, is_quiet=True)
+            for notice in (each.notice for each in self.formats):
+                if notice and notice not in self._reported:
                     self._reported.add(notice)
                     _log.warning("%s", notice)
-        return self._formats
-
-
-def _state_of_schemas(filesystem: FileSystem, options: ReadOptions) -> object:
-    """Return what changes when a schema is registered: the files of the registry's topic, or the schema files."""
-    folders = schema_directories(filesystem, options)
-    return [(folder, list(filesystem.examine_directory(folder))) for folder in folders]
-
-
-def _other_schema(now: ColumnFormat, then: ColumnFormat) -> str:
-    assert now.reader is not None and then.reader is not None  # noqa: S101, PT018  (values are framed)
-    column = now.column
-    return (
-        f"The query was begun with the {column}s read by {then.reader.described}, and the DataFrame has the columns of "
-        f"{now.reader.described}. Set {column}SchemaId={then.reader.schema_id} to go on as before; for the other columns, start "
-        "a query with a new checkpoint."
-    )
+        return self.formats

@@ -1,4 +1,4 @@
-"""The format of a column: by which schemas its values were written, and with which one they are read.
+"""Formats of columns: by which schemas values were written, and with which one they are read.
 
 A format is planned once and travels to tasks as plain data. A `ColumnDecoder` applies it: it finds the schema of each value,
 decodes the values of one schema at a time, and puts them back in order.
@@ -56,17 +56,22 @@ class WriterSchema(NamedTuple):
     message: str = ""
 
 
+WritersByName: TypeAlias = Mapping[int | str, WriterSchema]
+"""Schemas by id and by GUID."""
+
+
 class ReaderSchema(NamedTuple):
-    """The schema that a column is read with.
+    """Schema that a column is read with.
 
     Attributes:
-        kind: ``AVRO``, ``PROTOBUF`` or ``JSON``, as a registry calls them.
+        kind: ``AVRO``, ``PROTOBUF`` or ``JSON``, as a registry calls them; ``STRING`` for text.
+        source: None for text, and for JSON that is only checked.
         message: Protobuf's message type.
         schema_id: Its id in the registry; None if it is given as text, as are subject and version.
     """
 
     kind: str
-    source: SchemaSource
+    source: SchemaSource | None
     message: Message = None
     schema_id: int | None = None
     subject: str | None = None
@@ -74,7 +79,7 @@ class ReaderSchema(NamedTuple):
 
     @property
     def described(self) -> str:
-        """The schema in the words of a message."""
+        """Words for the schema in a message."""
         if self.schema_id is None:
             return "the schema that is given"
         message = "" if self.message is None else f", message {self.message}"
@@ -83,39 +88,35 @@ class ReaderSchema(NamedTuple):
         return place if self.subject else f"schema id {self.schema_id}{message}"
 
 
-WritersByName: TypeAlias = Mapping[int | str, WriterSchema]
-"""Schemas by id and by GUID."""
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnFormat:
-    """How the values of a column are read.
+    """Plan of how the values of a column are read.
 
     Attributes:
         column: ``key`` or ``value``.
-        reader: The schema that it is read with; None for text.
-        is_json: Whether text is checked to be JSON.
-        is_framed: Whether each value names its schema.
         fields: Paths of the wanted fields; None for all.
-        packed_writers: If values name their schemas, these as bytes, as there may be many; see `pack_writers`.
-        notices: What a user should know of the choice of schemas, a line each.
+        packed_writers: If each value names its schema, these as bytes, as there may be many; see `pack_writers`.
+        notice: What a user should know of the choice of the schema; empty for nothing.
         ignored: Which schemas of the registry values are not read by, and why, a line each.
     """
 
     column: str
     arrow_type: pa.DataType
-    reader: ReaderSchema | None = None
-    is_json: bool = False
-    is_framed: bool = False
+    reader: ReaderSchema
     fields: Paths = None
-    packed_writers: bytes = b""
-    notices: tuple[str, ...] = ()
+    packed_writers: bytes | None = None
+    notice: str = ""
     ignored: tuple[str, ...] = ()
 
     @property
+    def is_framed(self) -> bool:
+        """True if each value names its schema."""
+        return self.packed_writers is not None
+
+    @property
     def writers(self) -> WritersByName:
-        """The schemas that values may have been written with."""
-        return _unpacked(self.packed_writers) if self.packed_writers else {}
+        """Schemas that values may have been written with, if they name them."""
+        return {} if self.packed_writers is None else _unpacked(self.packed_writers)
 
 
 def pack_writers(writers: WritersByName) -> bytes:
@@ -131,51 +132,45 @@ def _unpacked(pack: bytes) -> WritersByName:
 
 @lru_cache(maxsize=1024)
 def decoder_of(
-    kind: str,
-    writer: SchemaSource,
+    reader: ReaderSchema,
+    writer: SchemaSource | None = None,
     message: Message = None,
-    reader: SchemaSource | None = None,
-    reader_message: Message = None,
     fields: Paths = None,
     *,
     is_framed: bool = False,
 ) -> Decoder:
-    """Return a decoder of values that were written with a schema. Each process compiles it once.
+    """Return a decoder of the values of a column. Each process compiles it once.
 
     Args:
-        kind: ``AVRO``, ``PROTOBUF`` or ``JSON``.
-        writer: The schema that they were written with.
+        reader: The schema that they are read with.
+        writer: The schema that they were written with; None for that of the reader.
         message: Protobuf's message type in the writer's schema.
-        reader: The schema that they are read with; None for that of the writer.
-        reader_message: Protobuf's message type in the reader's schema.
         fields: Paths of the wanted fields; None for all.
         is_framed: Whether the values were in frames, where Avro's ``"bytes"`` have no length in front.
 
     Raises:
         SchemaError: A schema is malformed, or not supported.
         SchemaResolutionError: Values of the writer's schema cannot be read as those of the reader's.
+        OptionError: A path names a field that the reader's schema does not have.
     """
-    if kind == "PROTOBUF":
-        from storage_core.values.protobuf import protobuf_decoder  # noqa: PLC0415  (an extra)
+    if reader.kind == "STRING":
+        from storage_core.values.json_values import string_decoder  # noqa: PLC0415
 
-        return protobuf_decoder(writer, message, reader, reader_message, fields)
-    if kind == "JSON":
+        return string_decoder()
+    if reader.kind == "JSON" or reader.source is None:
         from storage_core.values.json_values import json_decoder  # noqa: PLC0415
 
-        return json_decoder(reader or writer, fields)
+        # By JSON's schema nothing is written: its values are read by the reader's alone.
+        return json_decoder(reader.source, fields)
+    if reader.kind == "PROTOBUF":
+        from storage_core.values.protobuf import protobuf_decoder  # noqa: PLC0415  (an extra)
+
+        if writer is None:
+            return protobuf_decoder(reader.source, reader.message, paths=fields)
+        return protobuf_decoder(writer, message, reader.source, reader.message, fields)
     from storage_core.values.avro import avro_decoder  # noqa: PLC0415
 
-    return avro_decoder(writer, reader, fields, has_raw_bytes=is_framed)
-
-
-def reader_type(reader: ReaderSchema, fields: Paths = None) -> pa.DataType:
-    """Return the type of a column that is read with a schema.
-
-    Raises:
-        SchemaError: The schema is malformed, or not supported.
-        OptionError: A path names a field that the schema does not have.
-    """
-    return decoder_of(reader.kind, reader.source, reader.message, None, None, fields).arrow_type
+    return avro_decoder(writer or reader.source, reader.source, fields, has_raw_bytes=is_framed)
 
 
 class ColumnDecoder:
@@ -187,8 +182,8 @@ class ColumnDecoder:
 
     def __init__(self, column_format: ColumnFormat) -> None:
         self._format = column_format
-        reader = column_format.reader
-        text_length = 0 if reader is None else len(reader.source.text)
+        source = column_format.reader.source
+        text_length = 0 if source is None else len(source.text)
         self.most_rows = min(_MOST_ROWS, max(_MOST_DEFAULT_BYTES // max(text_length, 1), 1))
 
     def decode(self, values: pa.BinaryArray, headers: pa.ListArray | None = None) -> Decoded:
@@ -199,117 +194,88 @@ class ColumnDecoder:
             headers: Headers of the same records, among them those that may name schemas; None if there are none.
         """
         rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-        payloads = Payloads.of_array(values)
-        parts = _Parts(len(values), self._format.arrow_type)
-        if self._format.is_framed:
+        payloads = Payloads.of_array(values).some(rows)
+        if not self._format.is_framed:
+            decoder = decoder_of(self._format.reader, fields=self._format.fields)
+            parts = [_Part(rows, *decoder.decode(payloads))]
+        else:
             if headers is not None and len(rows) < len(values):
                 headers = headers.take(pa.array(rows))
-            self._decode_framed(payloads.some(rows), headers, rows, parts)
-        else:
-            parts.add(self._plain_decoder().decode(payloads.some(rows)), rows, None)
-        return parts.joined()
-
-    def _plain_decoder(self) -> Decoder:
-        reader = self._format.reader
-        if reader is not None:
-            return decoder_of(reader.kind, reader.source, reader.message, fields=self._format.fields)
-        from storage_core.values.json_values import json_decoder, string_decoder  # noqa: PLC0415
-
-        return json_decoder(None) if self._format.is_json else string_decoder()
+            parts = list(self._decode_framed(payloads, headers, rows))
+        return _joined(parts, len(values), self._format.arrow_type)
 
     def _decode_framed(
-        self, payloads: Payloads, headers: pa.ListArray | None, rows: _Rows, parts: _Parts
-    ) -> None:
-        frames = split_frames(payloads, headers, HEADER_NAMES[self._format.column])
-        parts.add_errors(frames.errors, rows)
-        payloads = payloads._replace(starts=frames.starts)
+        self, payloads: Payloads, headers: pa.ListArray | None, rows: _Rows
+    ) -> Iterator[_Part]:
+        """Decode values that name their schemas, those of one schema and, for Protobuf, one message type at a time."""
         writers = self._format.writers
+        frames = split_frames(payloads, headers, HEADER_NAMES[self._format.column])
+        yield _Part(rows, None, frames.errors)
+        payloads = payloads._replace(starts=frames.starts)
         for number, group in _groups(frames.name_numbers):
-            name = frames.names[number]
+            name, written, its_rows = frames.names[number], payloads.some(group), rows[group]
             writer = writers.get(name.guid or name.schema_id or 0)
             if writer is None:
                 message = f"{name.described} is not in _schemas"
                 writer = WriterSchema(name.schema_id, None, "unknown-id", message)
-            if writer.source is None:
-                parts.add_failed(rows[group], writer)
-            else:
-                self._decode_written(writer, name, payloads.some(group), rows[group], parts)
+            if writer.source is None or self._format.reader.kind != "PROTOBUF":
+                yield self._decoded(writer, None, written, its_rows)
+                continue
+            types = message_types(name, written)
+            yield _Part(its_rows, None, types.errors, writer.schema_id)
+            written = written._replace(starts=types.starts)
+            for path_number, same in _groups(types.path_numbers):
+                yield self._decoded(writer, types.paths[path_number], written.some(same), its_rows[same])
 
-    def _decode_written(
-        self, writer: WriterSchema, name: SchemaName, payloads: Payloads, rows: _Rows, parts: _Parts
-    ) -> None:
-        """Decode values that were written with one schema, which for Protobuf may have several message types."""
-        assert self._format.reader is not None  # noqa: S101  (there is one where values are framed)
-        if self._format.reader.kind != "PROTOBUF":
-            self._decode_message(writer, None, payloads, rows, parts)
-            return
-        types = message_types(name, payloads)
-        parts.add_errors(types.errors, rows, writer.schema_id)
-        payloads = payloads._replace(starts=types.starts)
-        for number, group in _groups(types.path_numbers):
-            self._decode_message(writer, types.paths[number], payloads.some(group), rows[group], parts)
-
-    def _decode_message(
-        self, writer: WriterSchema, message: Message, payloads: Payloads, rows: _Rows, parts: _Parts
-    ) -> None:
-        reader = self._format.reader
-        assert reader is not None and writer.source is not None  # noqa: S101, PT018  (the callers have checked both)
-        # By JSON's schema nothing is written: its values are read by the reader's alone.
-        source = reader.source if reader.kind == "JSON" else writer.source
+    def _decoded(self, writer: WriterSchema, message: Message, payloads: Payloads, rows: _Rows) -> _Part:
+        """Decode values that were written with one schema and message type, or say why they cannot be."""
+        if writer.source is None:
+            return _failed(writer, rows)
         try:
             decoder = decoder_of(
-                reader.kind,
-                source,
-                message,
-                reader.source,
-                reader.message,
-                self._format.fields,
-                is_framed=True,
+                self._format.reader, writer.source, message, self._format.fields, is_framed=True
             )
         except SchemaError as error:
             # Which message types of a file the values have, planning does not know.
-            parts.add_failed(rows, writer._replace(reason="unresolvable", message=str(error)))
-            return
-        parts.add(decoder.decode(payloads), rows, writer.schema_id)
+            return _failed(writer._replace(reason="unresolvable", message=str(error)), rows)
+        return _Part(rows, *decoder.decode(payloads), writer.schema_id)
 
 
-class _Parts:
-    """Decoded values of a column in any order, which are put in that of its rows."""
+class _Part(NamedTuple):
+    """Decoded values of some rows of a column.
 
-    def __init__(self, count: int, arrow_type: pa.DataType) -> None:
-        self._count = count
-        self._type = arrow_type
-        self._arrays: list[pa.Array] = []
-        self._rows: list[_Rows] = []
-        self._errors: list[RowError] = []
+    Attributes:
+        array: The values; None if the errors are all that is known of the rows.
+        errors: What is wrong, by number among the rows.
+    """
 
-    def add(self, decoded: Decoded, rows: _Rows, schema_id: int | None) -> None:
-        """Add the values of some rows."""
-        self._arrays.append(decoded.array)
-        self._rows.append(rows)
-        self.add_errors(decoded.errors, rows, schema_id)
+    rows: _Rows
+    array: pa.Array | None
+    errors: list[RowError]
+    schema_id: int | None = None
 
-    def add_errors(self, errors: list[RowError], rows: _Rows, schema_id: int | None = None) -> None:
-        """Add what is wrong with some of the rows."""
-        self._errors += [error._replace(row=int(rows[error.row]), schema_id=schema_id) for error in errors]
 
-    def add_failed(self, rows: _Rows, writer: WriterSchema) -> None:
-        """Add rows that cannot be decoded because of their schema."""
-        self._errors += [
-            RowError(row, writer.reason, writer.message, writer.schema_id) for row in rows.tolist()
-        ]
+def _failed(writer: WriterSchema, rows: _Rows) -> _Part:
+    """Return rows that cannot be decoded because of their schema."""
+    errors = [RowError(row, writer.reason, writer.message) for row in range(len(rows))]
+    return _Part(rows, None, errors, writer.schema_id)
 
-    def joined(self) -> Decoded:
-        """Return the values and the errors of all rows."""
-        self._errors.sort()
-        if not self._arrays:
-            return Decoded(pa.nulls(self._count, self._type), self._errors)
-        rows = np.concatenate(self._rows)
-        array = self._arrays[0] if len(self._arrays) == 1 else pa.concat_arrays(self._arrays)
-        # The rows of a single part ascend.
-        if len(self._arrays) > 1 or len(rows) < self._count:
-            array = placed(array, rows, self._count)
-        return Decoded(array, self._errors)
+
+def _joined(parts: list[_Part], count: int, arrow_type: pa.DataType) -> Decoded:
+    """Put the values of parts at their rows in a column, and list the errors of all in order."""
+    errors = sorted(
+        error._replace(row=int(part.rows[error.row]), schema_id=part.schema_id)
+        for part in parts
+        for error in part.errors
+    )
+    decoded = [(part.rows, part.array) for part in parts if part.array is not None]
+    if not decoded:
+        return Decoded(pa.nulls(count, arrow_type), errors)
+    if len(decoded) == 1 and len(decoded[0][0]) == count:
+        return Decoded(decoded[0][1], errors)
+    rows, arrays = zip(*decoded, strict=True)
+    array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    return Decoded(placed(array, np.concatenate(rows), count), errors)
 
 
 def _groups(numbers: _Rows) -> Iterator[tuple[int, _Rows]]:

@@ -15,7 +15,7 @@ def parse(**options):
 
 
 def test_keys_and_values_are_bytes_by_default():
-    assert parse().value_format == parse().key_format == "bytes"
+    assert parse().value.format == parse().key.format == "bytes"
     assert parse().typed_columns == ()
 
 
