@@ -156,7 +156,7 @@ def _read(
     options: ReadOptions, text: RecordText, last: int | None, max_count: int | None
 ) -> Iterator[pa.RecordBatch]:
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
-    from storage_core.scan.plan import plan_partition, plan_scan  # noqa: PLC0415
+    from storage_core.scan.plan import plan_ranges, plan_scan  # noqa: PLC0415
     from storage_core.scan.read import read_tasks  # noqa: PLC0415
     from storage_core.scan.typed_columns import plan_formats  # noqa: PLC0415
 
@@ -173,7 +173,7 @@ def _read(
             return
         for each in plan.resolution.partitions:
             wanted = each.part(max(each.start_offset, each.end_offset - last), each.end_offset)
-            yield from plan_partition(wanted, options, formats=formats).tasks
+            yield from plan_ranges((wanted,), options, formats=formats).tasks
 
     yield from read_tasks(filesystem, tasks(), _schema(text, formats))
 

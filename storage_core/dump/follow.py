@@ -24,7 +24,7 @@ from storage_core.options import StreamOptions
 from storage_core.options.bounds import LatestBound, OffsetsBound, TimestampBound, TopicPartition
 from storage_core.options.read_options import ReadOptions
 from storage_core.scan.offset_ranges import PartitionRange, report_data_loss
-from storage_core.scan.plan import plan_partition
+from storage_core.scan.plan import plan_ranges
 from storage_core.scan.read import read_task
 from storage_core.scan.resolve import resolve, resolve_start
 from storage_core.scan.tail import PartitionMonitor, TailedPartition
@@ -178,7 +178,7 @@ class LogFollower:
             is_first = start_offset == position.first_offset
             wanted = PartitionRange(log, start_offset, end_offset, is_first=is_first)
             formats = None if self._formats is None else self._formats.plan_anew()
-            for task in plan_partition(wanted, self._options, formats=formats).tasks:
+            for task in plan_ranges((wanted,), self._options, formats=formats).tasks:
                 for batch in read_task(self._filesystem, task, self._schema):
                     # Before it is handed on: what the caller has must not come again.
                     offset = batch["offset"][-1].as_py()

@@ -29,7 +29,7 @@ from storage_core.record.section import PADDING_BYTES
 from storage_core.scan import ReadOptions
 from storage_core.scan.isolation import aborted_transactions, last_stable_offset
 from storage_core.scan.offset_ranges import PartitionRange
-from storage_core.scan.plan import plan_partition
+from storage_core.scan.plan import plan_ranges
 from storage_core.scan.read import read_schema, read_tasks
 from storage_core.segment import SegmentReader, TimestampOffset
 
@@ -247,7 +247,7 @@ def read_range(
     schema = read_schema(options)
     if start_offset >= end_offset or max_bytes == 0:
         return iter(())
-    plan = plan_partition(PartitionRange(log, start_offset, end_offset), options)
+    plan = plan_ranges((PartitionRange(log, start_offset, end_offset),), options)
     batches = read_tasks(filesystem, plan.tasks, schema)
     return batches if max_bytes is None else _up_to(batches, max_bytes)
 

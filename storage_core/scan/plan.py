@@ -162,17 +162,6 @@ def plan_scan(
     return read_consistently(CommitMonitor(filesystem), plan)
 
 
-def plan_partition(
-    wanted: PartitionRange, options: ReadOptions, *, formats: Formats | None = None
-) -> ScanPlan:
-    """Plan the read of one partition whose offset range is known already.
-
-    Raises:
-        SegmentLogError: The partition cannot be read.
-    """
-    return plan_ranges((wanted,), options, formats=formats)
-
-
 def plan_ranges(
     wanted: Sequence[PartitionRange], options: ReadOptions, *, formats: Formats | None = None
 ) -> ScanPlan:

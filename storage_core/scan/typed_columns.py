@@ -10,7 +10,6 @@ import dataclasses
 import json
 import logging
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -289,8 +288,9 @@ class _Planner:
         batch = batch.filter(batch.column(0).is_valid())
         payloads = Payloads.of_array(batch.column(0))
         frames = split_frames(payloads, batch.column(1), HEADER_NAMES[choice.column])
-        numbers, rows = np.unique(frames.name_numbers, return_index=True)
-        for number, row in sorted(zip(numbers.tolist(), rows.tolist(), strict=True), key=itemgetter(1)):
+        _, rows = np.unique(frames.name_numbers, return_index=True)
+        for row in sorted(rows.tolist()):
+            number = int(frames.name_numbers[row])
             if number == NO_FRAME:
                 continue
             name = frames.names[number]
