@@ -110,11 +110,9 @@ class _Planner:
 
     @cached_property
     def topics(self) -> list[str]:
-        """List the topics to read, also those that a stream may find later."""
-        options = self.options
-        found = select_partitions(find_directories(self.filesystem, options), options, may_be_absent=True)
-        named = options.subscribe or options.assign or ()
-        return sorted({*named, *(each.topic for each in found)})
+        """List the topics to read that are there."""
+        found = find_directories(self.filesystem, self.options)
+        return sorted({each.topic for each in select_partitions(found, self.options, may_be_absent=True)})
 
     def plan(self, choice: ColumnChoice) -> ColumnFormat:
         """Plan the format of one column."""
@@ -155,12 +153,14 @@ class _Planner:
 
     def _only_reader(self, choice: ColumnChoice) -> _TopicReader:
         """Choose the reader schema of all topics."""
-        if not self.topics:
+        wanted = sorted({*self.topics, *(self.options.subscribe or self.options.assign or ())})
+        if not wanted:
             raise OptionError(
                 f"{choice.column}Format={choice.format} finds no topic to read, and so no schema. Name topics that exist."
             )
-        found = {topic: self._reader_of(topic, choice) for topic in self.topics}
-        first = found[self.topics[0]]
+        readers = {topic: self._reader_of(topic, choice) for topic in wanted}
+        # A stream may find a topic later; if it has no subject yet, it decides nothing.
+        found = {topic: each for topic, each in readers.items() if each is not None or topic in self.topics}
         if len({each and (*each.reader[:3], each.contexts) for each in found.values()}) > 1:
             listed = [
                 f"{topic} ({each.reader.described if each else 'no schema'})" for topic, each in found.items()
@@ -170,8 +170,9 @@ class _Planner:
                 f"The topics have different schemas: {first_of(listed, _SHOWN)}. Read each with a load of its own, as with "
                 f"subscribe={example}."
             )
+        first = next(iter(found.values()), None)
         if first is None:
-            raise self._no_schema(self.topics[0], choice)
+            raise self._no_schema(next(iter(found), wanted[0]), choice)
         return first
 
     def _reader_of(self, topic: str, choice: ColumnChoice) -> _TopicReader | None:
@@ -456,7 +457,15 @@ class PinnedFormats:
         }
         if not changed:
             return
-        pinned = plan_formats(self._filesystem, dataclasses.replace(self._options, **changed), is_quiet=True)
+        options = dataclasses.replace(self._options, **changed)
+        try:
+            pinned = plan_formats(self._filesystem, options, is_quiet=True)
+        except SchemaError as error:
+            named = " and ".join(f"the {column}s read by schema id {ids[column]}" for column in changed)
+            raise SchemaError(
+                f"The query was begun with {named}. {error} Name a backup of the registry that has it as schemasPath, or "
+                "start a query with a new checkpoint."
+            ) from None
         for now, then in zip(self.formats, pinned, strict=True):
             if now.arrow_type != then.arrow_type:
                 column = now.column

@@ -139,10 +139,17 @@ def test_a_topic_without_a_subject_and_frames_is_refused(tmp_path: Path) -> None
 
 
 def test_a_topic_that_does_not_exist_is_named(logs: Path) -> None:
-    with pytest.raises(
-        OptionError, match=r"names the topic 'ordres', which does not exist. Did you mean 'orders'"
-    ):
-        read(logs, subscribe="ordres")
+    for topics in ("ordres", "orders,ordres"):
+        with pytest.raises(
+            OptionError, match=r"names the topic 'ordres', which does not exist. Did you mean 'orders'"
+        ):
+            read(logs, subscribe=topics)
+
+
+def test_a_topic_that_does_not_exist_yet_decides_nothing(logs: Path) -> None:
+    later = PinnedFormats(FileSystem(), options_of(logs, subscribe="orders,absent"))
+
+    assert later.ids == {"value": 12}
 
 
 def test_without_the_registrys_topic_the_option_is_named(tmp_path: Path) -> None:
@@ -373,6 +380,16 @@ def test_the_schema_of_an_earlier_run_is_kept_if_the_columns_are_the_same(logs: 
     assert pinned.ids == {"value": 12}
     with pytest.raises(OptionError, match=r"begun with .* version 1 \(id 11\).* Set valueSchemaId=11"):
         pinned.pin({"value": 11})
+
+
+def test_a_schema_of_an_earlier_run_that_is_lost_is_named(logs: Path) -> None:
+    pinned = PinnedFormats(FileSystem(), options_of(logs))
+
+    with pytest.raises(
+        SchemaError, match=r"begun with the values read by schema id 99\. No schema has the id 99"
+    ):
+        pinned.pin({"value": 99})
+    assert pinned.ids == {"value": 12}
 
 
 def test_a_schema_that_an_option_names_is_not_pinned(logs: Path) -> None:
