@@ -10,7 +10,8 @@ import json
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -34,13 +35,8 @@ _COLLECTED_ROWS: Final = 4_096
 RAW_LIMIT_BYTES: Final = 64 << 10
 """The most bytes of a record that does not decode that ``_corrupt_record`` holds."""
 _PLACE: Final = ("topic", "partition", "offset")
-
-
-class _Failure(NamedTuple):
-    """A record of which the key or the value does not decode, or both: errors by column, the value's first."""
-
-    row: int
-    errors: dict[str, RowError]
+# What does not decode of a record: errors by column, the value's first.
+_Errors: TypeAlias = "dict[str, RowError]"
 
 
 @dataclass(slots=True)
@@ -60,10 +56,10 @@ class UndecodedRecords:
         self._found: dict[tuple[str, int], _Count] = {}
         self._effect = ""
 
-    def add(self, place: tuple[str, int, int], failure: _Failure, effect: str) -> None:
+    def add(self, place: tuple[str, int, int], errors: _Errors, effect: str) -> None:
         """Count a record at a topic, partition and offset. The effect is what becomes of it."""
         topic, partition, offset = place
-        column, error = next(iter(failure.errors.items()))
+        column, error = next(iter(errors.items()))
         count = self._found.setdefault((topic, partition), _Count(column, offset, error.message))
         count.reasons[error.reason] += 1
         self._effect = effect
@@ -121,17 +117,22 @@ class TypedRows:
         if not self._decoders:
             yield from batches
             return
-        collected = _Collected()
+        collected: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
         try:
             for batch in batches:
-                if collected.is_full_with(batch):
-                    yield from self._decoded(collected.taken())
-                collected.add(batch)
+                # Enough rows, or too many bytes for another batch.
+                if rows >= _COLLECTED_ROWS or size_bytes + batch.nbytes > 2 * MAX_BATCH_BYTES:
+                    ready, collected, rows, size_bytes = collected, [], 0, 0
+                    yield from self._decoded(ready)
+                collected.append(batch)
+                rows += batch.num_rows
+                size_bytes += batch.nbytes
         except SegmentLogError:
-            # The rows before what is wrong are read.
-            yield from self._decoded(collected.taken())
+            # The rows before what is wrong are read; there are none after a row that does not decode.
+            yield from self._decoded(collected)
             raise
-        yield from self._decoded(collected.taken())
+        yield from self._decoded(collected)
 
     def _decoded(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not batches:
@@ -142,68 +143,61 @@ class TypedRows:
 
     def _decoded_at_once(self, stored: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         columns = {name: stored.column(name) for name in self._schema.names}
-        errors: dict[int, dict[str, RowError]] = {}
+        found: dict[int, _Errors] = {}
         for column, decoder in self._decoders.items():
-            columns[column], found = decoder.decode(stored.column(column), _headers(stored, column))
-            for error in found:
-                errors.setdefault(error.row, {})[column] = error
-        failures = [_Failure(row, errors[row]) for row in sorted(errors)]
-        if failures and self._settings.mode == "PERMISSIVE":
+            columns[column], errors = decoder.decode(stored.column(column), _headers(stored, column))
+            for error in errors:
+                found.setdefault(error.row, {})[column] = error
+        failures = sorted(found.items(), key=itemgetter(0))
+        mode = self._settings.mode
+        if failures and mode != "FAILFAST":
+            effect = "They are null." if mode == "PERMISSIVE" else "They are left out."
+            for row, errors_of_row in failures:
+                self._undecoded.add(_place(stored, row), errors_of_row, effect)
+        if failures and mode == "PERMISSIVE":
             self._describe(failures, stored, columns)
         rows = pa.RecordBatch.from_arrays(list(columns.values()), schema=self._schema)
-        if failures and self._settings.mode == "DROPMALFORMED":
-            rows = self._without(failures, stored, rows)
-        if failures and self._settings.mode == "FAILFAST":
-            yield from _pieces(rows.slice(0, failures[0].row))
-            raise _error(failures[0], _place(stored, failures[0].row))
+        if failures and mode == "DROPMALFORMED":
+            rows = rows.filter(pc.invert(_mask(failures, rows.num_rows)))
+        if failures and mode == "FAILFAST":
+            first, errors_of_first = failures[0]
+            yield from _pieces(rows.slice(0, first))
+            raise self._error(_place(stored, first), errors_of_first)
         yield from _pieces(rows)
 
-    def _without(
-        self, failures: list[_Failure], stored: pa.RecordBatch, rows: pa.RecordBatch
-    ) -> pa.RecordBatch:
-        is_left = np.ones(rows.num_rows, np.bool_)
-        is_left[[failure.row for failure in failures]] = False
-        for failure in failures:
-            self._undecoded.add(_place(stored, failure.row), failure, "They are left out.")
-        return rows.filter(pa.array(is_left))
-
     def _describe(
-        self, failures: list[_Failure], stored: pa.RecordBatch, columns: dict[str, pa.Array]
+        self, failures: list[tuple[int, _Errors]], stored: pa.RecordBatch, columns: dict[str, pa.Array]
     ) -> None:
         """Describe records that do not decode in the column for that, beside what it says of their damage."""
         name = self._settings.corrupt_record_column
-        for failure in failures:
-            self._undecoded.add(_place(stored, failure.row), failure, "They are null.")
-        if name not in columns:
-            return
-        is_failed = np.zeros(stored.num_rows, np.bool_)
-        is_failed[[failure.row for failure in failures]] = True
-        texts = [_failure_json(failure, stored, columns[name][failure.row].as_py()) for failure in failures]
-        columns[name] = pc.replace_with_mask(columns[name], pa.array(is_failed), pa.array(texts, pa.string()))
+        if name in columns:
+            damage = columns[name]
+            texts = [_failure_json(row, errors, stored, damage[row].as_py()) for row, errors in failures]
+            mask = _mask(failures, stored.num_rows)
+            columns[name] = pc.replace_with_mask(damage, mask, pa.array(texts, pa.string()))
+
+    def _error(self, place: tuple[str, int, int], errors: _Errors) -> ValueDecodeError:
+        topic, partition, offset = place
+        column, error = next(iter(errors.items()))
+        schema = "" if error.schema_id is None else f" (schema id {error.schema_id})"
+        return ValueDecodeError(
+            f"The {column} of {topic}-{partition} at offset {offset} does not decode: {error.reason}{schema}: "
+            f"{error.message.rstrip('.')}. Set mode to PERMISSIVE to read it as null, with its bytes in "
+            f"{self._settings.corrupt_record_column}, or to DROPMALFORMED to leave it out; {column}Format=bytes reads all "
+            "records.",
+            topic=topic,
+            partition=partition,
+            reason=error.reason,
+            schema_id=error.schema_id,
+            offset=offset,
+        )
 
 
-class _Collected:
-    """Batches that are decoded together."""
-
-    def __init__(self) -> None:
-        self._batches: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
-
-    def is_full_with(self, batch: pa.RecordBatch) -> bool:
-        """Return True if there are enough rows, or too many bytes for another batch."""
-        return self._rows >= _COLLECTED_ROWS or self._bytes + batch.nbytes > 2 * MAX_BATCH_BYTES
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add a batch."""
-        self._batches.append(batch)
-        self._rows += batch.num_rows
-        self._bytes += batch.nbytes
-
-    def taken(self) -> list[pa.RecordBatch]:
-        """Return the batches, and begin anew."""
-        taken, self._batches = self._batches, []
-        self._rows = self._bytes = 0
-        return taken
+def _mask(failures: list[tuple[int, _Errors]], count: int) -> pa.BooleanArray:
+    """Return a flag for each row: whether it is among those that do not decode."""
+    is_failed = np.zeros(count, np.bool_)
+    is_failed[[row for row, _ in failures]] = True
+    return pa.array(is_failed)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -222,27 +216,10 @@ def _place(stored: pa.RecordBatch, row: int) -> tuple[str, int, int]:
     return topic, partition, offset
 
 
-def _error(failure: _Failure, place: tuple[str, int, int]) -> ValueDecodeError:
-    topic, partition, offset = place
-    column, error = next(iter(failure.errors.items()))
-    schema = "" if error.schema_id is None else f" (schema id {error.schema_id})"
-    return ValueDecodeError(
-        f"The {column} of {topic}-{partition} at offset {offset} does not decode: {error.reason}{schema}: "
-        f"{error.message.rstrip('.')}. Set mode to PERMISSIVE to read it as null, with its bytes in _corrupt_record, or to "
-        f"DROPMALFORMED to leave it out; {column}Format=bytes reads all records.",
-        topic=topic,
-        partition=partition,
-        reason=error.reason,
-        schema_id=error.schema_id,
-        offset=offset,
-    )
-
-
-def _failure_json(failure: _Failure, stored: pa.RecordBatch, damage: str | None) -> str:
+def _failure_json(row: int, errors: _Errors, stored: pa.RecordBatch, damage: str | None) -> str:
     """Describe a record that does not decode as JSON: its value, or else its key; if both do not, the key within."""
-    topic, partition, offset = _place(stored, failure.row)
-    place = {"topic": topic, "partition": partition, "offset": offset}
-    (column, error), *others = failure.errors.items()
+    (column, error), *others = errors.items()
+    place = dict(zip(_PLACE, _place(stored, row), strict=True))
     described = {"column": column, **_error_fields(error, stored.column(column)), **place}
     for other, its_error in others:
         described[other] = _error_fields(its_error, stored.column(other))

@@ -67,6 +67,8 @@ def test_a_record_that_does_not_decode_fails_the_read(logs: Path) -> None:
     assert (error.topic, error.partition, error.offset) == ("orders", 0, 3)
     assert (error.reason, error.schema_id) == ("malformed", None)
     assert pickle.loads(pickle.dumps(error)).reason == "malformed"
+    with pytest.raises(ValueDecodeError, match="with its bytes in damage, or to DROPMALFORMED"):
+        read(logs, columnNameOfCorruptRecord="damage")
 
 
 def test_rows_before_the_one_that_fails_the_read_are_read(logs: Path) -> None:
