@@ -101,7 +101,7 @@ class SegmentLogStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTrig
         """Return where the next micro-batch ends. Before Spark 4.2, there is neither a start nor a limit."""
         offsets = None if start is None else offsets_of_json(start)
         if start is not None:
-            self._planner.pin(schema_ids_of_json(start))
+            self._planner.formats.pin(schema_ids_of_json(start))
         is_limited = limit is None or not isinstance(limit, ReadAllAvailable)
         latest = self._planner.latest_offsets(offsets, is_limited=is_limited)
         # An idle source returns the start itself.
@@ -128,13 +128,13 @@ class SegmentLogStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTrig
         return self._json(self._planner.newest_offsets())
 
     def _json(self, offsets: Offsets) -> _Json:
-        return json_of_offsets(offsets, self._planner.schema_ids)
+        return json_of_offsets(offsets, self._planner.formats.ids)
 
     @raises_without_frames
     def partitions(self, start: _Json, end: _Json) -> Sequence[InputPartition]:
         """Plan a micro-batch: one partition per task. After a restart, it is planned again."""
         # A run begins with a batch that an earlier one has ended, or at its end; before Spark 4.2, with an empty one there.
-        self._planner.pin(schema_ids_of_json(end))
+        self._planner.formats.pin(schema_ids_of_json(end))
         plan = self._planner.plan(offsets_of_json(start), offsets_of_json(end))
         return [InputPartition(task) for task in plan.tasks]
 

@@ -123,6 +123,9 @@ class MicroBatchPlanner:
         filesystem: Where to read.
         options: What to read.
         formats: How columns are decoded; planned here if None.
+
+    Attributes:
+        formats: How columns are decoded; the ids of their schemas are kept beside the offsets.
     """
 
     def __init__(
@@ -133,8 +136,7 @@ class MicroBatchPlanner:
     ) -> None:
         self._filesystem = filesystem
         self._options = options
-        self._formats = formats or PinnedFormats(filesystem, options.read)
-        self._is_pinned = False
+        self.formats = formats or PinnedFormats(filesystem, options.read)
         self._monitor = PartitionMonitor(filesystem, options)
         if options.limits.max_offsets == 0:
             _log.warning("maxOffsetsPerTrigger is 0: as with Spark's Kafka source, the stream reads nothing.")
@@ -152,21 +154,6 @@ class MicroBatchPlanner:
         # The partitions that are known to be absent, or behind, and that a warning was about.
         self._reported: set[TopicPartition] = set()
         self._next_poll_s = -math.inf
-
-    @property
-    def schema_ids(self) -> dict[str, int]:
-        """By column, the id of the schema that it is read with, which is kept beside the offsets."""
-        return self._formats.ids
-
-    def pin(self, schema_ids: Mapping[str, int]) -> None:
-        """Go on with the schemas that are kept beside the offsets that a run begins with.
-
-        Raises:
-            OptionError: A column would have another type than it has now.
-        """
-        if not self._is_pinned:
-            self._formats.pin(schema_ids)
-        self._is_pinned = True
 
     def initial_offsets(self) -> dict[TopicPartition, int]:
         """Return the offsets that a new query starts at. The first call decides.
@@ -419,7 +406,7 @@ class MicroBatchPlanner:
         return plan
 
     def _planned(self, wanted: Mapping[TopicPartition, tuple[int | None, int]]) -> ScanPlan:
-        formats = self._formats.plan_anew()
+        formats = self.formats.plan_anew()
         if not wanted:
             return plan_ranges((), self._options.read, formats=formats)
 
