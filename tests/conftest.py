@@ -26,6 +26,7 @@ from tests.spark_settings import session_of_this_process
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
+    from conformance.spark_process import ConnectSpark
     from pyspark.sql import SparkSession
 
 # The same examples on each run of the same code, so that a commit is green or red; `make soak` draws new ones. There is no
@@ -136,6 +137,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
+def connect_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectSpark]:
+    """The one Spark Connect session of this process, in a process of its own."""
+    from conformance.spark_process import ConnectSpark
+
+    with ConnectSpark(tmp_path_factory.mktemp("spark-connect")) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
 def typed_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The log directory of a broker with a schema registry's topic."""
     from tests.values.typed_logs import unpack_typed_logs
@@ -227,32 +237,33 @@ def _dealt_out(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
     """The tests in an order that suits the processes that share them.
 
     Each process begins with an equal number of tests that follow one another, and takes over half of what another one
-    still has, from its end, once it has none. The first one begins with Spark, the others with what is thorough, and
-    all end with quick tests: no process waits long for the last one, and mostly one alone starts a Spark session.
+    still has, from its end, once it has none. The first one begins with Spark, the second one with Spark Connect, the
+    others with what is thorough, and all end with quick tests: no process waits long for the last one, and mostly one
+    alone starts a session of each kind.
     """
-    spark, thorough, quick = [], [], []
+    spark, connect, own, thorough, quick = [], [], [], [], []
     for item in items:
-        if item.get_closest_marker("spark") and not _starts_a_spark_of_its_own(item):
+        if "spark" in item.fixturenames:
             spark.append(item)
+        elif "connect_spark" in item.fixturenames:
+            connect.append(item)
+        elif item.get_closest_marker("spark"):
+            # Those that wait for a JVM of their own do so while others compute.
+            own.append(item)
         elif item.get_closest_marker("thorough"):
             thorough.append(item)
         else:
             quick.append(item)
-    # Those that wait for a JVM of their own do so while others compute.
-    thorough.sort(key=lambda item: not _starts_a_spark_of_its_own(item))
     if processes == 1:
-        return spark + quick + thorough
+        return spark + connect + own + quick + thorough
+    thorough = own + thorough
     dealt, share = spark, len(items) // processes
     for number in range(1, processes):
         missing = max(number * share - len(dealt), 0)
-        dealt += quick[:missing] + thorough[number - 1 :: processes - 1]
+        dealt += quick[:missing] + connect + thorough[number - 1 :: processes - 1]
         del quick[:missing]
+        connect = []
     return dealt + quick
-
-
-def _starts_a_spark_of_its_own(item: pytest.Item) -> bool:
-    """In another process: it does not need the session of this one."""
-    return item.get_closest_marker("spark") is not None and "spark" not in item.fixturenames
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

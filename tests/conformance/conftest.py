@@ -9,11 +9,10 @@ import pytest
 from conformance.archives import unpack_case
 from conformance.case_under_test import CaseUnderTest
 from conformance.matrix import CELL_PROPERTY
-from conformance.spark_process import ClassicSpark, ConnectSpark
 from conformance.ways import Way
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -39,22 +38,3 @@ def open_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CaseU
         return opened[name]
 
     return open_one
-
-
-@pytest.fixture(scope="module")
-def connect_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectSpark]:
-    """Spark Connect. It ends with the module: other tests start a Connect server, too."""
-    with ConnectSpark(tmp_path_factory.mktemp("spark-connect")) as session:
-        yield session
-
-
-@pytest.fixture
-def sessions(way: Way, request: pytest.FixtureRequest) -> tuple[ClassicSpark | ConnectSpark, ...]:
-    """The Spark session that the way needs, if it needs one."""
-    match way.session:
-        case "classic":
-            return (ClassicSpark(request.getfixturevalue("spark")),)
-        case "connect":
-            return (request.getfixturevalue("connect_spark"),)
-        case None:
-            return ()

@@ -143,6 +143,13 @@ class ConnectSpark:
         with pa.OSFile(str(self._output)) as source, pa.ipc.open_stream(source) as stream:
             return stream.read_all()
 
+    def run(self, program: str, **names: Any) -> Any:
+        """Run a program that knows ``spark`` and these names; return what it calls ``answers``."""
+        reply = self._ask({"program": program, "names": names})
+        if "error" in reply:
+            raise SparkReadError(reply["error"])
+        return reply["answers"]
+
     def stop(self) -> None:
         """End the session and its process."""
         assert self._process.stdin is not None

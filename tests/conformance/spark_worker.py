@@ -1,7 +1,8 @@
 """A Spark Connect session in a process of its own: answers requests, one JSON line each, on standard input.
 
 Classic and Connect sessions cannot live in one process. Request: path, options, and the file that takes the rows as an
-Arrow stream. Reply: one JSON line that starts with REPLY_PREFIX, because Spark may print to standard output as well.
+Arrow stream; or a program, and the names that it knows. Reply: one JSON line that starts with REPLY_PREFIX, because Spark
+may print to standard output as well.
 """
 
 from __future__ import annotations
@@ -32,14 +33,22 @@ def main() -> None:
 
 
 def _answer(spark: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Read what the request asks for; an error is an answer, too."""
-    import pyarrow as pa
-
+    """Run or read what the request asks for; an error is an answer, too."""
     try:
-        frame = spark.read.format("segmentlog").options(**request["options"]).load(request["path"])
-        rows = frame.toArrow()
+        if "program" in request:
+            names = {"spark": spark, **request["names"]}
+            exec(request["program"], names)
+            return {"answers": names["answers"]}
+        return _read(spark, request)
     except Exception as error:  # noqa: BLE001  whatever Spark raises is for the test to judge
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _read(spark: Any, request: dict[str, Any]) -> dict[str, Any]:
+    import pyarrow as pa
+
+    frame = spark.read.format("segmentlog").options(**request["options"]).load(request["path"])
+    rows = frame.toArrow()
     with pa.OSFile(request["output"], "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
     return {"rows": rows.num_rows}

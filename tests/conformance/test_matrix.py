@@ -9,13 +9,18 @@ import pytest
 from conformance.archives import case_names
 from conformance.matrix import CHECKS_PROPERTY
 from conformance.rules import CASES, rules_of
+from conformance.spark_process import ClassicSpark
 from conformance.ways import WAYS, Way, tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyspark.sql import SparkSession
+
     from conformance.case_under_test import CaseUnderTest
-    from conformance.spark_process import ClassicSpark, ConnectSpark
+    from conformance.spark_process import ConnectSpark
+
+pytestmark = pytest.mark.conformance
 
 # What `make test` reads in other ways than whole, and with Spark: a plain log, a compacted one, transactions, damage, an
 # old format, a torn tail.
@@ -29,38 +34,57 @@ def is_quick(way: Way, case_name: str) -> bool:
     return way.is_quick and (way in tables.WHOLE or case_name in sample)
 
 
-CELLS = [
-    pytest.param(
-        way,
-        case_name,
-        id=f"{way.column}-{way.name}-{case_name}".replace(" ", "_"),
-        marks=[
-            pytest.mark.conformance,
-            *([pytest.mark.spark] if way.session else []),
-            *([] if is_quick(way, case_name) else [pytest.mark.thorough]),
+def cells(session: str | None) -> pytest.MarkDecorator:
+    """Choose the cells of the ways that need this kind of Spark session, or none."""
+    return pytest.mark.parametrize(
+        ("way", "case_name"),
+        [
+            pytest.param(
+                way,
+                case_name,
+                id=f"{way.column}-{way.name}-{case_name}".replace(" ", "_"),
+                marks=() if is_quick(way, case_name) else pytest.mark.thorough,
+            )
+            for way in WAYS
+            for case_name in case_names()
+            if way.session == session and way.applies(rules_of(case_name))
         ],
     )
-    for way in WAYS
-    for case_name in case_names()
-    if way.applies(rules_of(case_name))
-]
 
 
-@pytest.mark.parametrize(("way", "case_name"), CELLS)
-def test_cell(
-    way: Way,
-    case_name: str,
-    open_case: Callable[[str], CaseUnderTest],
-    sessions: tuple[ClassicSpark | ConnectSpark, ...],
-    request: pytest.FixtureRequest,
-) -> None:
-    case = open_case(case_name)
-    case.checks = 0
+@pytest.fixture
+def check(
+    way: Way, case_name: str, open_case: Callable[[str], CaseUnderTest], request: pytest.FixtureRequest
+) -> Callable[..., None]:
+    """Read the case in this way, with a session if it needs one."""
 
-    way.run(case, *sessions)
+    def run(*sessions: ClassicSpark | ConnectSpark) -> None:
+        case = open_case(case_name)
+        case.checks = 0
 
-    assert case.checks > 0, "a way that compares nothing must not apply to the case"
-    request.node.user_properties.append((CHECKS_PROPERTY, case.checks))
+        way.run(case, *sessions)
+
+        assert case.checks > 0, "a way that compares nothing must not apply to the case"
+        request.node.user_properties.append((CHECKS_PROPERTY, case.checks))
+
+    return run
+
+
+@cells(None)
+def test_cell(check: Callable[..., None]) -> None:
+    check()
+
+
+@pytest.mark.spark
+@cells("classic")
+def test_cell_of_spark(check: Callable[..., None], spark: SparkSession) -> None:
+    check(ClassicSpark(spark))
+
+
+@pytest.mark.spark
+@cells("connect")
+def test_cell_of_connect(check: Callable[..., None], connect_spark: ConnectSpark) -> None:
+    check(connect_spark)
 
 
 @pytest.mark.parametrize("case_name", sorted(CASES))

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
     from conformance.spark_process import ConnectSpark
 
 _TOPICS = {
@@ -83,11 +85,7 @@ def _spark_stream(logs: Path, topic: str, session: ClassicSpark) -> pa.Table:
 
 
 _WAYS: dict[str, Callable[..., pa.Table]] = {"table": _table, "streams": _micro_batches}
-_SPARK_WAYS = {
-    "spark": (_spark, tuple(_TOPICS)),
-    "streams": (_spark_stream, _FEW),
-    "connect": (_spark, _FEW),
-}
+_SPARK_WAYS: dict[str, Callable[..., pa.Table]] = {"spark": _spark, "streams": _spark_stream}
 
 
 @pytest.fixture
@@ -115,22 +113,29 @@ def test_columns(typed_way: str, topic: str, typed_logs: Path, note_checks: Call
 @pytest.mark.thorough
 @pytest.mark.cases(0, 100)
 @pytest.mark.parametrize(
-    ("typed_way", "topic"), [(way, topic) for way, (_, topics) in _SPARK_WAYS.items() for topic in topics]
+    ("typed_way", "topic"),
+    [*(("spark", topic) for topic in _TOPICS), *(("streams", topic) for topic in _FEW)],
 )
 def test_columns_of_spark(
+    typed_way: str, topic: str, typed_logs: Path, note_checks: Callable[[int], None], spark: SparkSession
+) -> None:
+    note_checks(_check(_SPARK_WAYS[typed_way](typed_logs, topic, ClassicSpark(spark)), topic))
+
+
+@pytest.mark.conformance
+@pytest.mark.spark
+@pytest.mark.thorough
+@pytest.mark.cases(0, 100)
+@pytest.mark.parametrize("typed_way", ["connect"])
+@pytest.mark.parametrize("topic", _FEW)
+def test_columns_of_connect(
     typed_way: str,
     topic: str,
     typed_logs: Path,
     note_checks: Callable[[int], None],
-    request: pytest.FixtureRequest,
+    connect_spark: ConnectSpark,
 ) -> None:
-    session = (
-        request.getfixturevalue("connect_spark")
-        if typed_way == "connect"
-        else ClassicSpark(request.getfixturevalue("spark"))
-    )
-
-    note_checks(_check(_SPARK_WAYS[typed_way][0](typed_logs, topic, session), topic))
+    note_checks(_check(_spark(typed_logs, topic, connect_spark), topic))
 
 
 @pytest.mark.conformance
