@@ -41,7 +41,7 @@ _HYPOTHESIS = {
     ],
 }
 hypothesis.settings.register_profile("quick", derandomize=True, max_examples=24, **_HYPOTHESIS)
-hypothesis.settings.register_profile("thorough", derandomize=True, **_HYPOTHESIS)
+hypothesis.settings.register_profile("thorough", derandomize=True, max_examples=60, **_HYPOTHESIS)
 hypothesis.settings.register_profile("soak", derandomize=False, max_examples=1000, **_HYPOTHESIS)
 
 # Hypothesis also draws constants from modules that are loaded: which ones must not depend on the tests before. Where only
@@ -90,7 +90,7 @@ _THOROUGH = (
     "spark/test_where_equals_spark.py",
 )
 # How many cases of a parametrised test `make test` tries, and `make test-all`, where `@pytest.mark.cases` does not say it.
-_CASES = (8, 24)
+_CASES = (8, 16)
 # How many ways of reading in a cell of the conformance matrix.
 _WAYS = (2, 2)
 
@@ -203,7 +203,8 @@ def _choose_cases(items: list[pytest.Item]) -> None:
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         if hasattr(item, "callspec") and _INTEROP not in item.path.parents:
-            tests.setdefault(_cell_of(item) or item.nodeid.partition("[")[0], []).append(item)
+            cell = None if item.get_closest_marker("cases") else _cell_of(item)
+            tests.setdefault(cell or item.nodeid.partition("[")[0], []).append(item)
     for items_of_test in tests.values():
         marker = items_of_test[0].get_closest_marker("cases")
         in_test, in_test_all = marker.args if marker else _WAYS if _cell_of(items_of_test[0]) else _CASES

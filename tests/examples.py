@@ -8,7 +8,7 @@ from hypothesis import settings
 
 
 def examples(count: int, **others: Any) -> settings:
-    """Settings for ``count`` examples in `make test-all`, a quarter of them in `make test`, ten times as many in `make soak`."""
+    """Return settings that try ``count`` examples where another property tries 100; the profiles say how many that is."""
     return settings(max_examples=max(count * settings.default.max_examples // 100, 1), **others)
 
 

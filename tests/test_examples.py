@@ -54,10 +54,22 @@ def fingerprint() -> dict[str, tuple[int, str]]:
     }
 
 
+# One after the other in one interpreter: the second finds a JVM that runs.
+RUN_SCRIPTS = """
+import runpy, sys
+
+for script in sys.argv[1:]:
+    runpy.run_path(script, run_name="__main__")
+    print(chr(0), flush=True)
+"""
+
+
 @pytest.mark.spark
 @pytest.mark.thorough
-def test_quickstart_shows_schema_rows_an_aggregation_and_what_it_skipped():
-    printed = run("examples/quickstart.py")
+def test_scripts_with_spark_print_what_they_promise():
+    printed, of_typed_orders, _ = run(
+        "-c", RUN_SCRIPTS, "examples/quickstart.py", "examples/typed_orders.py"
+    ).split("\0\n")
     assert " |-- value: binary (nullable = true)" in printed
     assert " |-- headers: array (nullable = true)" in printed
     assert "|trace-id|" in printed
@@ -68,6 +80,10 @@ def test_quickstart_shows_schema_rows_an_aggregation_and_what_it_skipped():
     assert int(skipped[1]) > 80
     assert "3,000 payments committed, 25 more aborted" in printed
     assert max(len(line) for line in printed.splitlines()) <= 120
+
+    assert of_typed_orders.startswith("2,997 orders, 9 columns\n")
+    assert "|sku-0026|  76|6942.74|" in of_typed_orders
+    assert of_typed_orders.count("|unframed|") == 3
 
 
 def test_the_embedded_log_loses_nothing_that_it_has_acknowledged():
@@ -122,15 +138,6 @@ def test_a_query_prints_what_is_appended_after_its_start(spark, capsys):
         "batch 2: readings-0 2: reading 1",
         "batch 3: readings-0 3: reading 2",
     ]
-
-
-@pytest.mark.spark
-@pytest.mark.thorough
-def test_typed_orders_become_parquet_and_the_others_are_named():
-    printed = run("examples/typed_orders.py")
-    assert printed.startswith("2,997 orders, 9 columns\n")
-    assert "|sku-0026|  76|6942.74|" in printed
-    assert printed.count("|unframed|") == 3
 
 
 @pytest.fixture

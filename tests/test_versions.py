@@ -1,60 +1,14 @@
-"""The oldest line of Spark: a wheel in an environment of its own reads, plans nothing, writes and serves Connect.
-
-`make versions` runs the whole of `tests/spark` with each line.
-"""
+"""What the documents and pyproject.toml say about versions is what `make versions` tests with."""
 
 from __future__ import annotations
 
-import fcntl
-import json
-import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.marked_text import between_markers
-from tests.versions import PLACE, ROOT, spark_environments
-
-
-@pytest.mark.spark
-@pytest.mark.thorough
-def test_the_oldest_spark_reads_and_writes(wheel, tmp_path):
-    environment = spark_environments()[0]
-    PLACE.mkdir(exist_ok=True)
-    with (PLACE / f"{environment.name}.lock").open("w") as lock:
-        # Another run of the tests may make it at this moment.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        environment.install(wheel)
-        classic = run(environment, tmp_path / "classic")
-        connect = run(environment, tmp_path / "connect", "connect")
-    for answers in (classic, connect):
-        assert "Did you mean 'startingOffsets'?" in answers.pop("mistake")
-    expected = {
-        "version": environment.pins[0].partition("==")[2],
-        "from": "site-packages",
-        "columns": ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"],
-        "read": [["0", "v0"], ["1", "v1"], ["2", "v2"], ["3", "v3"], ["4", "v4"]],
-        "sql": 2,
-        "where": 1,
-        "nothing": 0,
-    }
-    assert (classic, connect) == (expected, expected)
-
-
-def run(environment, place, *mode):
-    answers = place.with_suffix(".json")
-    done = subprocess.run(
-        [environment.interpreter, ROOT / "tests" / "spark" / "smoke_job.py", place, answers, *mode],
-        cwd=place.parent,
-        env={**environment.environ(), "SPARK_TESTING": "1", "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert answers.exists(), done.stderr[-3000:]
-    return json.loads(answers.read_text(encoding="utf-8"))
+from tests.versions import ROOT, spark_environments
 
 
 def test_the_oldest_dependencies_are_the_bounds_of_the_package():

@@ -76,12 +76,14 @@ def test_cell(check: Callable[..., None]) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.cases(10, 60)
 @cells("classic")
 def test_cell_of_spark(check: Callable[..., None], spark: SparkSession) -> None:
     check(ClassicSpark(spark))
 
 
 @pytest.mark.spark
+@pytest.mark.cases(0, 12)
 @cells("connect")
 def test_cell_of_connect(check: Callable[..., None], connect_spark: ConnectSpark) -> None:
     check(connect_spark)

@@ -101,7 +101,7 @@ def _check(table: pa.Table, topic: str) -> int:
 
 
 @pytest.mark.conformance
-@pytest.mark.cases(10, 100)
+@pytest.mark.cases(20, 100)
 @pytest.mark.parametrize("typed_way", _WAYS)
 @pytest.mark.parametrize("topic", _TOPICS)
 def test_columns(typed_way: str, topic: str, typed_logs: Path, note_checks: Callable[[int], None]) -> None:

@@ -19,7 +19,7 @@ from storage_core.scan.rows import evaluate
 # Spark 4.0, which has no filters for sources either, reads 'it''s' as two literals: its.
 DOUBLES_QUOTES = hasattr(datasource, "Filter")
 CONDITIONS_AT_ONCE = 25
-EXAMPLES = 84
+EXAMPLES = 50
 
 SCHEMA = pa.schema(
     [
