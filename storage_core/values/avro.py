@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from storage_core.errors import ValueDecodeError
 from storage_core.values.avro_columns import TooManyItemsError, decode_window
-from storage_core.values.avro_plain import PlainCompiler, ValueMalformedError, read_value
-from storage_core.values.avro_plan import Leaf, Member, Plan, Step, compile_plan
+from storage_core.values.avro_plain import Leaf, Step, Struct, ValueMalformedError, read_value
+from storage_core.values.avro_plan import Plan, compile_plan
 from storage_core.values.avro_schema import parse_avro_schema
 from storage_core.values.decoding import Decoded, Paths, Payloads, RowError, SchemaSource, placed
 
@@ -44,8 +44,6 @@ class AvroDecoder:
     def __init__(self, plan: Plan) -> None:
         self._step = plan.root
         self._rows_at_once = min(_ROWS_AT_ONCE, max(_FEWEST_ROWS, _CELLS_AT_ONCE // plan.step_count))
-        self._compiler = PlainCompiler()
-        self._read = self._compiler.reader(plan.root)
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -73,7 +71,7 @@ class AvroDecoder:
             return Decoded(pa.nulls(1, self.arrow_type), [error])
         part = _together(part)
         try:
-            array, suspects = decode_window(self._step, part, self._compiler)
+            array, suspects = decode_window(self._step, part)
         except TooManyItemsError:
             middle = len(part.starts) // 2
             first = self._decode_part(part.some(slice(middle)))
@@ -93,7 +91,7 @@ class AvroDecoder:
         for row in rows.tolist():
             value = None
             try:
-                value = read_value(self._read, part.data[part.starts[row] : part.ends[row]].tobytes())
+                value = read_value(self._step, part.data[part.starts[row] : part.ends[row]].tobytes())
             except ValueMalformedError as error:
                 errors.append(RowError(row, error.reason, str(error)))
             values.append(value)
@@ -158,8 +156,9 @@ def _whole(step: Step) -> Step:
     match step:
         case Leaf():
             return replace(step, kind="rest")
-        case Member():
-            return replace(step, item=_whole(step.item))
+        case Struct(children=(member,)):
+            # The reader has a union.
+            return replace(step, children=(member._replace(step=_whole(member.step)),))
     return step
 
 

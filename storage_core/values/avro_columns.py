@@ -9,24 +9,24 @@ zeros behind the data, where all types can be read: so it never needs a special 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from storage_core.values.avro_plain import EMPTY_ITEMS_LIMIT, Input, PlainCompiler, Read, ValueMalformedError
-from storage_core.values.avro_plan import (
+from storage_core.values.avro_plain import (
+    EMPTY_ITEMS_LIMIT,
+    KEY,
     Choice,
+    Input,
     Leaf,
-    Member,
-    Optional,
-    Refusal,
     Sequence,
     Step,
     Struct,
     Text,
+    ValueMalformedError,
 )
-from storage_core.values.decoding import placed
+from storage_core.values.decoding import placed, spread
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from storage_core.values.decoding import Payloads
 
     _Int64Array = npt.NDArray[np.int64]
+    _Numbers = npt.NDArray[Any]
     _Mask = npt.NDArray[np.bool_]
 
 # Zeros behind the data. A cursor may drift so far behind the end of its value before that is noticed, and a failed one may
@@ -47,37 +48,27 @@ _ITEMS_AT_ONCE: Final = 1 << 22
 # Above this share of longer numbers, it is cheaper to read all of them as such.
 _DENSE_SHARE: Final = 2
 _CONTINUES: Final = 0x80
-_NUMBERS: Final = frozenset({"int", "long", "enum"})
+# Half of them can be counted in seven bits.
+_BRANCHES_IN_A_BYTE: Final = 64
 _WORD_BYTES: Final = 8
 _DECIMAL_BYTES: Final = 16
 # numpy combines unsigned arrays with unsigned numbers only.
-_U1, _U2, _U4, _U56, _U63 = (np.uint64(number) for number in (1, 2, 4, 56, 63))
+_U1, _U56, _U63 = (np.uint64(number) for number in (1, 56, 63))
 _CONTINUE_BITS: Final = np.uint64(0x8080808080808080)
-# Of a word with seven bits in each byte: which bits stay, and which move down, to close the gaps of 1, 2 and 4 bits.
+# Of a word with seven bits in each byte: which bits move down, to close the gaps of 1, 2 and 4 bits. They are needed for
+# numbers of more than so many bytes.
 _CLOSING: Final = tuple(
-    (np.uint64(stay), np.uint64(move), shift)
-    for stay, move, shift in (
-        (0x007F007F007F007F, 0x7F007F007F007F00, _U1),
-        (0x00003FFF00003FFF, 0x3FFF00003FFF0000, _U2),
-        (0x000000000FFFFFFF, 0x0FFFFFFF00000000, _U4),
+    (np.uint64(move), np.uint64(bits), size)
+    for move, bits, size in (
+        (0x7F007F007F007F00, 1, 1),
+        (0x3FFF00003FFF0000, 2, 2),
+        (0x0FFFFFFF00000000, 4, 4),
     )
 )
-_POSITIVE: Final = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 class TooManyItemsError(Exception):
     """The values have more items together than are decoded at once: take fewer values."""
-
-
-class Place(NamedTuple):
-    """Where the values of some cursors go: their indexes in ascending order, and the length of the array. Others are null."""
-
-    indexes: _Int64Array
-    length: int
-
-    def within(self, outer: Place | None) -> Place:
-        """Return the place in the array that this one is a part of."""
-        return self if outer is None else Place(outer.indexes[self.indexes], outer.length)
 
 
 class Window:
@@ -85,34 +76,27 @@ class Window:
 
     Attributes:
         data: Their bytes, and zeros.
-        words: The eight bytes at each position.
         buffer: The data for Arrow.
         zeros: Where failed cursors go.
         is_suspect: Which values the plain decoder has to look at.
         empty_items: How many items without bytes each value has.
-        compiler: Makes plain functions.
     """
 
-    def __init__(self, payloads: Payloads, compiler: PlainCompiler) -> None:
+    def __init__(self, payloads: Payloads) -> None:
         size = len(payloads.data)
         self.data = np.empty(size + _PAD_BYTES, np.uint8)
         self.data[:size] = payloads.data
         self.data[size:] = 0
-        self.words: npt.NDArray[np.uint64] = np.ndarray((len(self.data) - 7,), "<u8", self.data.data, 0, (1,))
         self.buffer = pa.py_buffer(self.data)
         # A cursor at the end of the last value is not there.
         self.zeros = size + 1
         self.is_suspect = np.zeros(len(payloads.starts), bool)
         self.empty_items = np.zeros(len(payloads.starts), np.int64)
-        self.compiler = compiler
         self._bytes: bytes | None = None
-        self._stops: _Int64Array | None = None
 
-    def stops(self) -> _Int64Array:
-        """Return where the bytes without the high bit are, which end numbers."""
-        if self._stops is None:
-            self._stops = np.flatnonzero(self.data < _CONTINUES)
-        return self._stops
+    def items(self, kind: str) -> npt.NDArray[Any]:
+        """Return what is at each position, as a number of up to eight bytes of this kind."""
+        return np.ndarray((len(self.data) - 7,), kind, self.data.data, 0, (1,))
 
     def input(self, start: int, end: int) -> Input:
         """Return a range of the data for the plain decoder."""
@@ -142,13 +126,13 @@ class Cursor:
     def __len__(self) -> int:
         return len(self.position)
 
-    def some(self, indexes: _Int64Array | _Mask) -> Cursor:
+    def some(self, indexes: _Int64Array) -> Cursor:
         """Return cursors of their own for some values; `join` takes them back."""
         part = Cursor(self.window, self.position[indexes], self.end[indexes], self.rows[indexes])
         part._drift = self._drift
         return part
 
-    def join(self, indexes: _Int64Array | _Mask, part: Cursor) -> None:
+    def join(self, indexes: _Int64Array, part: Cursor) -> None:
         """Move the cursors of some values to where others are."""
         self.position[indexes] = part.position
         self.end[indexes] = part.end
@@ -170,7 +154,7 @@ class Cursor:
         self.fail(self.position > self.end)
         self._drift = 0
 
-    def suspect(self, indexes: _Int64Array | _Mask | slice) -> None:
+    def suspect(self, indexes: _Int64Array | _Mask) -> None:
         """Leave values to the plain decoder."""
         self.window.is_suspect[self.rows[indexes]] = True
 
@@ -186,7 +170,7 @@ class Cursor:
         return self.position >= self.window.zeros
 
 
-def decode_window(step: Step, payloads: Payloads, compiler: PlainCompiler) -> tuple[pa.Array, _Int64Array]:
+def decode_window(step: Step, payloads: Payloads) -> tuple[pa.Array, _Int64Array]:
     """Decode values that follow each other in the data.
 
     Returns:
@@ -195,7 +179,7 @@ def decode_window(step: Step, payloads: Payloads, compiler: PlainCompiler) -> tu
     Raises:
         TooManyItemsError: The values have too many items to be decoded at once.
     """
-    window = Window(payloads, compiler)
+    window = Window(payloads)
     rows = np.arange(len(payloads.starts))
     cursor = Cursor(window, payloads.starts.astype(np.int64), payloads.ends.astype(np.int64), rows)
     with np.errstate(all="ignore"):
@@ -206,20 +190,40 @@ def decode_window(step: Step, payloads: Payloads, compiler: PlainCompiler) -> tu
     return array, np.flatnonzero(window.is_suspect)
 
 
+def _read(step: Step, cursor: Cursor) -> pa.Array:
+    """Read a value at each cursor. What is not wanted is only moved over, and its array is one of nulls."""
+    match step:
+        case Leaf():
+            return _LEAVES[step.kind](step, cursor)
+        case Struct():
+            return _read_struct(step, cursor)
+        case Sequence():
+            return _read_sequence(step, cursor)
+        case Choice():
+            return _read_choice(step, cursor)
+        case Text():
+            texts = _walk_records(step, cursor)
+            return _nulls(step, cursor) if pa.types.is_null(step.arrow_type) else pa.array(texts, pa.string())
+
+
+def _nulls(step: Step, cursor: Cursor) -> pa.Array:
+    return pa.nulls(len(cursor), step.arrow_type)
+
+
 # -------------------------------------------------------------------------------------------------------------- numbers
 
 
 def _numbers(cursor: Cursor) -> _Int64Array:
     """Read variable-length integers with their signs in the lowest bits."""
-    first = cursor.window.data[cursor.position]
-    is_long = first >= _CONTINUES
+    # Long ones are negative here.
+    first = cursor.window.data[cursor.position].view(np.int8)
+    is_long = first < 0
     long_count = np.count_nonzero(is_long)
     if long_count * _DENSE_SHARE > len(first):
         values, sizes = _long_numbers(cursor, slice(None))
         cursor.position += sizes
     else:
-        raw = first.astype(np.int64)
-        values = (raw >> 1) ^ -(raw & 1)
+        values = ((first >> 1) ^ -(first & 1)).astype(np.int64)
         cursor.position += 1
         if long_count:
             indexes = np.flatnonzero(is_long)
@@ -230,26 +234,34 @@ def _numbers(cursor: Cursor) -> _Int64Array:
     return values
 
 
-def _long_numbers(cursor: Cursor, indexes: _Int64Array | slice) -> tuple[_Int64Array, _Int64Array]:
+def _long_numbers(cursor: Cursor, indexes: _Int64Array | slice) -> tuple[_Int64Array, _Numbers]:
     """Read integers of up to ten bytes, and return their sizes too.
 
     Eight bytes at once: the first one without the high bit ends the number, then the gaps of the high bits are closed.
     """
-    position = cursor.position[indexes]
-    word = cursor.window.words[position]
-    ends = ~word & _CONTINUE_BITS
-    lowest = ends & (~ends + _U1)
+    word = cursor.window.items("<u8")[cursor.position[indexes]]
+    lowest = ~word
+    lowest &= _CONTINUE_BITS
+    lowest &= -lowest
     # All bits up to the lowest; all there are if there is none.
-    used = lowest ^ (lowest - _U1)
-    sizes = np.bitwise_count(used).astype(np.int64) >> 3
-    raw = word & used & ~_CONTINUE_BITS
-    for stay, move, shift in _CLOSING:
-        raw = (raw & stay) | ((raw & move) >> shift)
-    is_longer = lowest == 0
-    if is_longer.any():
-        _add_last_bytes(cursor, indexes, is_longer, raw, sizes)
-    signed = raw.view(np.int64)
-    return ((signed >> 1) & _POSITIVE) ^ -(signed & 1), sizes
+    used = lowest - _U1
+    used ^= lowest
+    sizes = np.bitwise_count(used) >> 3
+    word &= used
+    raw = word & ~_CONTINUE_BITS
+    longest = sizes.max(initial=0)
+    for move, bits, size in _CLOSING:
+        if longest > size:
+            moved = raw & move
+            raw ^= moved
+            moved >>= bits
+            raw |= moved
+    if not lowest.all():
+        _add_last_bytes(cursor, indexes, lowest == 0, raw, sizes)
+    values = raw >> _U1
+    raw &= _U1
+    values ^= -raw
+    return values.view(np.int64), sizes
 
 
 def _add_last_bytes(
@@ -257,7 +269,7 @@ def _add_last_bytes(
     indexes: _Int64Array | slice,
     is_longer: _Mask,
     raw: npt.NDArray[np.uint64],
-    sizes: _Int64Array,
+    sizes: _Numbers,
 ) -> None:
     """Add the ninth and the tenth byte to integers that have them."""
     longer = np.flatnonzero(is_longer)
@@ -273,333 +285,143 @@ def _add_last_bytes(
         cursor.suspect(np.arange(len(cursor))[indexes][too_long])
 
 
-def _skip_leaves(step: Leaf, cursor: Cursor) -> None:
-    """Move over byte strings or integers."""
-    if step.kind == "bytes":
-        cursor.position += _sizes(cursor)
-        return
-    data = cursor.window.data
-    is_long = data[cursor.position] >= _CONTINUES
-    cursor.position += 1
-    if is_long.any():
-        indexes = np.flatnonzero(is_long)
-        ends = ~cursor.window.words[cursor.position[indexes]] & _CONTINUE_BITS
-        lowest = ends & (~ends + _U1)
-        sizes = np.bitwise_count(lowest ^ (lowest - _U1)).astype(np.int64) >> 3
-        longest = indexes[lowest == 0]
-        cursor.position[indexes] += sizes
-        if len(longest):
-            cursor.position[longest] += 1
-            cursor.suspect(longest[data[cursor.position[longest] - 1] > 1])
-    cursor.drifted(10)
-
-
 def _sizes(cursor: Cursor) -> _Int64Array:
     """Read the sizes of byte strings, which end within their values."""
     sizes = _numbers(cursor)
-    wrong = (sizes < 0) | (sizes > cursor.end - cursor.position)
+    wrong = sizes > cursor.end - cursor.position
+    wrong |= sizes < 0
     if wrong.any():
         cursor.fail(wrong)
         sizes[wrong] = 0
     return sizes
 
 
-def _branches(cursor: Cursor, count: int, otherwise: int = 0) -> _Int64Array:
-    """Read the index of a branch or a symbol of each value; take `otherwise` for one that does not exist."""
+def _branches(cursor: Cursor, count: int) -> _Numbers:
+    """Read the index of a branch or a symbol of each value; 0 for one that does not exist."""
+    first = cursor.window.data[cursor.position]
+    if first.max(initial=0) < 2 * min(count, _BRANCHES_IN_A_BYTE) and not (first & 1).any():
+        cursor.move(1)
+        return first >> 1
     branches = _numbers(cursor)
     wrong = (branches < 0) | (branches >= count)
     if wrong.any():
         cursor.fail(wrong)
-        branches[wrong] = otherwise
+        branches[wrong] = 0
     return branches
-
-
-# ---------------------------------------------------------------------------------------------------------------- steps
-
-
-def _read(step: Step, cursor: Cursor, place: Place | None = None) -> pa.Array:
-    """Read a value at each cursor, and put them at their place."""
-    match step:
-        case Leaf():
-            return _LEAVES[step.kind](step, cursor, place)
-        case Struct():
-            return _placed(_read_struct(step, cursor), place)
-        case Optional():
-            return _read_optional(step, cursor, place)
-        case Sequence():
-            return _read_sequence(step, cursor, place)
-        case Choice():
-            return _read_choice(step, cursor, place)
-        case Member():
-            return _placed(_read_member(step, cursor), place)
-        case Text():
-            return _placed(_read_text(step, cursor), place)
-        case Refusal():
-            _skip(step.item, cursor)
-            cursor.suspect(slice(None))
-            return pa.nulls(len(cursor) if place is None else place.length, step.arrow_type)
-
-
-def _skip(step: Step, cursor: Cursor) -> None:
-    """Move over a value at each cursor, and check only what is needed to find its end."""
-    if step.width is not None:
-        cursor.move(step.width)
-        return
-    match step:
-        case Leaf():
-            _skip_leaves(step, cursor)
-        case Struct():
-            for child in step.children:
-                _skip(child.step, cursor)
-        case Optional():
-            _skip_branches(_branches(cursor, 2), {1 - step.null_branch: step.item}, cursor)
-        case Choice():
-            _skip_branches(_branches(cursor, len(step.branches)), dict(enumerate(step.branches)), cursor)
-        case Sequence():
-            _find_items(step, cursor)
-        case Member() | Refusal():
-            _skip(step.item, cursor)
-        case Text():
-            _walk_records(cursor, cursor.window.compiler.skipper(step))
-
-
-def _skip_branches(branches: _Int64Array, steps: dict[int, Step], cursor: Cursor) -> None:
-    for branch, step in steps.items():
-        indexes = np.flatnonzero(branches == branch)
-        part = cursor.some(indexes)
-        _skip(step, part)
-        cursor.join(indexes, part)
-
-
-def _read_struct(step: Struct, cursor: Cursor) -> pa.Array:
-    columns: list[pa.Array] = [None] * len(step.names)
-    for child in step.children:
-        if child.target is None:
-            _skip(child.step, cursor)
-        else:
-            columns[child.target] = _read(child.step, cursor)
-    for constant in step.constants:
-        one = pa.array([constant.value], step.arrow_type.field(constant.target).type)
-        columns[constant.target] = one.take(pa.array(np.zeros(len(cursor), np.int32)))
-    return _struct_array(step.arrow_type, columns, len(cursor))
-
-
-def _struct_array(arrow_type: pa.StructType, columns: list[pa.Array], count: int) -> pa.Array:
-    if not columns:
-        return pa.Array.from_buffers(arrow_type, count, [None])
-    return pa.StructArray.from_arrays(columns, fields=list(arrow_type))
-
-
-def _read_optional(step: Optional, cursor: Cursor, place: Place | None) -> pa.Array:
-    branches = _branches(cursor, 2, step.null_branch)
-    present = np.flatnonzero(branches != step.null_branch)
-    if len(present) == len(branches):
-        return _read(step.item, cursor, place)
-    part = cursor.some(present)
-    array = _read(step.item, part, Place(present, len(branches)).within(place))
-    cursor.join(present, part)
-    return array
-
-
-def _read_choice(step: Choice, cursor: Cursor, place: Place | None) -> pa.Array:
-    branches = _branches(cursor, len(step.branches))
-    arrays, found = [], []
-    for branch, branch_step in enumerate(step.branches):
-        indexes = np.flatnonzero(branches == branch)
-        part = cursor.some(indexes)
-        array = _read(branch_step, part)
-        cursor.join(indexes, part)
-        if len(indexes) and array.null_count < len(array):
-            arrays.append(array)
-            found.append(indexes)
-    if not arrays:
-        return pa.nulls(len(cursor) if place is None else place.length, step.arrow_type)
-    return placed(pa.concat_arrays(arrays), *Place(np.concatenate(found), len(cursor)).within(place))
-
-
-def _read_member(step: Member, cursor: Cursor) -> pa.Array:
-    if step.target is None:
-        _skip(step.item, cursor)
-    array = None if step.target is None else _read(step.item, cursor)
-    columns = [
-        array if index == step.target else pa.nulls(len(cursor), field.type)
-        for index, field in enumerate(step.arrow_type)
-    ]
-    return _struct_array(step.arrow_type, columns, len(cursor))
-
-
-def _read_text(step: Text, cursor: Cursor) -> pa.Array:
-    return pa.array(_walk_records(cursor, cursor.window.compiler.reader(step)), pa.string())
-
-
-def _walk_records(cursor: Cursor, walk: Read) -> list[str | None]:
-    """Read a value at each cursor plainly, and move on; None for one that does not decode."""
-    texts: list[str | None] = []
-    failed = np.zeros(len(cursor), bool)
-    for index, (start, end) in enumerate(zip(cursor.position.tolist(), cursor.end.tolist(), strict=True)):
-        value = cursor.window.input(start, end)
-        try:
-            texts.append(walk(value))
-        except (ValueMalformedError, RecursionError):
-            texts.append(None)
-            failed[index] = True
-        cursor.position[index] = value.position
-        cursor.window.empty_items[cursor.rows[index]] += value.empty_items
-    cursor.fail(failed)
-    # A value may have several texts, and more empty items than any of them.
-    cursor.suspect(cursor.window.empty_items[cursor.rows] > EMPTY_ITEMS_LIMIT)
-    return texts
-
-
-def _placed(array: pa.Array, place: Place | None) -> pa.Array:
-    return array if place is None else placed(array, *place)
-
-
-def _presence(place: Place) -> _Mask:
-    is_present = np.zeros(place.length, bool)
-    is_present[place.indexes] = True
-    return is_present
-
-
-def _bits(mask: npt.NDArray[Any]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(mask, bitorder="little"))
-
-
-def _spread(values: npt.NDArray[Any], place: Place | None) -> tuple[npt.NDArray[Any], pa.Buffer | None]:
-    """Return numbers at their places, and which are valid."""
-    if place is None:
-        return values, None
-    spread = np.zeros((place.length, *values.shape[1:]), values.dtype)
-    spread[place.indexes] = values
-    return spread, _bits(_presence(place))
 
 
 # --------------------------------------------------------------------------------------------------------------- leaves
 
 
-def _read_null(step: Leaf, cursor: Cursor, place: Place | None) -> pa.Array:
-    return pa.nulls(len(cursor) if place is None else place.length, step.arrow_type)
+def _read_null(step: Leaf, cursor: Cursor) -> pa.Array:
+    return _nulls(step, cursor)
 
 
-def _read_boolean(step: Leaf, cursor: Cursor, place: Place | None) -> pa.Array:
+def _read_refused(step: Leaf, cursor: Cursor) -> pa.Array:
+    cursor.fail(np.ones(len(cursor), bool))
+    return _nulls(step, cursor)
+
+
+def _read_boolean(_step: Leaf, cursor: Cursor) -> pa.Array:
     values = cursor.window.data[cursor.position]
-    wrong = values > 1
-    if wrong.any():
-        cursor.suspect(wrong)
     cursor.move(1)
-    spread, validity = _spread(values, place)
-    return pa.Array.from_buffers(step.arrow_type, len(spread), [validity, _bits(spread)])
+    if values.max(initial=0) > 1:
+        cursor.suspect(values > 1)
+    bits = np.packbits(values, bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
 
 
-def _read_integer(step: Leaf, cursor: Cursor, place: Place | None) -> pa.Array:
+def _read_integer(step: Leaf, cursor: Cursor) -> pa.Array:
     values = _numbers(cursor)
     if step.kind == "int":
-        wrong = values != values.astype(np.int32)
+        narrow = values.astype(np.int32)
+        wrong = values != narrow
         if wrong.any():
             cursor.suspect(wrong)
+        if step.arrow_type.bit_width == narrow.itemsize * 8 and not pa.types.is_floating(step.arrow_type):
+            return _number_array(narrow, step)
     if step.factor != 1:
-        scaled = values * step.factor
-        wrong = np.abs(values) > np.iinfo(np.int64).max // step.factor
-        wrong |= values == np.iinfo(np.int64).min
+        most = np.iinfo(np.int64).max // step.factor
+        wrong = (values > most) | (values < -most)
         if wrong.any():
             cursor.suspect(wrong)
-        values = scaled
-    return _number_array(values, step.arrow_type, place)
+        values *= step.factor
+    return _number_array(values, step)
 
 
-def _read_double(step: Leaf, cursor: Cursor, place: Place | None) -> pa.Array:
-    values = cursor.window.words[cursor.position].view(np.float64)
-    cursor.move(8)
-    return _number_array(values, step.arrow_type, place)
+def _read_float(step: Leaf, cursor: Cursor) -> pa.Array:
+    kind, size = ("<f4", 4) if step.kind == "float" else ("<f8", 8)
+    values = cursor.window.items(kind)[cursor.position]
+    cursor.move(size)
+    return _number_array(values, step)
 
 
-def _read_float(step: Leaf, cursor: Cursor, place: Place | None) -> pa.Array:
-    values = cursor.window.words[cursor.position].astype(np.uint32).view(np.float32)
-    cursor.move(4)
-    return _number_array(values, step.arrow_type, place)
+def _number_array(values: _Numbers, step: Leaf) -> pa.Array:
+    arrow_type = step.arrow_type
+    if pa.types.is_null(arrow_type):
+        return pa.nulls(len(values))
+    kind = "f" if pa.types.is_floating(arrow_type) else "i"
+    values = values.astype(f"{kind}{arrow_type.bit_width // 8}", copy=False)
+    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(values)])
 
 
-def _number_array(values: npt.NDArray[Any], arrow_type: pa.DataType, place: Place | None) -> pa.Array:
-    if pa.types.is_floating(arrow_type):
-        values = values.astype(np.float32 if arrow_type.bit_width == 32 else np.float64, copy=False)  # noqa: PLR2004
-    else:
-        values = values.astype(np.int32 if arrow_type.bit_width == 32 else np.int64, copy=False)  # noqa: PLR2004
-    spread, validity = _spread(values, place)
-    return pa.Array.from_buffers(arrow_type, len(spread), [validity, pa.py_buffer(spread)])
-
-
-def _read_enum(step: Leaf, cursor: Cursor, place: Place | None) -> pa.Array:
+def _read_enum(step: Leaf, cursor: Cursor) -> pa.Array:
     values = _branches(cursor, len(step.symbols))
     if not step.symbols:
-        return _read_null(step, cursor, place)
+        return _nulls(step, cursor)
     if None in step.symbols:
         is_unknown = np.array([symbol is None for symbol in step.symbols])
         cursor.suspect(is_unknown[values])
-    words = pa.array(step.symbols, step.arrow_type)
-    if place is None:
-        return words.take(pa.array(values))
-    spread, _ = _spread(values, place)
-    return words.take(pa.array(spread, mask=~_presence(place)))
+    return pa.array(step.symbols, step.arrow_type).take(pa.array(values))
 
 
-def _read_bytes(step: Leaf, cursor: Cursor, place: Place | None) -> pa.Array:
-    sizes = cursor.end - cursor.position if step.kind == "rest" else _sizes(cursor)
+def _read_bytes(step: Leaf, cursor: Cursor) -> pa.Array:
+    is_wanted = not pa.types.is_null(step.arrow_type)
+    if step.width is not None and not is_wanted:
+        cursor.move(step.width)
+        return _nulls(step, cursor)
+    if step.kind == "bytes":
+        sizes = _sizes(cursor)
+    else:
+        room = cursor.end - cursor.position
+        sizes = room if step.width is None else np.full(len(cursor), step.width)
+        wrong = sizes > room
+        cursor.fail(wrong)
+        sizes[wrong] = 0
     starts = cursor.position.copy()
     cursor.position += sizes
-    return _byte_array(step.arrow_type, cursor, starts, sizes, place)
-
-
-def _read_fixed(step: Leaf, cursor: Cursor, place: Place | None) -> pa.Array:
-    width = step.width or 0
-    wrong = cursor.end - cursor.position < width
-    cursor.fail(wrong)
-    starts = cursor.position.copy()
-    cursor.move(width)
-    return _byte_array(step.arrow_type, cursor, starts, np.where(wrong, 0, width), place)
-
-
-def _byte_array(
-    arrow_type: pa.DataType, cursor: Cursor, starts: _Int64Array, sizes: _Int64Array, place: Place | None
-) -> pa.Array:
-    if pa.types.is_decimal(arrow_type):
-        return _decimals(arrow_type, cursor, starts, sizes, place)
-    array = _gathered(cursor, starts, sizes, place)
-    if not pa.types.is_string(arrow_type):
+    if not is_wanted:
+        return _nulls(step, cursor)
+    if pa.types.is_decimal(step.arrow_type):
+        return _decimals(step.arrow_type, cursor, starts, sizes)
+    array = _gathered(cursor.window, starts, sizes)
+    if not pa.types.is_string(step.arrow_type):
         return array
-    wrong = _not_utf8(array)
-    if len(wrong):
-        indexes = wrong if place is None else np.searchsorted(place.indexes, wrong)
-        cursor.suspect(indexes)
-        sizes[indexes] = 0
-        array = _gathered(cursor, starts, sizes, place)
+    others = _not_utf8(array)
+    if len(others):
+        cursor.suspect(others)
+        sizes[others] = 0
+        array = _gathered(cursor.window, starts, sizes)
     return array.view(pa.string())
 
 
-def _gathered(cursor: Cursor, starts: _Int64Array, sizes: _Int64Array, place: Place | None) -> pa.BinaryArray:
+def _gathered(window: Window, starts: _Int64Array, sizes: _Int64Array) -> pa.BinaryArray:
     """Copy byte strings out of the data.
 
     Arrow does it, of an array whose even elements are the strings, and whose odd ones lie between them.
     """
-    window = cursor.window
-    count = len(starts) if place is None else place.length
-    evens = slice(0, 2 * count, 2) if place is None else 2 * place.indexes
-    odds = slice(1, 2 * count, 2) if place is None else 2 * place.indexes + 1
-    offsets = np.zeros(2 * count + 1, np.int32)
-    has_failed = starts >= window.zeros
-    is_sound = not has_failed.any()
-    offsets[evens] = starts if is_sound else np.where(has_failed, 0, starts)
-    offsets[odds] = starts + sizes if is_sound else np.where(has_failed, 0, starts + sizes)
-    if place is not None or not is_sound:
-        # Those that are absent or failed are empty, at the end of the one before.
+    if not len(starts):
+        return pa.array([], pa.binary())
+    offsets = np.empty(2 * len(starts), np.int32)
+    offsets[::2] = starts
+    np.add(starts, sizes, out=offsets[1::2], casting="unsafe")
+    if starts.max() >= window.zeros:
+        # Those that failed are empty, at the end of the one before.
+        offsets[offsets >= window.zeros] = 0
         np.maximum.accumulate(offsets, out=offsets)
-    offsets[-1] = offsets[-2] if count else 0
-    alternating = pa.BinaryArray.from_buffers(
-        pa.binary(), 2 * count, [None, pa.py_buffer(offsets), window.buffer]
-    )
-    array = alternating.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
-    if place is None:
-        return array
-    return pa.BinaryArray.from_buffers(pa.binary(), count, [_bits(_presence(place)), *array.buffers()[1:]])
+    buffers = [None, pa.py_buffer(offsets), window.buffer]
+    alternating = pa.BinaryArray.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+    return alternating.take(pa.array(np.arange(0, len(offsets), 2, dtype=np.int32)))
 
 
 def _not_utf8(array: pa.BinaryArray) -> _Int64Array:
@@ -628,14 +450,10 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _decimals(
-    arrow_type: pa.Decimal128Type,
-    cursor: Cursor,
-    starts: _Int64Array,
-    sizes: _Int64Array,
-    place: Place | None,
+    arrow_type: pa.Decimal128Type, cursor: Cursor, starts: _Int64Array, sizes: _Int64Array
 ) -> pa.Array:
     """Read big-endian integers as halves of 64 bits each."""
-    words = cursor.window.words
+    words = cursor.window.items("<u8")
     wrong = sizes > _DECIMAL_BYTES
     if wrong.any():
         # With sign bytes in front, or too large.
@@ -650,8 +468,7 @@ def _decimals(
         halves[large, 0] = words[starts[large] + sizes[large] - 8].byteswap().view(np.int64)
         halves[large, 1] = first[large] >> (128 - 8 * sizes[large])
     cursor.suspect(~_are_below(halves, 10**arrow_type.precision))
-    spread, validity = _spread(halves, place)
-    return pa.Array.from_buffers(arrow_type, len(spread), [validity, pa.py_buffer(spread)])
+    return pa.Array.from_buffers(arrow_type, len(halves), [None, pa.py_buffer(halves)])
 
 
 def _are_below(halves: _Int64Array, limit: int) -> _Mask:
@@ -672,35 +489,90 @@ _LEAVES: Final = {
     "int": _read_integer,
     "long": _read_integer,
     "float": _read_float,
-    "double": _read_double,
+    "double": _read_float,
     "enum": _read_enum,
     "bytes": _read_bytes,
     "rest": _read_bytes,
-    "fixed": _read_fixed,
+    "fixed": _read_bytes,
+    "refused": _read_refused,
 }
 
 
-# ---------------------------------------------------------------------------------------------------------------- items
+# ---------------------------------------------------------------------------------------------------------------- parts
 
 
-def _read_sequence(step: Sequence, cursor: Cursor, place: Place | None) -> pa.Array:
+def _read_struct(step: Struct, cursor: Cursor) -> pa.Array:
+    columns: list[pa.Array | None] = [None] * len(step.names)
+    for child in step.children:
+        array = _read(child.step, cursor)
+        if child.target is not None:
+            columns[child.target] = array
+    if pa.types.is_null(step.arrow_type):
+        return _nulls(step, cursor)
+    for constant in step.constants:
+        one = pa.array([constant.value], step.arrow_type.field(constant.target).type)
+        columns[constant.target] = one.take(pa.array(np.zeros(len(cursor), np.int32)))
+    children = [
+        pa.nulls(len(cursor), step.arrow_type.field(index).type) if column is None else column
+        for index, column in enumerate(columns)
+    ]
+    return pa.Array.from_buffers(step.arrow_type, len(cursor), [None], children=children)
+
+
+def _read_choice(step: Choice, cursor: Cursor) -> pa.Array:
+    branches = _branches(cursor, len(step.branches))
+    arrays, found = [], []
+    for branch, branch_step in enumerate(step.branches):
+        indexes = np.flatnonzero(branches == branch)
+        if not len(indexes) or (isinstance(branch_step, Leaf) and branch_step.width == 0):
+            continue
+        if len(indexes) == len(cursor):
+            return _read(branch_step, cursor)
+        part = cursor.some(indexes)
+        array = _read(branch_step, part)
+        cursor.join(indexes, part)
+        if array.null_count < len(array):
+            arrays.append(array)
+            found.append(indexes)
+    if not arrays:
+        return _nulls(step, cursor)
+    if len(arrays) == 1:
+        return spread(arrays[0], found[0], len(cursor))
+    return placed(pa.concat_arrays(arrays), np.concatenate(found), len(cursor))
+
+
+def _walk_records(step: Text, cursor: Cursor) -> list[str | None]:
+    """Read a text at each cursor plainly, and move on; None for one that does not decode."""
+    texts: list[str | None] = []
+    failed = np.zeros(len(cursor), bool)
+    for index, (start, end) in enumerate(zip(cursor.position.tolist(), cursor.end.tolist(), strict=True)):
+        value = cursor.window.input(start, end)
+        try:
+            texts.append(step.read(value))
+        except (ValueMalformedError, RecursionError):
+            texts.append(None)
+            failed[index] = True
+        cursor.position[index] = value.position
+        cursor.window.empty_items[cursor.rows[index]] += value.empty_items
+    cursor.fail(failed)
+    # A value may have several texts, and more empty items than any of them.
+    cursor.suspect(cursor.window.empty_items[cursor.rows] > EMPTY_ITEMS_LIMIT)
+    return texts
+
+
+def _read_sequence(step: Sequence, cursor: Cursor) -> pa.Array:
     counts, items = _find_items(step, cursor)
-    keys = _read(_KEY, items) if step.has_keys else None
+    if step.item is None:
+        return _nulls(step, cursor)
+    arrow_type = step.arrow_type
+    keys = _read(KEY, items) if step.has_keys else None
     values = _read(step.item, items)
-    spread, validity = _spread(counts, place)
-    offsets = np.zeros(len(spread) + 1, np.int32)
-    np.cumsum(spread, out=offsets[1:])
     if keys is not None:
-        arrow_type = step.arrow_type
-        values = pa.StructArray.from_arrays(
-            [keys, values], fields=[arrow_type.key_field, arrow_type.item_field]
-        )
-    return pa.Array.from_buffers(
-        step.arrow_type, len(spread), [validity, pa.py_buffer(offsets)], children=[values]
-    )
-
-
-_KEY: Final = Leaf("bytes", pa.string(), None)
+        fields = [arrow_type.key_field, arrow_type.item_field]
+        values = pa.StructArray.from_arrays([keys, values], fields=fields)
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    return pa.Array.from_buffers(arrow_type, len(counts), [None, pa.py_buffer(offsets)], children=[values])
 
 
 def _find_items(step: Sequence, cursor: Cursor) -> tuple[_Int64Array, Cursor]:
@@ -709,133 +581,34 @@ def _find_items(step: Sequence, cursor: Cursor) -> tuple[_Int64Array, Cursor]:
     Returns:
         How many items each has, and cursors at all items (at the keys, if they have them), in their order.
     """
-    walk = _ItemWalk(step, cursor)
-    while walk.begin_blocks():
-        walk.step()
-    return walk.found()
-
-
-class _ItemWalk:
-    """Looks for the items of arrays or maps."""
-
-    def __init__(self, step: Sequence, cursor: Cursor) -> None:
-        self._step = step
-        self._width = None if step.has_keys else step.item.width
-        item = step.item
-        self._is_numbers = isinstance(item, Leaf) and item.kind in _NUMBERS and not step.has_keys
-        self._whole = cursor
-        # The arrays that go on: which they are, where they are, and what is left of their blocks.
-        self._indexes = np.arange(len(cursor))
-        self._cursor = cursor.some(self._indexes)
-        self._left = np.zeros(len(cursor), np.int64)
-        self._found: list[tuple[_Int64Array, _Int64Array]] = []
-
-    def begin_blocks(self) -> bool:
-        """Begin the next block where one ended; return whether any array goes on."""
-        ended = np.flatnonzero(self._left == 0)
+    # What is left of the current block of each, and which ones go on.
+    left = np.zeros(len(cursor), np.int64)
+    going = np.arange(len(cursor))
+    indexes, starts = [left[:0]], [left[:0]]
+    while len(going):
+        ended = going[left[going] == 0]
         if len(ended):
-            part = self._cursor.some(ended)
-            self._left[ended] = _block_counts(part, self._width)
-            self._cursor.join(ended, part)
-            self._leave(self._left == 0)
-        return len(self._indexes) > 0
-
-    def _leave(self, is_done: _Mask) -> None:
-        if is_done.any():
-            self._whole.join(self._indexes[is_done], self._cursor.some(is_done))
-            goes_on = ~is_done
-            self._indexes, self._left = self._indexes[goes_on], self._left[goes_on]
-            self._cursor = self._cursor.some(goes_on)
-
-    def step(self) -> None:
-        """Move over an item of each array, or over more if that is quicker."""
-        if self._width is not None:
-            self._step_blocks(self._width)
-        elif self._is_numbers:
-            self._step_numbers()
-        elif len(self._indexes) <= _FEW:
-            self._step_plainly()
+            part = cursor.some(ended)
+            left[ended] = _block_counts(part, step.width)
+            cursor.join(ended, part)
+            going = going[left[going] > 0]
+        part = cursor.some(going)
+        if step.width is None and len(going) > _FEW:
+            indexes.append(going)
+            starts.append(part.position.copy())
+            _move_over_item(step, part)
+            left[going] -= 1
+            left[going[part.has_failed()]] = 0
         else:
-            self._found.append((self._indexes, self._cursor.position.copy()))
-            if self._step.has_keys:
-                self._cursor.position += _sizes(self._cursor)
-            _skip(self._step.item, self._cursor)
-            self._cursor.check()
-            self._left -= 1
-            self._left[self._cursor.has_failed()] = 0
-
-    def _step_blocks(self, width: int) -> None:
-        """Move over whole blocks of items that have the same width."""
-        if self._left.sum() > _ITEMS_AT_ONCE and len(self._cursor.window.is_suspect) > 1:
-            raise TooManyItemsError
-        before = np.cumsum(self._left) - self._left
-        number = np.arange(int(self._left.sum())) - np.repeat(before, self._left)
-        starts = np.repeat(self._cursor.position, self._left) + number * width
-        self._found.append((np.repeat(self._indexes, self._left), starts))
-        self._cursor.position += self._left * width
-        self._left[:] = 0
-
-    def _step_numbers(self) -> None:
-        """Move over whole blocks of numbers, each of which ends with a byte without the high bit."""
-        stops = self._cursor.window.stops()
-        last = np.cumsum(self._left) - 1
-        number = np.arange(last[-1] + 1) - np.repeat(last + 1 - self._left, self._left)
-        first_stops = np.searchsorted(stops, self._cursor.position)
-        ends = stops[np.minimum(np.repeat(first_stops, self._left) + number, len(stops) - 1)] + 1
-        starts = np.roll(ends, 1)
-        starts[last + 1 - self._left] = self._cursor.position
-        self._found.append((np.repeat(self._indexes, self._left), starts))
-        # A number of more than 64 bits, also where it is only skipped.
-        too_long = (ends - starts > 10) | ((ends - starts == 10) & (self._cursor.window.data[ends - 1] > 1))  # noqa: PLR2004
-        if too_long.any():
-            self._cursor.suspect(np.repeat(np.arange(len(last)), self._left)[too_long])
-        self._cursor.position = ends[last]
-        self._cursor.check()
-        self._left[:] = 0
-
-    def _step_plainly(self) -> None:
-        """Move over all that is left of a few arrays, item by item."""
-        skip = self._cursor.window.compiler.skipper(self._step.item)
-        if self._step.has_keys:
-            skip_value = skip
-
-            def skip(value: Input) -> None:
-                value.skip(value.number())
-                skip_value(value)
-
-        failed = np.zeros(len(self._indexes), bool)
-        for index, left_in_block in enumerate(self._left.tolist()):
-            left = left_in_block
-            value = self._cursor.window.input(int(self._cursor.position[index]), int(self._cursor.end[index]))
-            starts: list[int] = []
-            try:
-                while left > 0:
-                    starts.append(value.position)
-                    skip(value)
-                    left = left - 1 or value.block(None)
-            except (ValueMalformedError, RecursionError):
-                failed[index] = True
-            self._found.append((np.full(len(starts), self._indexes[index]), np.array(starts, np.int64)))
-            self._cursor.position[index] = value.position
-        self._cursor.fail(failed)
-        self._left[:] = 0
-        self._leave(np.ones(len(self._indexes), bool))
-
-    def found(self) -> tuple[_Int64Array, Cursor]:
-        """Return the number of items of each array, and cursors at all of them."""
-        whole = self._whole
-        nothing = np.zeros(0, np.int64)
-        indexes = np.concatenate([nothing, *(indexes for indexes, _ in self._found)])
-        starts = np.concatenate([nothing, *(starts for _, starts in self._found)])
-        counts = np.bincount(indexes, minlength=len(whole))
-        if len(indexes) > _ITEMS_AT_ONCE and len(whole.window.is_suspect) > 1:
-            raise TooManyItemsError
-        if len(self._found) > 1:
-            order = np.argsort(indexes, kind="stable")
-            indexes, starts = indexes[order], starts[order]
-        items = Cursor(whole.window, starts, whole.end[indexes], whole.rows[indexes])
-        items.fail(whole.window.is_suspect[items.rows])
-        return counts, items
+            walk = _walk_items if step.width is None else _items_of_blocks
+            counts, found = walk(step, part, left[going])
+            indexes.append(np.repeat(going, counts))
+            starts.append(found)
+            left[going] = 0
+        cursor.join(going, part)
+        if step.width is None and len(going) <= _FEW:
+            break
+    return _items_in_order(cursor, np.concatenate(indexes), np.concatenate(starts))
 
 
 def _block_counts(cursor: Cursor, width: int | None) -> _Int64Array:
@@ -859,3 +632,61 @@ def _block_counts(cursor: Cursor, width: int | None) -> _Int64Array:
         cursor.fail(wrong)
         counts[wrong] = 0
     return counts
+
+
+def _move_over_item(step: Sequence, cursor: Cursor) -> None:
+    if step.has_keys:
+        cursor.position += _sizes(cursor)
+    _read(step.walk, cursor)
+    cursor.check()
+
+
+def _items_of_blocks(step: Sequence, cursor: Cursor, left: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
+    """Move over blocks of items that have the same width; return how many they have, and where each is."""
+    width = step.width or 0
+    total = int(left.sum())
+    _check_item_count(cursor.window, total)
+    number = np.arange(total) - np.repeat(np.cumsum(left) - left, left)
+    starts = np.repeat(cursor.position, left) + number * width
+    cursor.position += left * width
+    return left, starts
+
+
+def _walk_items(step: Sequence, cursor: Cursor, left: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
+    """Move over all that is left of a few arrays, item by item; return how many items that are, and where each is."""
+    counts = np.zeros(len(cursor), np.int64)
+    failed = np.zeros(len(cursor), bool)
+    starts: list[int] = []
+    for index, left_in_block in enumerate(left.tolist()):
+        remaining = left_in_block
+        value = cursor.window.input(int(cursor.position[index]), int(cursor.end[index]))
+        before = len(starts)
+        try:
+            while remaining > 0:
+                starts.append(value.position)
+                if step.has_keys:
+                    value.take(value.number())
+                step.walk.read(value)
+                remaining = remaining - 1 or value.block(None)
+        except (ValueMalformedError, RecursionError):
+            failed[index] = True
+        counts[index] = len(starts) - before
+        cursor.position[index] = value.position
+    cursor.fail(failed)
+    return counts, np.array(starts, np.int64)
+
+
+def _items_in_order(cursor: Cursor, indexes: _Int64Array, starts: _Int64Array) -> tuple[_Int64Array, Cursor]:
+    """Return the number of items of each array, and cursors at all of them."""
+    window = cursor.window
+    _check_item_count(window, len(indexes))
+    order = np.argsort(indexes, kind="stable")
+    indexes, starts = indexes[order], starts[order]
+    items = Cursor(window, starts, cursor.end[indexes], cursor.rows[indexes])
+    items.fail(window.is_suspect[items.rows])
+    return np.bincount(indexes, minlength=len(cursor)), items
+
+
+def _check_item_count(window: Window, count: int) -> None:
+    if count > _ITEMS_AT_ONCE and len(window.is_suspect) > 1:
+        raise TooManyItemsError

@@ -7,12 +7,13 @@ reader's. Rules: Avro specification 1.12, "Schema Resolution".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from storage_core.errors import SchemaError, SchemaResolutionError
+from storage_core.values.avro_plain import Child, Choice, Constant, Leaf, Sequence, Step, Struct, Text
 from storage_core.values.avro_schema import (
     NESTING_LIMIT,
     Array,
@@ -28,6 +29,7 @@ from storage_core.values.avro_schema import (
 )
 from storage_core.values.avro_types import (
     COLUMNS_LIMIT,
+    KINDS,
     NOTHING,
     ArrowTypes,
     factor_of,
@@ -36,137 +38,7 @@ from storage_core.values.avro_types import (
 from storage_core.values.decoding import Paths
 from storage_core.values.paths import paths_of_fields
 
-_PROMOTIONS: Final = {
-    "int": ("long", "float", "double"),
-    "long": ("float", "double"),
-    "float": ("double",),
-    "string": ("bytes",),
-    "bytes": ("string",),
-}
-# These are encoded alike.
-_ENCODED_AS: Final = {"string": "bytes"}
-# Bytes of each value; those of other kinds differ.
-_WIDTHS: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """Reads a value without parts.
-
-    Attributes:
-        kind: How it is encoded, as ``long``. Strings are bytes.
-        arrow_type: What it becomes.
-        width: Bytes of each value; None if they differ.
-        factor: What its number is multiplied by.
-        symbols: The reader's words for the writer's symbols; None for one that the reader does not know.
-    """
-
-    kind: str
-    arrow_type: pa.DataType
-    width: int | None
-    factor: int = 1
-    symbols: tuple[str | None, ...] = ()
-
-
-class Child(NamedTuple):
-    """A field as the writer has it, and its index among the reader's fields; None for one that is not wanted."""
-
-    name: str
-    target: int | None
-    step: Step
-
-
-class Constant(NamedTuple):
-    """A field that the writer does not have: its index among the reader's fields, and its default."""
-
-    target: int
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Struct:
-    """Reads a record.
-
-    Attributes:
-        names: The fields that come out.
-        width: Bytes of each value; None if they differ.
-    """
-
-    names: tuple[str, ...]
-    children: tuple[Child, ...]
-    constants: tuple[Constant, ...]
-    arrow_type: pa.DataType
-    width: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Sequence:
-    """Reads an array, or a map, whose items have keys."""
-
-    item: Step
-    has_keys: bool
-    arrow_type: pa.DataType
-    width: None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Optional:
-    """Reads a union of null and another type."""
-
-    null_branch: int
-    item: Step
-    arrow_type: pa.DataType
-    width: None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Reads another union."""
-
-    branches: tuple[Step, ...]
-    arrow_type: pa.DataType
-    width: None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Reads a branch that the reader's schema has no place for: its values do not decode."""
-
-    item: Step
-    message: str
-    arrow_type: pa.DataType
-    width: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Makes a struct with a field for each branch of a union, of which one is set; None if that is not wanted."""
-
-    item: Step
-    target: int | None
-    arrow_type: pa.DataType
-    width: int | None
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Text:
-    """Reads a recursive record as JSON text, or a record within it.
-
-    Attributes:
-        records: How to read each recursive record; shared by all of a plan, as they contain each other.
-        key: Which of them this is.
-        is_within: Whether it is a part of a text.
-    """
-
-    records: dict[tuple[str, str], Struct]
-    key: tuple[str, str]
-    is_within: bool
-    arrow_type: pa.DataType
-    width: None = None
-
-
-Step: TypeAlias = Leaf | Struct | Sequence | Optional | Choice | Refusal | Member | Text
-_UNFINISHED: Final = Struct((), (), (), pa.null(), None)
+_UNFINISHED: Final = Struct((), (), (), pa.null())
 
 
 class Plan(NamedTuple):
@@ -186,10 +58,9 @@ def compile_plan(writer: AvroSchema, reader: AvroSchema, paths: Paths = None) ->
     """
     # Types are measured quickly: most schemas that are too large end here.
     ArrowTypes(reader).of(reader.root, paths)
-    itself = _Resolver(writer, writer)
-    resolver = itself if writer is reader else _Resolver(writer, reader, itself)
-    root = resolver.resolve(writer.root, reader.root, paths, _Place())
-    return Plan(root, resolver.step_count + itself.step_count)
+    resolver = _Resolver(writer, reader)
+    root = resolver.plan(writer.root, reader.root, paths)
+    return Plan(root, resolver.step_count)
 
 
 class _Place(NamedTuple):
@@ -197,7 +68,6 @@ class _Place(NamedTuple):
 
     path: str = ""
     depth: int = 0
-    is_text: bool = False
 
     def within(self, name: str = "") -> _Place:
         return self._replace(path=f"{self.path}.{name}".strip("."), depth=self.depth + 1)
@@ -209,43 +79,83 @@ class _Place(NamedTuple):
 class _Resolver:
     """Resolves the types of one schema to those of another."""
 
-    def __init__(self, writer: AvroSchema, reader: AvroSchema, itself: _Resolver | None = None) -> None:
-        self.step_count = 0
+    def __init__(self, writer: AvroSchema, reader: AvroSchema) -> None:
+        self._read_count = self._skipped_count = 0
         self._writer = writer
         self._reader = reader
         self._types = ArrowTypes(reader)
-        # For what is only skipped: resolves the writer's schema to itself.
-        self._itself = itself or self
         self._records: dict[tuple[str, str], Struct] = {}
+        # Recursive records to be moved over.
+        self._postponed: list[Record] = []
 
-    def resolve(self, written: Schema, read: Schema, paths: Paths, place: _Place) -> Step:
+    @property
+    def step_count(self) -> int:
+        """Number of steps."""
+        return self._read_count + self._skipped_count
+
+    def plan(self, written: Schema, read: Schema, paths: Paths) -> Step:
+        """Return the step for whole values."""
+        root = self._resolve(written, read, paths, _Place())
+        while self._postponed:
+            record = self._postponed.pop()
+            self._records[record.name, ""] = self._skipped_record(record, _Place())
+        return root
+
+    def _resolve(self, written: Schema, read: Schema, paths: Paths, place: _Place) -> Step:
         """Return the step for a type of the writer, and one of the reader."""
-        self._count(place)
+        self._read_count += 1
+        _check_limits(self._read_count, place)
         written, read = self._writer.look_up(written), self._reader.look_up(read)
         if isinstance(written, Union):
             return self._from_union(written, read, paths, place)
         if isinstance(read, Union):
             return self._into_union(written, read, paths, place)
-        if written.kind != read.kind and read.kind not in _PROMOTIONS.get(written.kind, ()):
+        if written.kind != read.kind and read.kind not in KINDS[written.kind].promotions:
             raise SchemaResolutionError(f"{place}{written.kind} cannot be read as {read.kind}")
         match written, read:
             case Record(), Record():
                 return self._record(written, read, paths, place)
             case (Array() | Map(), Array() | Map()):
                 arrow_type = self._types.of(read, paths)
-                item = self.resolve(written.items, read.items, paths, place.within())
-                return Sequence(item, isinstance(read, Map), arrow_type)
+                item = self._resolve(written.items, read.items, paths, place.within())
+                walk = self._skipped(written.items, place.within())
+                return Sequence(item, walk, isinstance(read, Map), arrow_type)
         return self._leaf(written, read, paths, place)
 
-    def _count(self, place: _Place) -> None:
-        self.step_count += 1
-        if self.step_count > COLUMNS_LIMIT:
-            raise SchemaError(f"the Avro schema stands for more than {COLUMNS_LIMIT:,} columns")
-        if place.depth > NESTING_LIMIT:
-            raise SchemaError(f"the Avro schema nests deeper than {NESTING_LIMIT} levels")
-
     def _skipped(self, written: Schema, place: _Place) -> Step:
-        return self._itself.resolve(written, written, NOTHING, place)
+        """Return the step that moves over a value, and checks only what it needs to find the end."""
+        self._skipped_count += 1
+        _check_limits(self._skipped_count, place)
+        written = self._writer.look_up(written)
+        match written:
+            case Record(is_recursive=False):
+                step = self._skipped_record(written, place)
+                widths = [child.step.width for child in step.children if isinstance(child.step, Leaf)]
+                known = [width for width in widths if width is not None]
+                return Leaf("fixed", pa.null(), sum(known)) if len(known) == len(step.children) else step
+            case Record():
+                key = (written.name, "")
+                if key not in self._records:
+                    self._records[key] = _UNFINISHED
+                    self._postponed.append(written)
+                return Text(self._records, key, pa.null())
+            case Array() | Map():
+                item = self._skipped(written.items, place.within())
+                return Sequence(None, item, isinstance(written, Map), pa.null())
+            case Union():
+                branches = [self._skipped(branch, place.within()) for branch in written.branches]
+                return Choice(tuple(branches), pa.null())
+        width = _width(written)
+        if width is not None:
+            return Leaf("fixed", pa.null(), width)
+        return Leaf("bytes" if KINDS[written.kind].is_bytes else "long", pa.null())
+
+    def _skipped_record(self, written: Record, place: _Place) -> Struct:
+        children = [
+            Child(field.name, None, self._skipped(field.schema, place.within(field.name)))
+            for field in written.fields
+        ]
+        return Struct((), tuple(children), (), pa.null())
 
     def _leaf(self, written: Schema, read: Schema, paths: Paths, place: _Place) -> Leaf:
         arrow_type = self._types.of(read, paths)
@@ -253,7 +163,7 @@ class _Resolver:
             _check_names(written, read, place)
             default = read.default if read.default in read.symbols else None
             symbols = tuple(symbol if symbol in read.symbols else default for symbol in written.symbols)
-            return Leaf("enum", arrow_type, None, symbols=symbols)
+            return Leaf("enum", arrow_type, symbols=symbols)
         if isinstance(written, Fixed) and isinstance(read, Fixed):
             _check_names(written, read, place)
             if written.size != read.size:
@@ -261,8 +171,8 @@ class _Resolver:
         before, after = getattr(written, "decimal", None), getattr(read, "decimal", None)
         if before and after and before[1] != after[1]:
             raise SchemaResolutionError(f"{place}decimal{before} cannot be read as decimal{after}")
-        width = written.size if isinstance(written, Fixed) else _WIDTHS.get(written.kind)
-        return Leaf(_ENCODED_AS.get(written.kind, written.kind), arrow_type, width, factor_of(read))
+        kind = "bytes" if KINDS[written.kind].is_bytes else written.kind
+        return Leaf(kind, arrow_type, _width(written), factor_of(read))
 
     def _record(self, written: Record, read: Record, paths: Paths, place: _Place) -> Step:
         _check_names(written, read, place)
@@ -270,15 +180,16 @@ class _Resolver:
             return self._struct(written, read, paths, place)
         key = (written.name, read.name)
         if key not in self._records:
-            known = dict(self._records)
+            known = set(self._records)
             self._records[key] = _UNFINISHED
             try:
-                self._records[key] = self._struct(written, read, None, place._replace(is_text=True))
+                self._records[key] = self._struct(written, read, None, place)
             except SchemaResolutionError:
                 # Another branch of a union may do; records within this one may refer to it.
-                self._records = known
+                for added in self._records.keys() - known:
+                    del self._records[added]
                 raise
-        return Text(self._records, key, place.is_text, self._types.of(read, paths))
+        return Text(self._records, key, self._types.of(read, paths))
 
     def _struct(self, written: Record, read: Record, paths: Paths, place: _Place) -> Struct:
         wanted = (
@@ -290,20 +201,17 @@ class _Resolver:
         sources = _sources(written, read)
         children = []
         for field in written.fields:
-            target = sources.get(field.name)
-            if target is None:
-                child = Child(field.name, None, self._skipped(field.schema, place.within(field.name)))
-            else:
-                step = self.resolve(
-                    field.schema, target.schema, wanted.get(target.name, NOTHING), place.within(field.name)
-                )
-                child = Child(field.name, targets.get(target.name), step)
-            children.append(child)
+            within = place.within(field.name)
+            source = sources.get(field.name)
+            name = "" if source is None else source.name
+            if source is not None:
+                # Also what is not wanted has to be readable.
+                step = self._resolve(field.schema, source.schema, wanted.get(name, NOTHING), within)
+            if name not in targets:
+                step = self._skipped(field.schema, within)
+            children.append(Child(field.name, targets.get(name), step))
         constants = tuple(self._constants(read, sources, targets, place))
-        width: int | None = 0
-        for child in children:
-            width = None if width is None or child.step.width is None else width + child.step.width
-        return Struct(tuple(wanted), tuple(children), constants, self._types.of(read, paths), width)
+        return Struct(tuple(wanted), tuple(children), constants, self._types.of(read, paths))
 
     def _constants(
         self, read: Record, sources: dict[str, Field], targets: dict[str, int], place: _Place
@@ -322,20 +230,15 @@ class _Resolver:
     def _from_union(self, written: Union, read: Schema, paths: Paths, place: _Place) -> Step:
         arrow_type = self._types.of(read, paths)
         steps = [self._branch(branch, read, paths, place) for branch in written.branches]
-        refused = [step for step in steps if isinstance(step, Refusal)]
-        if len(refused) == len(steps):
-            raise SchemaResolutionError(refused[0].message)
-        nulls = [index for index, step in enumerate(steps) if isinstance(step, Leaf) and step.kind == "null"]
-        if len(steps) == 2 and len(nulls) == 1 and not refused:  # noqa: PLR2004  (null and another)
-            return Optional(nulls[0], steps[1 - nulls[0]], arrow_type)
+        if all(isinstance(step, Leaf) and step.kind == "refused" for step in steps):
+            raise SchemaResolutionError(next(step.message for step in steps if isinstance(step, Leaf)))
         return Choice(tuple(steps), arrow_type)
 
     def _branch(self, branch: Schema, read: Schema, paths: Paths, place: _Place) -> Step:
         try:
-            return self.resolve(branch, read, paths, place.within())
+            return self._resolve(branch, read, paths, place.within())
         except SchemaResolutionError as error:
-            skipped = self._skipped(branch, place.within())
-            return Refusal(skipped, str(error), self._types.of(read, paths), skipped.width)
+            return Leaf("refused", self._types.of(read, paths), message=str(error))
 
     def _into_union(self, written: Schema, read: Union, paths: Paths, place: _Place) -> Step:
         arrow_type = self._types.of(read, paths)
@@ -350,12 +253,13 @@ class _Resolver:
         for index in _by_likeness(written, members):
             member_paths = wanted.get(names[index], NOTHING) if is_struct else paths
             try:
-                step = self.resolve(written, members[index], member_paths, place.within())
+                step = self._resolve(written, members[index], member_paths, place.within())
             except SchemaResolutionError:
                 continue
             if is_struct:
                 target = list(wanted).index(names[index]) if names[index] in wanted else None
-                return Member(step, target, arrow_type, step.width)
+                step = step if target is not None else self._skipped(written, place.within())
+                return Struct(tuple(wanted), (Child("", target, step),), (), arrow_type)
             # A union of numbers has no logical type.
             return (
                 replace(step, arrow_type=arrow_type, factor=1)
@@ -363,6 +267,18 @@ class _Resolver:
                 else step
             )
         raise SchemaResolutionError(f"{place}{written.kind} is no type of the reader's union")
+
+
+def _check_limits(step_count: int, place: _Place) -> None:
+    if step_count > COLUMNS_LIMIT:
+        raise SchemaError(f"the Avro schema stands for more than {COLUMNS_LIMIT:,} columns")
+    if place.depth > NESTING_LIMIT:
+        raise SchemaError(f"the Avro schema nests deeper than {NESTING_LIMIT} levels")
+
+
+def _width(written: Schema) -> int | None:
+    """Return the bytes of each value of a type without parts; None if they differ."""
+    return written.size if isinstance(written, Fixed) else KINDS[written.kind].width
 
 
 def _by_likeness(written: Schema, members: list[Schema]) -> list[int]:

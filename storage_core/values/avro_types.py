@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from decimal import Context, Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -33,17 +33,39 @@ MOST_DIGITS: Final = 38
 NOTHING: Final[Paths] = ()
 """Paths of a value that is not wanted."""
 MICROSECONDS_PER_MILLISECOND: Final = 1000
-_BY_KIND: Final = {
-    "null": pa.null(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "fixed": pa.binary(),
-    "string": pa.string(),
-    "enum": pa.string(),
+
+
+class Kind(NamedTuple):
+    """What there is to know of the types of one name.
+
+    Attributes:
+        arrow_type: What values become.
+        width: The bytes of each value; None if they differ.
+        promotions: As what else values can be read.
+        is_bytes: Whether a value is its size and its bytes.
+    """
+
+    arrow_type: pa.DataType
+    width: int | None = None
+    promotions: tuple[str, ...] = ()
+    is_bytes: bool = False
+
+
+KINDS: Final = {
+    "null": Kind(pa.null(), 0),
+    "boolean": Kind(pa.bool_(), 1),
+    "int": Kind(pa.int32(), promotions=("long", "float", "double")),
+    "long": Kind(pa.int64(), promotions=("float", "double")),
+    "float": Kind(pa.float32(), 4, ("double",)),
+    "double": Kind(pa.float64(), 8),
+    "bytes": Kind(pa.binary(), None, ("string",), is_bytes=True),
+    "string": Kind(pa.string(), None, ("bytes",), is_bytes=True),
+    "fixed": Kind(pa.binary()),
+    "enum": Kind(pa.string()),
+    # As text, if it is recursive.
+    "record": Kind(pa.string()),
+    "array": Kind(pa.null()),
+    "map": Kind(pa.null()),
 }
 _BY_LOGICAL_TYPE: Final = {
     ("int", "date"): pa.date32(),
@@ -233,9 +255,8 @@ def _scalar_type(schema: Schema) -> pa.DataType:
                 )
             return pa.decimal128(precision, scale)
         case Primitive():
-            return _BY_LOGICAL_TYPE.get((schema.kind, schema.logical), _BY_KIND[schema.kind])
-    # A recursive record is text.
-    return _BY_KIND.get(schema.kind, pa.string())
+            return _BY_LOGICAL_TYPE.get((schema.kind, schema.logical), KINDS[schema.kind].arrow_type)
+    return KINDS[schema.kind].arrow_type
 
 
 def _scalar_default(schema: Primitive | Fixed | Enum, declared: Any) -> Any:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+# By their bits, numbers as numpy copies them.
+_NUMPY_KINDS = {32: "i4", 64: "i8", 128: "c16"}
 Reason = Literal["unframed", "unknown-id", "malformed", "encrypted", "unresolvable"]
 """Why a record does not decode."""
 Paths: TypeAlias = tuple[tuple[str, ...], ...] | None
@@ -83,6 +85,33 @@ def placed(array: pa.Array, rows: npt.NDArray[np.int64], length: int) -> pa.Arra
     sources = np.full(length, -1, np.int64)
     sources[rows] = np.arange(len(rows))
     return array.take(pa.array(sources, mask=sources < 0))
+
+
+def spread(array: pa.Array, rows: npt.NDArray[np.int64], length: int) -> pa.Array:
+    """Put values at rows, which ascend, of a longer column as `placed` does, several times as quickly."""
+    arrow_type, buffers = array.type, array.buffers()
+    is_nested = pa.types.is_struct(arrow_type)
+    is_binary = pa.types.is_string(arrow_type) or pa.types.is_binary(arrow_type)
+    is_list = pa.types.is_list(arrow_type) or pa.types.is_map(arrow_type)
+    is_number = pa.types.is_primitive(arrow_type) and arrow_type.bit_width in _NUMPY_KINDS
+    if array.null_count or array.offset or not (is_nested or is_binary or is_list or is_number):
+        return placed(array, rows, length)
+    is_present = np.zeros(length, np.bool_)
+    is_present[rows] = True
+    made = [pa.py_buffer(np.packbits(is_present, bitorder="little"))]
+    children = [array.values] if is_list else []
+    if is_nested:
+        children = [spread(child, rows, length) for child in array.flatten()]
+    elif is_number:
+        kind = _NUMPY_KINDS[arrow_type.bit_width]
+        values = np.zeros(length, kind)
+        values[rows] = np.frombuffer(buffers[1], kind, len(array))
+        made.append(pa.py_buffer(values))
+    else:
+        offsets = np.zeros(length + 1, np.int32)
+        offsets[rows + 1] = np.diff(np.frombuffer(buffers[1], np.int32, len(array) + 1))
+        made += [pa.py_buffer(np.cumsum(offsets, dtype=np.int32)), *(buffers[2:] if is_binary else [])]
+    return pa.Array.from_buffers(arrow_type, length, made, children=children)
 
 
 class RowError(NamedTuple):

@@ -235,3 +235,13 @@ def test_types_that_other_schemas_define():
     decoded = avro_decoder(schema).decode(payloads([b"\x02\x04"]))
     assert decoded.array.to_pylist() == [{"a": {"g": {"x": 1}}, "g": {"x": 2}}]
     assert pa.types.is_struct(decoded.array.type)
+
+
+def test_a_branch_that_does_not_resolve_beside_a_recursive_record():
+    def chain(kind):
+        other = record(field("x", kind), field("next", ["null", "S"]), name="S")
+        return record(field("a", ["null", "R"]), field("b", ["null", other]))
+
+    decoded = decode([b"\x02\x00\x00\x00", b"\x00\x02\x02\x00"], chain("int"), chain("string"))
+    assert decoded.array.to_pylist() == ['{"a":{"a":null,"b":null},"b":null}', None]
+    assert [error.reason for error in decoded.errors] == ["unresolvable"]
