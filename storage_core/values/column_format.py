@@ -17,7 +17,16 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.errors import SchemaError
-from storage_core.values.decoding import Decoded, Paths, Payloads, Reason, RowError, SchemaSource, placed
+from storage_core.values.decoding import (
+    Decoded,
+    Message,
+    Paths,
+    Payloads,
+    Reason,
+    RowError,
+    SchemaSource,
+    placed,
+)
 from storage_core.values.frames import (
     KEY_HEADER,
     NO_FRAME,
@@ -39,7 +48,6 @@ if TYPE_CHECKING:
     _Rows: TypeAlias = npt.NDArray[np.int64]
 
 
-Message: TypeAlias = str | tuple[int, ...] | None
 HEADER_NAMES: Final = {"key": KEY_HEADER, "value": VALUE_HEADER}
 """By column, the header that may name the schema of its values."""
 # A reader schema may have long defaults, which each row repeats.

@@ -18,6 +18,8 @@ Reason = Literal["unframed", "unknown-id", "malformed", "encrypted", "unresolvab
 """Why a record does not decode."""
 Paths: TypeAlias = tuple[tuple[str, ...], ...] | None
 """Paths of the wanted fields within a column, as ``("items", "price")``; None for all. Lists are passed through."""
+Message: TypeAlias = str | tuple[int, ...] | None
+"""Protobuf's message type: its name, or its path of indexes; None for the only one of its schema."""
 
 
 @dataclass(frozen=True, slots=True)

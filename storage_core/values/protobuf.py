@@ -1,14 +1,17 @@
 """Columns of Protobuf, by ptars (the extra ``protobuf``).
 
 The types are those of Spark's ``from_protobuf`` with ``upcast.unsigned.ints``. ptars decodes a message made for the
-purpose: it has the wanted fields only, and none of the types that ptars would show otherwise than Spark (enums, wrappers,
-dates). What ptars may read otherwise than Protobuf's own parser, that one brings into its usual form first.
+purpose: it has the wanted fields only, and none of the types that ptars would show otherwise than Spark (enums, times,
+wrappers, maps).
+
+ptars trusts its input. What counts is what Protobuf's own parser says, but that takes as long again. So it gets only values
+that take more bytes than what ptars has read of them needs. Those with two members of a oneof it also writes anew.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +19,11 @@ import pyarrow.compute as pc
 
 from storage_core.errors import OptionError, SchemaError
 from storage_core.values.decoding import Decoded, RowError
-from storage_core.values.halving import decode_by_halves
 from storage_core.values.paths import paths_of_fields
 
 try:
     import ptars
-    from google.protobuf import duration_pb2, timestamp_pb2
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
     from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
     from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message import DecodeError
@@ -34,30 +35,33 @@ except ModuleNotFoundError as error:
 
 from storage_core.values.protobuf_schema import check_resolution, find_message
 from storage_core.values.protobuf_schema import message_name as message_name  # noqa: PLC0414  (what planning needs of the extra)
+from storage_core.values.protobuf_sizes import least_sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
-    from storage_core.values.decoding import Decoder, Paths, Payloads, SchemaSource
-    from storage_core.values.protobuf_schema import Message
+    from storage_core.values.decoding import Decoder, Message, Paths, Payloads, SchemaSource
 
     Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _MAXIMUM_FIELDS = 20_000
 _MAXIMUM_LEVELS = 64  # Protobuf's parsers stop at 100
-_LARGEST_PART_ROWS = 1 << 16
-# ptars follows unknown groups as deep as they are nested, a byte or two each, until the stack overflows. Protobuf's parser
-# stops at 100, and looks at longer values first.
-_MOST_TRUSTED_BYTES = 4096
-_FILE_NAME = "columns.proto"
-_PTARS_OPTIONS: dict[str, Any] = {
-    **dict.fromkeys(("timestamp_unit", "duration_unit"), "us"),
-    **dict.fromkeys(("list_nullable", "list_value_nullable", "map_nullable", "map_value_nullable"), True),
-}
+# ptars has a table of the numbers up to the highest for each message, 16 bytes a number.
+_MOST_NUMBERS = 1 << 25
 # For Protobuf itself; ptars refuses them by a panic.
 _RESERVED_NUMBERS = range(19_000, 20_000)
+_ONES = 2**32 - 1
+# ptars follows unknown groups as deep as they are nested, a byte or two each, until the stack overflows.
+_MOST_TRUSTED_BYTES = 4096
+_LARGEST_PART_ROWS, _LARGEST_PART_BYTES = 1 << 17, 1 << 26
+# Where Protobuf's parser refuses values that it has got together, it gets each of them alone.
+_ROWS_CHECKED_TOGETHER = 256
+_MICROSECONDS = 1_000_000
 
 _Type = FieldDescriptorProto
+_REPEATED = FieldDescriptorProto.LABEL_REPEATED
 _LEAF_TYPES = {
     _Type.TYPE_DOUBLE: pa.float64(),
     _Type.TYPE_FLOAT: pa.float32(),
@@ -155,13 +159,15 @@ _Node: TypeAlias = _Leaf | _List | _Map | _Struct
 
 
 class _Expansion:
-    """Makes the file with the messages that ptars decodes: one for each place where a message is, with the wanted fields."""
+    """Makes the file with the messages that ptars decodes: one for each place where a message is, with the wanted fields.
+
+    A map is a list of entries, as it is on the wire, so that the entries keep their order.
+    """
 
     def __init__(self) -> None:
-        dependencies = [timestamp_pb2.DESCRIPTOR.name, duration_pb2.DESCRIPTOR.name]
-        self.file = FileDescriptorProto(name=_FILE_NAME, syntax="proto3", dependency=dependencies)
+        self.file = FileDescriptorProto(name="columns.proto", syntax="proto3")
         self._open: list[str] = []
-        self._fields = 0
+        self._fields = self._numbers = 0
 
     def add_message(self, message: Descriptor, paths: Paths) -> _Struct:
         """Add a message, and return what it becomes."""
@@ -171,7 +177,7 @@ class _Expansion:
                 "so it has no type; name other fields in 'columns'."
             )
         self._open.append(message.full_name)
-        target = self.file.message_type.add(name=f"M{len(self.file.message_type)}")
+        target = self._new_message()
         wanted = paths_of_fields(paths, message.fields_by_name, f"'{message.full_name}'")
         fields = {
             name: self._add_field(target, message.fields_by_name[name], below)
@@ -180,7 +186,8 @@ class _Expansion:
         oneofs = [oneof for oneof in message.oneofs if any(field.name in wanted for field in oneof.fields)]
         for hidden in (field for oneof in oneofs for field in oneof.fields if field.name not in wanted):
             # Only the last member counts: one that nobody asked for still hides those before it.
-            self._declare(target, hidden).type = _HIDDEN_TYPES.get(hidden.type, hidden.type)
+            self._declare(target, hidden, _HIDDEN_TYPES.get(hidden.type, hidden.type))
+        self._reserve_numbers(message, target)
         self._open.pop()
         return _Struct(
             fields,
@@ -188,26 +195,37 @@ class _Expansion:
             [[field.number for field in oneof.fields] for oneof in oneofs if len(oneof.fields) > 1],
         )
 
-    def _declare(self, target: DescriptorProto, field: FieldDescriptor) -> FieldDescriptorProto:
-        """Add a field whose type is not known yet. A field of proto3 has presence only as a member of a oneof."""
+    def _new_message(self) -> DescriptorProto:
+        return self.file.message_type.add(name=f"M{len(self.file.message_type)}")
+
+    def _reserve_numbers(self, message: Descriptor, target: DescriptorProto) -> None:
+        self._numbers += max((field.number for field in target.field), default=0)
+        if self._numbers > _MOST_NUMBERS:
+            raise SchemaError(
+                f"The Protobuf message '{message.full_name}' has too high numbers of fields, more than {_MOST_NUMBERS:,} "
+                "with those of its messages; name other fields in 'columns'."
+            )
+
+    def _declare(self, target: DescriptorProto, field: FieldDescriptor, kind: int) -> FieldDescriptorProto:
+        """Add a field. One of proto3 has presence only as a member of a oneof; key and value of an entry have none."""
         if field.number in _RESERVED_NUMBERS:
             raise SchemaError(
                 f"The Protobuf field '{field.full_name}' has the number {field.number}, which is reserved."
             )
+        if kind == _Type.TYPE_GROUP:
+            raise SchemaError(f"The Protobuf field '{field.full_name}' is a group, which is not supported.")
         self._fields += 1
         if self._fields > _MAXIMUM_FIELDS:
             raise SchemaError(
                 f"The Protobuf schema has more than {_MAXIMUM_FIELDS:,} fields, its messages written out."
             )
-        declared = target.field.add(
-            name=f"f{field.number}", number=field.number, label=3 if field.is_repeated else 1
-        )
-        if field.containing_oneof is not None or (field.has_presence and field.message_type is None):
-            name = (
-                f"o{field.number}"
-                if field.containing_oneof is None
-                else f"oneof{field.containing_oneof.index}"
-            )
+        label = _REPEATED if field.is_repeated else _Type.LABEL_OPTIONAL
+        declared = target.field.add(name=f"f{field.number}", number=field.number, label=label, type=kind)
+        oneof = field.containing_oneof
+        if oneof is not None or (
+            field.has_presence and field.message_type is None and not _is_map_entry(field.containing_type)
+        ):
+            name = f"o{field.number}" if oneof is None else f"oneof{oneof.index}"
             names = [oneof.name for oneof in target.oneof_decl]
             declared.oneof_index = names.index(name) if name in names else len(names)
             if name not in names:
@@ -215,42 +233,39 @@ class _Expansion:
         return declared
 
     def _add_field(self, target: DescriptorProto, field: FieldDescriptor, paths: Paths) -> _Node:
-        declared = self._declare(target, field)
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            return self._add_map(target, declared, field, paths)
-        node = self._set_type(declared, field, paths)
-        return _List(node) if field.is_repeated else node
+        kind = _Type.TYPE_INT32 if field.type == _Type.TYPE_ENUM else field.type
+        declared = self._declare(target, field, kind)
+        if field.message_type is None:
+            if paths is not None and () not in paths:
+                paths_of_fields(paths, (), f"'{field.name}'")
+            node: _Node = _enum_leaf(field.enum_type) if field.enum_type else _Leaf(_LEAF_TYPES[kind])
+        else:
+            declared.type_name = f".M{len(self.file.message_type)}"
+            node = self._add_message_field(field, paths)
+        return _List(node) if field.is_repeated and not isinstance(node, _Map) else node
 
-    def _add_map(self, target: DescriptorProto, proto: Any, field: FieldDescriptor, paths: Paths) -> _Node:
-        if paths is not None and () not in paths:
-            raise OptionError(f"'{field.name}' is a map, and 'columns' does not reach into maps.")
-        entry = target.nested_type.add(name=f"F{field.number}Entry")
-        entry.options.map_entry = True
-        proto.type, proto.type_name = _Type.TYPE_MESSAGE, f".{target.name}.{entry.name}"
-        parts = [field.message_type.fields_by_number[number] for number in (1, 2)]
-        declared_parts = [entry.field.add(name=part.name, number=part.number, label=1) for part in parts]
-        return _Map(*(self._set_type(*pair, None) for pair in zip(declared_parts, parts, strict=True)))
-
-    def _set_type(self, proto: Any, field: FieldDescriptor, paths: Paths) -> _Node:
-        proto.type = field.type
-        if field.type == _Type.TYPE_GROUP:
-            raise SchemaError(f"The Protobuf field '{field.full_name}' is a group, which is not supported.")
-        if field.type == _Type.TYPE_MESSAGE:
-            name = field.message_type.full_name
-            if name in _TIME_TYPES:
-                proto.type_name = f".{name}"
-                return _Leaf(_TIME_TYPES[name])
-            proto.type_name = f".M{len(self.file.message_type)}"
+    def _add_message_field(self, field: FieldDescriptor, paths: Paths) -> _Node:
+        if field.message_type.full_name in _TIME_TYPES:
+            time = self._new_message()
+            for number, kind in ((1, _Type.TYPE_INT64), (2, _Type.TYPE_INT32)):
+                time.field.add(name=f"f{number}", number=number, label=_Type.LABEL_OPTIONAL, type=kind)
+            return _Leaf(_TIME_TYPES[field.message_type.full_name])
+        if not _is_map_entry(field.message_type):
             return self.add_message(field.message_type, paths)
         if paths is not None and () not in paths:
-            paths_of_fields(paths, (), f"'{field.name}'")
-        if field.type == _Type.TYPE_ENUM:
-            proto.type = _Type.TYPE_INT32
-            names = {value.number: value.name for value in reversed(field.enum_type.values)}
-            return _Leaf(
-                pa.string(), (pa.array([*names], pa.int32()), pa.array([*names.values()], pa.string()))
-            )
-        return _Leaf(_LEAF_TYPES[field.type])
+            raise OptionError(f"'{field.name}' is a map, and 'columns' does not reach into maps.")
+        entry = self.add_message(field.message_type, None)
+        return _Map(entry.fields["key"], entry.fields["value"])
+
+
+def _is_map_entry(message: Descriptor) -> bool:
+    is_entry: bool = message.GetOptions().map_entry
+    return is_entry
+
+
+def _enum_leaf(enum: EnumDescriptor) -> _Leaf:
+    names = {value.number: value.name for value in reversed(enum.values)}
+    return _Leaf(pa.string(), (pa.array([*names], pa.int32()), pa.array([*names.values()], pa.string())))
 
 
 class _ProtobufDecoder:
@@ -261,111 +276,213 @@ class _ProtobufDecoder:
         self._name = message.full_name
         self._struct = expansion.add_message(message, paths)
         self.arrow_type = self._struct.arrow_type
-        pool = DescriptorPool()
-        for file in (timestamp_pb2.DESCRIPTOR, duration_pb2.DESCRIPTOR):
-            pool.AddSerializedFile(file.serialized_pb)
-        pool.AddSerializedFile(expansion.file.SerializeToString())
-        expanded = pool.FindMessageTypeByName("M0")
-        self._message_class = GetMessageClass(expanded)
+        rows = expansion.file.message_type.add(name="Rows")
+        rows.field.add(name="rows", number=1, label=_REPEATED, type=_Type.TYPE_MESSAGE, type_name=".M0")
+        self._rows_class = GetMessageClass(_message_of(expansion.file, "Rows"))
+        self._message_class = GetMessageClass(_message_of(expansion.file, "M0"))
+        # ptars would look at each string by itself for whether it is UTF-8.
+        for field in (field for message in expansion.file.message_type for field in message.field):
+            field.type = _Type.TYPE_BYTES if field.type == _Type.TYPE_STRING else field.type
+        expanded = _message_of(expansion.file, "M0")
         # The handler borrows from the pool.
-        self._handlers = ptars.HandlerPool([expanded.file], ptars.PtarsConfig(**_PTARS_OPTIONS))
+        self._handlers = ptars.HandlerPool([expanded.file])
         self._handler = self._handlers.get_for_message(expanded)
 
     def decode(self, payloads: Payloads) -> Decoded:
-        return decode_by_halves(payloads.to_array(), self._decode_all, self._decode_each, _LARGEST_PART_ROWS)
+        values = payloads.to_array()
+        arrays, errors = [], []
+        for start, stop in _parts(np.cumsum(payloads.ends - payloads.starts)):
+            array, refused, misfits = self._decode_part(values.slice(start, stop - start).cast(pa.binary()))
+            arrays.append(array)
+            errors += [
+                RowError(start + row, "malformed", self._problem(is_refused=refused[row]))
+                for row in np.flatnonzero(refused | misfits).tolist()
+            ]
+        if not arrays:
+            return Decoded(pa.array([], self.arrow_type), [])
+        return Decoded(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), errors)
 
-    def _decode_all(self, values: pa.Array) -> pa.Array | None:
-        long = values.filter(pc.greater(pc.binary_length(values), _MOST_TRUSTED_BYTES))
-        if any(self._parse(value) is None for value in long.to_pylist()):
-            return None
-        read = self._read(values)
-        return None if read is None or _doubts(read, self._struct).any() else _finish(read, self._struct)
+    def _decode_part(self, values: pa.BinaryArray) -> tuple[pa.StructArray, Mask, Mask]:
+        """Decode values.
 
-    def _decode_each(self, values: pa.Array) -> Decoded:
-        """Decode each value as it decodes alone; what ptars may read otherwise in the form in which Protobuf's parser writes it."""
-        messages = [self._parse(value) for value in values.to_pylist()]
-        pairs = zip(values.to_pylist(), messages, strict=True)
-        known = [
-            value if message is not None or self._is_read_alone(value) else None for value, message in pairs
-        ]
-        read, doubts = self._read_with_doubts(known)
+        Returns:
+            The messages; which values are none; and which have a time that does not fit microseconds.
+        """
+        read, is_proven = self._read_and_prove(values)
+        refused = self._refused(values, ~is_proven)
+        if refused.any():
+            values = pc.if_else(pa.array(refused), b"", values)
+        if read is None or refused.any():
+            read = self._read(values)
+        # ptars reads no field 0 of an unknown group, which Protobuf's parser skips.
+        doubts = ~refused if read is None else _doubts(read, self._struct) & ~refused
         if doubts.any():
-            for row in np.flatnonzero(doubts):
-                known[row] = self._rewritten(messages[row])
-            read, doubts = self._read_with_doubts(known)
-        rows = [row if value is not None and not doubts[row] else None for row, value in enumerate(known)]
-        errors = [
-            RowError(row, "malformed", self._problem(messages[row]))
-            for row, good in enumerate(rows)
-            if good is None
-        ]
-        return Decoded(_finish(read, self._struct).take(pa.array(rows, pa.int64())), errors)
+            pairs = zip(values.to_pylist(), doubts, strict=True)
+            known = [self._rewritten(value) if doubt else value for value, doubt in pairs]
+            read = self._read(pa.array(known, pa.binary()))
+            doubts = _doubts(read, self._struct) & ~refused
+        array, bad = _finish(read, self._struct), refused | doubts
+        return array.take(pa.array(np.arange(len(bad)), mask=bad)) if bad.any() else array, refused, doubts
 
-    def _problem(self, message: Any) -> str:
-        if message is None:
+    def _problem(self, *, is_refused: bool) -> str:
+        if is_refused:
             return f"The value is not a message '{self._name}'."
         return f"A message '{self._name}' has a time that does not fit microseconds."
 
-    def _parse(self, value: bytes) -> Any:
+    def _read_and_prove(self, values: pa.BinaryArray) -> tuple[pa.StructArray | None, Mask]:
+        """Read values with ptars, if that can do no harm.
+
+        Returns:
+            The values, or None; and which of them Protobuf's parser is known to read in the same way.
+        """
+        nothing = np.zeros(len(values), np.bool_)
+        lengths = pc.binary_length(values).to_numpy()
+        if lengths.max() > _MOST_TRUSTED_BYTES or _may_panic(values):
+            return None, nothing
+        read = self._read(values)
         try:
-            return self._message_class.FromString(value)
+            return read, nothing if read is None else least_sizes(
+                read, self._message_class.DESCRIPTOR
+            ) == lengths
+        except pa.ArrowInvalid:
+            return None, nothing
+
+    def _read(self, values: pa.BinaryArray) -> pa.StructArray | None:
+        try:
+            return self._handler.array_to_record_batch(values).to_struct_array()
+        except ValueError:
+            return None
+
+    def _refused(self, values: pa.BinaryArray, asked: Mask) -> Mask:
+        """Tell which of the values that are asked for Protobuf's parser refuses."""
+        refused, asked_rows = np.zeros(len(values), np.bool_), np.flatnonzero(asked)
+        for start in range(0, len(asked_rows), _ROWS_CHECKED_TOGETHER):
+            rows = asked_rows[start : start + _ROWS_CHECKED_TOGETHER]
+            some = values.take(pa.array(rows))
+            try:
+                self._rows_class.FromString(_framed(some))
+            except DecodeError:
+                refused[rows] = [self._is_refused(value) for value in some.to_pylist()]
+        return refused
+
+    def _is_refused(self, value: bytes) -> bool:
+        try:
+            self._message_class.FromString(value)
         except DecodeError:
-            return None
+            return True
+        return False
 
-    def _is_read_alone(self, value: bytes) -> bool:
-        """Tell whether ptars reads a value that Protobuf's parser refuses: it is less strict where fields are unknown."""
-        return len(value) <= _MOST_TRUSTED_BYTES and self._read(pa.array([value], pa.binary())) is not None
+    def _rewritten(self, value: bytes) -> bytes:
+        """Return a value with the last member of each oneof alone, and without unknown fields."""
+        message = self._message_class.FromString(value)
+        message.DiscardUnknownFields()
+        rewritten: bytes = message.SerializeToString()
+        return rewritten
 
-    def _rewritten(self, message: Any) -> bytes | None:
-        if message is None:
-            return None
-        value: bytes = message.SerializeToString(deterministic=True)
-        return value if self._read(pa.array([value], pa.binary())) is not None else None
 
-    def _read_with_doubts(self, values: list[bytes | None]) -> tuple[pa.StructArray | None, Mask]:
-        read = self._read(pa.array(values, pa.binary()))
-        doubts = np.True_ if read is None else _doubts(read, self._struct)
-        return read, np.broadcast_to(doubts, len(values))
+def _message_of(file: FileDescriptorProto, name: str) -> Descriptor:
+    pool = DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return pool.FindMessageTypeByName(name)
 
-    def _read(self, values: pa.Array) -> pa.StructArray | None:
-        """Return what ptars makes of values; None if it fails, by an error or by a panic, which is no Exception."""
-        try:
-            return self._handler.array_to_record_batch(values.cast(pa.binary())).to_struct_array()
-        except (ValueError, pa.ArrowInvalid):
-            return None
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":
-                raise
-            return None
+
+def _parts(ends: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows to decode at once, by where their values end if one follows the other."""
+    start = 0
+    while start < len(ends):
+        limit = _LARGEST_PART_BYTES + (ends[start - 1] if start else 0)
+        stop = min(max(int(np.searchsorted(ends, limit, "right")), start + 1), start + _LARGEST_PART_ROWS)
+        yield start, stop
+        start = stop
+
+
+def _may_panic(values: pa.BinaryArray) -> bool:
+    """Tell whether there are four bytes of ones: ptars panics at lengths within ten bytes of 2^64, which have eight."""
+    _, offsets, data = values.buffers()
+    if data is None:
+        return False
+    ends = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4)
+    words = np.frombuffer(data, np.uint32, len(data) // 4)[ends[0] // 4 : ends[-1] // 4]
+    return bool((words == _ONES).any())
+
+
+def _framed(values: pa.BinaryArray) -> bytes:
+    """Return values as a message that has them in a repeated field with the number 1."""
+    lengths = pc.binary_length(values).to_numpy()
+    # A length may take more bytes than it needs.
+    headers = np.full((len(values), 6), 0x0A, np.uint8)
+    for place in range(5):
+        headers[:, 1 + place] = lengths >> 7 * place & 0x7F | 0x80
+    headers[:, -1] &= 0x7F
+    starts = pa.py_buffer(np.arange(0, headers.size + 1, 6, dtype=np.int32))
+    prefixes = pa.Array.from_buffers(pa.binary(), len(values), [None, starts, pa.py_buffer(headers)])
+    framed: bytes = pc.binary_join_element_wise(prefixes, values, b"").buffers()[2].to_pybytes()
+    return framed
 
 
 def _finish(array: pa.Array, node: _Node) -> pa.Array:
     """Return what ptars has read as a column of the node's type."""
     match node:
         case _Struct():
-            fields = list(node.arrow_type)
+            if not node.fields:
+                return pa.Array.from_buffers(node.arrow_type, len(array), array.buffers()[:1])
             children = [
                 _finish(array.field(f"f{node.numbers[name]}"), field) for name, field in node.fields.items()
             ]
-            if not fields:
-                return (
-                    pa.array([{}] * len(array), node.arrow_type)
-                    if not array.null_count
-                    else array.cast(node.arrow_type)
-                )
-            return pa.StructArray.from_arrays(
-                children, fields=fields, mask=array.is_null() if array.null_count else None
-            )
+            mask = array.is_null() if array.null_count else None
+            return pa.StructArray.from_arrays(children, fields=list(node.arrow_type), mask=mask)
         case _List():
             return pa.ListArray.from_arrays(array.offsets, _finish(array.values, node.item), node.arrow_type)
         case _Map():
-            parts = _finish(array.keys, node.key), _finish(array.items, node.value)
-            return pa.MapArray.from_arrays(array.offsets, *parts, type=node.arrow_type)
-        case _Leaf(enum=(numbers, names)):
-            return pc.coalesce(names.take(pc.index_in(array, numbers)), array.cast(pa.string()))
-    if array.type == pa.uint64():
+            return _finish_map(array, node)
+        case _Leaf():
+            return _finish_leaf(array, node)
+
+
+def _finish_leaf(array: pa.Array, leaf: _Leaf) -> pa.Array:
+    if leaf.enum is not None:
+        numbers, names = leaf.enum
+        return pc.coalesce(names.take(pc.index_in(array, numbers)), array.cast(pa.string()))
+    if pa.types.is_string(leaf.arrow_type):
+        return array.view(leaf.arrow_type)
+    if pa.types.is_temporal(leaf.arrow_type):
+        return _finish_time(array).cast(leaf.arrow_type)
+    if pa.types.is_decimal(leaf.arrow_type):
         return _to_decimals(array)
-    return array if array.type == node.arrow_type else array.cast(node.arrow_type)
+    return array if array.type == leaf.arrow_type else array.cast(leaf.arrow_type)
+
+
+def _finish_map(array: pa.ListArray, node: _Map) -> pa.MapArray:
+    """Make maps of lists of entries. Of the entries of a key the last counts; a value that is missing has its default."""
+    offsets, entries = array.offsets, array.values
+    is_last = _are_last_of_their_keys(array)
+    if not is_last.all():
+        counts = np.concatenate((np.zeros(1, np.int32), np.cumsum(is_last, dtype=np.int32)))
+        offsets, entries = pa.array(counts[offsets.to_numpy()]), entries.filter(pa.array(is_last))
+    values = entries.field("f2")
+    if values.null_count:
+        children = [values.field(index) for index in range(values.type.num_fields)]
+        values = pa.Array.from_buffers(values.type, len(values), [None], children=children)
+    return pa.MapArray.from_arrays(
+        offsets, _finish(entries.field("f1"), node.key), _finish(values, node.value), type=node.arrow_type
+    )
+
+
+def _are_last_of_their_keys(array: pa.ListArray) -> Mask:
+    """Tell which entries of maps have no later one with their key in their map."""
+    keys = array.values.field("f1").dictionary_encode()
+    rows = np.repeat(np.arange(len(array)), np.diff(array.offsets.to_numpy()))
+    numbers = rows * len(keys.dictionary) + keys.indices.to_numpy()
+    is_last = np.zeros(len(numbers), np.bool_)
+    is_last[len(numbers) - 1 - np.unique(numbers[::-1], return_index=True)[1]] = True
+    return is_last
+
+
+def _finish_time(array: pa.StructArray) -> pa.Int64Array:
+    """Return microseconds, and in those that do not fit anything."""
+    seconds, nanoseconds = array.field("f1"), array.field("f2")
+    microseconds = pc.add(pc.multiply(seconds, _MICROSECONDS), pc.divide(nanoseconds, 1000))
+    return pc.if_else(array.is_valid(), microseconds, None) if array.null_count else microseconds
 
 
 def _to_decimals(array: pa.Array) -> pa.Array:
@@ -379,10 +496,7 @@ def _to_decimals(array: pa.Array) -> pa.Array:
 
 
 def _doubts(array: pa.Array, node: _Node) -> Mask | np.bool_:
-    """Tell which values ptars may have read otherwise than Protobuf's own parser does.
-
-    ptars keeps two members of a oneof and two entries of a key, gives no value to an entry without one, and takes the
-    largest time for those beyond.
+    """Tell which values have two members of a oneof, of which the last counts, or a time that does not fit microseconds.
 
     Returns:
         A mask, or one value for all.
@@ -400,12 +514,12 @@ def _doubts(array: pa.Array, node: _Node) -> Mask | np.bool_:
         case _List():
             doubts = _any_of_each(array, _doubts(array.values, node.item))
         case _Map():
-            values = array.items.is_null().to_numpy(zero_copy_only=False) | _doubts(array.items, node.value)
-            doubts = _any_of_each(array, values | _repeated_keys(array))
-        case _Leaf() if node.arrow_type in _TIME_TYPES.values():
-            microseconds = array.cast(pa.int64())
-            at_limits = pc.is_in(microseconds, pa.array([-(2**63), 2**63 - 1], pa.int64()))
-            doubts = at_limits.to_numpy(zero_copy_only=False)
+            doubts = _any_of_each(array, _doubts(array.values.field("f2"), node.value))
+        case _Leaf() if pa.types.is_temporal(node.arrow_type):
+            seconds, nanoseconds = array.field("f1").to_numpy(), array.field("f2").to_numpy()
+            whole = seconds * _MICROSECONDS
+            added = np.trunc(nanoseconds / 1000).astype(np.int64)
+            doubts = (whole // _MICROSECONDS != seconds) | ((whole + added < whole) != (added < 0))
     return doubts
 
 
@@ -416,12 +530,3 @@ def _any_of_each(array: pa.Array, marks: Mask | np.bool_) -> Mask | np.bool_:
     offsets = array.offsets.to_numpy()
     marked: Mask = counts[offsets[1:]] > counts[offsets[:-1]]
     return marked
-
-
-def _repeated_keys(array: pa.Array) -> Mask:
-    """Tell which entries of maps have the key of an earlier one of their map."""
-    keys = array.keys.dictionary_encode()
-    rows = np.repeat(np.arange(len(array)), np.diff(array.offsets.to_numpy()))
-    repeated = np.ones(len(keys), np.bool_)
-    repeated[np.unique(rows * len(keys.dictionary) + keys.indices.to_numpy(), return_index=True)[1]] = False
-    return repeated

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.descriptor import Descriptor
 
-    from storage_core.values.decoding import SchemaSource
-
-    Message: TypeAlias = str | tuple[int, ...] | None
+    from storage_core.values.decoding import Message, SchemaSource
 
 _ROOT = "schema.proto"
 # Files that come with tools: Confluent's ProtobufSchema adds the same to each schema.
