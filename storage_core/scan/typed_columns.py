@@ -447,6 +447,7 @@ class PinnedFormats:
 
         Raises:
             OptionError: A column would have another type than it has now.
+            SchemaError: A schema is not known any more.
         """
         own = self.ids
         changed: dict[str, Any] = {
@@ -459,11 +460,10 @@ class PinnedFormats:
         options = dataclasses.replace(self._options, **changed)
         try:
             pinned = plan_formats(self._filesystem, options, is_quiet=True)
-        except SchemaError as error:
+        except (SchemaError, OptionError) as error:
             named = " and ".join(f"the {column}s read by schema id {ids[column]}" for column in changed)
-            raise SchemaError(
-                f"The query was begun with {named}. {error} Name a backup of the registry that has it as schemasPath, or "
-                "start a query with a new checkpoint."
+            raise type(error)(
+                f"The query was begun with {named}. {error} To read by another schema, start a query with a new checkpoint."
             ) from None
         for now, then in zip(self.formats, pinned, strict=True):
             if now.arrow_type != then.arrow_type:

@@ -118,6 +118,18 @@ def test_a_restart_with_other_columns_fails_and_says_what_to_do(logs: Path) -> N
     assert query.run_batch() == [{"id": 2, "note": "b"}]
 
 
+def test_a_restart_with_a_field_that_the_schema_lacks_says_so(logs: Path) -> None:
+    query = Query(logs)
+    query.run_batch()
+    register(logs, "orders-value", 2, 12, WIDER)
+    query.start(columns="value.more")
+
+    with pytest.raises(
+        OptionError, match=r"begun with the values read by schema id 11\. Order has no field 'more'"
+    ):
+        query.run_batch()
+
+
 def test_a_running_query_learns_schemas_that_are_registered_meanwhile(logs: Path) -> None:
     query = Query(logs)
     query.run_batch()
