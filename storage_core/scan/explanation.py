@@ -17,6 +17,7 @@ from storage_core.options import options_of
 from storage_core.scan.plan import ScanPlan, plan_scan
 from storage_core.scan.spans import LogSpan
 from storage_core.scan.typed_columns import plan_formats
+from storage_core.values.column_format import schema_words
 
 if TYPE_CHECKING:
     import os
@@ -134,8 +135,7 @@ class ColumnExplanation:
         """Describe the column for people."""
         read_by = ""
         if self.schema_id is not None:
-            message = "" if self.message is None else f", message {self.message}"
-            read_by = f" by {self.subject} version {self.version} (id {self.schema_id}{message})"
+            read_by = f" by {schema_words(self.subject, self.version, self.schema_id, self.message)}"
         yield f"{self.column} is read{read_by} as {self.type}"
         for line in self.not_read:
             yield f"  not read: {line}"

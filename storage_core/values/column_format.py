@@ -90,10 +90,15 @@ class ReaderSchema(NamedTuple):
         """Words for the schema in a message."""
         if self.schema_id is None:
             return "the schema that is given"
-        message = "" if self.message is None else f", message {self.message}"
-        # A folder of schema files has ids alone.
-        place = f"{self.subject} version {self.version} (id {self.schema_id}{message})"
-        return place if self.subject else f"schema id {self.schema_id}{message}"
+        return schema_words(self.subject, self.version, self.schema_id, self.message)
+
+
+def schema_words(subject: str | None, version: int | None, schema_id: int, message: Message) -> str:
+    """Return the words for a schema of a registry. One of a folder of schema files has an id alone."""
+    its_message = "" if message is None else f", message {message}"
+    if not subject:
+        return f"schema id {schema_id}{its_message}"
+    return f"{subject} version {version} (id {schema_id}{its_message})"
 
 
 @dataclass(frozen=True, slots=True)

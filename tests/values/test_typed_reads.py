@@ -295,6 +295,10 @@ def test_a_schema_of_a_folder_is_named_by_its_id(tmp_path: Path, caplog: pytest.
 
     assert table["value"].to_pylist() == [{"id": 7, "note": "x"}]
     assert "its values are read with schema id 7, that of the first record" in caplog.text
+    explanation = storage_core.explain(
+        tmp_path / "logs", value_format="registry", schemas_path=tmp_path / "files"
+    )
+    assert "value is read by schema id 7 as struct<id: int64, note: string>" in str(explanation)
 
 
 def test_paths_choose_fields(tmp_path: Path) -> None:
