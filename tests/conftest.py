@@ -82,7 +82,6 @@ _THOROUGH = (
     "scan/test_where_cost.py",
     # A Spark of their own.
     "spark/test_connect.py",
-    "spark/test_forked_workers.py",
     "spark/test_killed_drivers.py",
     # What is built and installed.
     "test_distribution.py",
