@@ -121,8 +121,11 @@ class TypedRows:
         rows = size_bytes = 0
         try:
             for batch in batches:
-                # Enough rows, or too many bytes for another batch.
-                if rows >= _COLLECTED_ROWS or size_bytes + batch.nbytes > 2 * MAX_BATCH_BYTES:
+                # Enough rows, or too many bytes for another batch; a large one is quicker by itself than copied.
+                if (
+                    max(rows, batch.num_rows) >= _COLLECTED_ROWS
+                    or size_bytes + batch.nbytes > 2 * MAX_BATCH_BYTES
+                ):
                     ready, collected, rows, size_bytes = collected, [], 0, 0
                     yield from self._decoded(ready)
                 collected.append(batch)

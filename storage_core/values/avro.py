@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 # So many values are decoded at once, if they are small: what is read is still in the processor's cache.
-_ROWS_AT_ONCE: Final = 1 << 14
+_ROWS_AT_ONCE: Final = 1 << 15
 _BYTES_AT_ONCE: Final = 1 << 23
 # With many columns, fewer.
 _CELLS_AT_ONCE: Final = 1 << 22

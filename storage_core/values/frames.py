@@ -113,11 +113,13 @@ def split_frames(payloads: Payloads, headers: pa.ListArray | None, header_name: 
     """
     # Names of schemas, and sentences on what is wrong: each once, with a number.
     found: dict[SchemaName | str, int] = {}
-    numbers = np.full(len(payloads.starts), NO_FRAME, np.int64)
-    if headers is not None:
+    if headers is None:
+        numbers = _numbered(_heads(payloads), _name_in_prefix, found)
+    else:
+        numbers = np.full(len(payloads.starts), NO_FRAME, np.int64)
         _read_headers(headers, header_name, found, numbers)
-    rows = np.flatnonzero(numbers == NO_FRAME)
-    numbers[rows] = _numbered(_heads(payloads.some(rows)), _name_in_prefix, found)
+        rows = np.flatnonzero(numbers == NO_FRAME)
+        numbers[rows] = _numbered(_heads(payloads.some(rows)), _name_in_prefix, found)
     names = [each if isinstance(each, SchemaName) else None for each in found]
     is_name = np.array([name is not None for name in names], np.bool_)
     is_prefix = np.array([name is not None and name.header_rest is None for name in names], np.bool_)
