@@ -35,8 +35,7 @@ from storage_core.values.avro_types import (
     factor_of,
     number_type,
 )
-from storage_core.values.decoding import Paths
-from storage_core.values.paths import paths_of_fields
+from storage_core.values.decoding import Paths, paths_of_fields
 
 _UNFINISHED: Final = Struct((), (), (), pa.null())
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from storage_core.errors import SchemaError
-from storage_core.values.schema_json import load_json
+from storage_core.values.decoding import load_json
 
 if TYPE_CHECKING:
     from storage_core.values.decoding import SchemaSource

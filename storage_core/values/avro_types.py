@@ -22,8 +22,7 @@ from storage_core.values.avro_schema import (
     Schema,
     Union,
 )
-from storage_core.values.decoding import Paths
-from storage_core.values.paths import paths_of_fields
+from storage_core.values.decoding import Paths, paths_of_fields
 
 # A schema that uses its types again and again may be short, and yet stand for more columns than any memory holds.
 COLUMNS_LIMIT: Final = 50_000

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from storage_core.errors import OptionError
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     import numpy.typing as npt
+
+    DecodeAll: TypeAlias = Callable[[pa.Array], pa.Array | None]
+    DecodeEach: TypeAlias = Callable[[pa.Array], "Decoded"]
 
 
 # By their bits, numbers as numpy copies them.
-_NUMPY_KINDS = {32: "i4", 64: "i8", 128: "c16"}
+_NUMPY_KINDS: Final = {32: "i4", 64: "i8", 128: "c16"}
+# Below it, parts would be decoded in vain too often where many values are bad.
+_SMALLEST_PART_ROWS: Final = 64
 Reason = Literal["unframed", "unknown-id", "malformed", "encrypted", "unresolvable"]
 """Why a record does not decode."""
 Paths: TypeAlias = tuple[tuple[str, ...], ...] | None
@@ -33,6 +43,41 @@ class SchemaSource:
 
     text: str
     references: tuple[tuple[str, str], ...] = ()
+
+
+def paths_of_fields(paths: Paths, names: Collection[str], where: str) -> dict[str, Paths]:
+    """Choose the wanted fields of a struct, in the order of the struct, with the paths below each.
+
+    Args:
+        paths: Paths within the struct; None for all.
+        names: All fields.
+        where: What an error calls the struct.
+
+    Raises:
+        OptionError: A path names a field that the struct does not have.
+    """
+    if paths is None or () in paths:
+        return dict.fromkeys(names)
+    below: dict[str, list[tuple[str, ...]]] = {}
+    for first, *rest in paths:
+        below.setdefault(first, []).append(tuple(rest))
+    for name in below:
+        if name not in names:
+            raise OptionError(f"{where} has no field '{name}': it has {', '.join(names) or 'none'}.")
+    return {name: None if () in below[name] else tuple(below[name]) for name in names if name in below}
+
+
+def load_json(text: str) -> Any:
+    """Read a schema whose names and defaults can be those of columns.
+
+    Raises:
+        ValueError: The text is not JSON, or has half of a surrogate pair, which UTF-8 cannot have.
+        RecursionError: The JSON is nested too deeply.
+    """
+    document = json.loads(text)
+    if "\\u" in text or not text.isascii():
+        json.dumps(document, ensure_ascii=False).encode()
+    return document
 
 
 class Payloads(NamedTuple):
@@ -151,3 +196,34 @@ class Decoder(Protocol):
 
     def decode(self, payloads: Payloads) -> Decoded:
         """Decode values. What does not decode is an error of its row alone."""
+
+
+def decode_by_halves(
+    values: pa.Array, decode_all: DecodeAll, decode_each: DecodeEach, largest_part_rows: int
+) -> Decoded:
+    """Decode values at once as far as possible, and the others one by one.
+
+    Args:
+        values: Encoded values, none of them null.
+        decode_all: Returns a column, or None if it cannot decode all values. What it decodes, it must decode as `decode_each` does.
+        decode_each: Decodes each value by itself.
+        largest_part_rows: How many values to decode at once. More are cheaper if none is bad, and dearer if a few are.
+    """
+    arrays: list[pa.Array] = []
+    errors: list[RowError] = []
+    starts = range(0, max(len(values), 1), largest_part_rows)
+    parts = [(start, min(start + largest_part_rows, len(values))) for start in reversed(starts)]
+    while parts:
+        start, stop = parts.pop()
+        part = values.slice(start, stop - start)
+        array = decode_all(part) if start < stop else None
+        if array is None and stop - start > _SMALLEST_PART_ROWS:
+            middle = (start + stop) // 2
+            parts += [(middle, stop), (start, middle)]
+        elif array is None:
+            decoded = decode_each(part)
+            arrays.append(decoded.array)
+            errors += [error._replace(row=start + error.row) for error in decoded.errors]
+        else:
+            arrays.append(array)
+    return Decoded(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), errors)

@@ -13,8 +13,7 @@ from urllib.parse import unquote, urljoin
 import pyarrow as pa
 
 from storage_core.errors import SchemaError
-from storage_core.values.paths import paths_of_fields
-from storage_core.values.schema_json import load_json
+from storage_core.values.decoding import load_json, paths_of_fields
 
 if TYPE_CHECKING:
     from storage_core.values.decoding import Paths, SchemaSource

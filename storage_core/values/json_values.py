@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as pa_json
 
-from storage_core.values.decoding import Decoded, RowError
-from storage_core.values.halving import decode_by_halves
+from storage_core.values.decoding import Decoded, RowError, decode_by_halves
 from storage_core.values.json_schema import (
     JsonArray,
     JsonLeaf,
@@ -34,8 +33,7 @@ from storage_core.values.json_schema import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage_core.values.decoding import Decoder, Paths, Payloads, SchemaSource
-    from storage_core.values.halving import DecodeAll
+    from storage_core.values.decoding import DecodeAll, Decoder, Paths, Payloads, SchemaSource
 
     Convert: TypeAlias = Callable[[Any], Any]
 

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.errors import OptionError, SchemaError
-from storage_core.values.decoding import Decoded, RowError
-from storage_core.values.paths import paths_of_fields
+from storage_core.values.decoding import Decoded, RowError, paths_of_fields
 
 try:
     import ptars
