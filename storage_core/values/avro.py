@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from storage_core.errors import ValueDecodeError
+from storage_core.errors import OptionError, ValueDecodeError
 from storage_core.values.avro_columns import TooManyItemsError, decode_window
 from storage_core.values.avro_plain import Leaf, Step, Struct, ValueMalformedError, read_value
 from storage_core.values.avro_plan import Plan, compile_plan
@@ -54,8 +55,15 @@ class AvroDecoder:
         """Decode values. What does not decode is an error of its row alone."""
         arrays = [pa.nulls(0, self.arrow_type)]
         errors: list[RowError] = []
-        for first, part in _parts(payloads, self._rows_at_once):
-            decoded = self._decode_part(part)
+        parts = [*_parts(payloads, _BYTES_AT_ONCE, self._rows_at_once)][::-1]
+        while parts:
+            first, last = parts.pop()
+            try:
+                decoded = self._decode_part(payloads.some(slice(first, last)))
+            except TooManyItemsError:
+                middle = (first + last) // 2
+                parts += [(middle, last), (first, middle)]
+                continue
             arrays.append(decoded.array)
             errors.extend(error._replace(row=error.row + first) for error in decoded.errors)
         return Decoded(arrays[1] if len(arrays) == 2 else _one_array(arrays), errors)  # noqa: PLR2004
@@ -65,19 +73,10 @@ class AvroDecoder:
         if len(part.starts) <= _PLAIN_ROWS and size <= _PLAIN_BYTES:
             return self._decode_plainly(part, np.arange(len(part.starts)))
         if size > _LARGEST_BYTES:
-            error = RowError(
-                0, "malformed", f"a value of {size:,} bytes is too large: at most {_LARGEST_BYTES:,}"
-            )
-            return Decoded(pa.nulls(1, self.arrow_type), [error])
+            problem = f"a value of {size:,} bytes is too large: at most {_LARGEST_BYTES:,}"
+            return Decoded(pa.nulls(1, self.arrow_type), [RowError(0, "malformed", problem)])
         part = _together(part)
-        try:
-            array, suspects = decode_window(self._step, part)
-        except TooManyItemsError:
-            middle = len(part.starts) // 2
-            first = self._decode_part(part.some(slice(middle)))
-            second = self._decode_part(part.some(slice(middle, None)))
-            errors = [error._replace(row=error.row + middle) for error in second.errors]
-            return Decoded(pa.concat_arrays([first.array, second.array]), first.errors + errors)
+        array, suspects = decode_window(self._step, part)
         if not len(suspects):
             return Decoded(array, [])
         plain = self._decode_plainly(part, suspects)
@@ -98,29 +97,25 @@ class AvroDecoder:
         return Decoded(pa.array(values, self.arrow_type), errors)
 
 
-def _parts(payloads: Payloads, rows_at_once: int) -> Iterator[tuple[int, Payloads]]:
-    """Yield the values that are decoded at once, each time with the number of the first."""
+def _parts(payloads: Payloads, most_bytes: int, most_rows: int) -> Iterator[tuple[int, int]]:
+    """Cut values into parts of at most so many bytes and rows; larger values are alone."""
     sizes = np.cumsum(payloads.ends - payloads.starts)
     first = 0
     while first < len(sizes):
         before = sizes[first - 1] if first else 0
-        last = int(np.searchsorted(sizes, before + _BYTES_AT_ONCE, "right"))
-        last = max(first + 1, min(last, first + rows_at_once))
-        yield first, payloads.some(slice(first, last))
+        last = int(np.searchsorted(sizes, before + most_bytes, "right"))
+        last = max(first + 1, min(last, first + most_rows))
+        yield first, last
         first = last
 
 
 def _together(part: Payloads) -> Payloads:
     """Return the values in a buffer that has little else, in ascending order without overlaps."""
-    sizes = part.ends - part.starts
-    total, begin, end = int(sizes.sum()), int(part.starts[0]), int(part.ends[-1])
+    total, begin, end = int((part.ends - part.starts).sum()), int(part.starts[0]), int(part.ends[-1])
     ascend = bool(np.all(part.starts[1:] >= part.ends[:-1]))
     if ascend and end - begin <= total * _SPARSE_SHARE + _SPARSE_BYTES:
         return Payloads(part.data[begin:end], part.starts - begin, part.ends - begin)
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
-    data = part.data[np.repeat(part.starts - starts, sizes) + np.arange(total)]
-    return Payloads(data, starts, ends)
+    return Payloads.of_array(part.to_array())
 
 
 def avro_decoder(
@@ -186,39 +181,40 @@ def decode_avro(
     Raises:
         SchemaResolutionError: Values of the one schema cannot be read as those of the other.
         SchemaError: A schema is malformed, or beyond what is supported.
+        OptionError: The values are not bytes, or a schema is not text.
     """
+    for text in (schema, "" if reader_schema is None else reader_schema):
+        if not isinstance(text, str):
+            raise OptionError(f"A schema must be JSON text, not {type(text).__name__}: use json.dumps.")
     decoder = avro_decoder(
         SchemaSource(schema), None if reader_schema is None else SchemaSource(reader_schema)
     )
-    is_chunked = isinstance(values, pa.ChunkedArray)
     arrays = []
     errors: list[RowError] = []
-    first = 0
-    for chunk in values.chunks if is_chunked else [values]:
-        for piece in _pieces(chunk):
-            decoded = _decode_array(decoder, piece)
+    rows_before = 0
+    for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
+        chunk_of_bytes = _as_bytes(chunk)
+        payloads = Payloads.of_array(chunk_of_bytes)
+        # What is decoded fits one array, too. Values that are no part are no rows.
+        for first, last in [*_parts(payloads, _PIECE_BYTES, len(chunk))] or [(0, 0)]:
+            decoded = _decode_array(decoder, chunk_of_bytes[first:last])
             arrays.append(decoded.array)
-            errors.extend(error._replace(row=error.row + first) for error in decoded.errors)
-            first += len(piece)
-    if is_chunked or len(arrays) > 1:
+            errors.extend(error._replace(row=error.row + rows_before) for error in decoded.errors)
+            rows_before += last - first
+    if isinstance(values, pa.ChunkedArray) or len(arrays) > 1:
         return pa.chunked_array(arrays, decoder.arrow_type), errors
     return arrays[0], errors
 
 
-def _pieces(values: pa.Array) -> Iterator[pa.Array]:
-    """Yield slices whose values fit one array, also when they are decoded."""
-    if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
-        values = values.cast(pa.large_binary())
-    if pa.types.is_binary(values.type) or not len(values):
-        yield values
-        return
-    ends = Payloads.of_array(values).ends
-    first = 0
-    while first < len(values):
-        last = int(np.searchsorted(ends, ends[first] + _PIECE_BYTES, "right"))
-        last = max(first + 1, last)
-        yield values[first:last]
-        first = last
+def _as_bytes(values: object) -> pa.BinaryArray | pa.LargeBinaryArray:
+    if isinstance(values, pa.BinaryArray | pa.LargeBinaryArray):
+        return values
+    kind: object = type(values).__name__
+    if isinstance(values, pa.Array):
+        kind = values.type
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return values.cast(pa.large_binary())
+    raise OptionError(f"Avro values must be an Arrow array of bytes, not {kind}.")
 
 
 def _decode_array(decoder: AvroDecoder, values: pa.Array) -> Decoded:

@@ -52,6 +52,8 @@ _CONTINUES: Final = 0x80
 _BRANCHES_IN_A_BYTE: Final = 64
 _WORD_BYTES: Final = 8
 _DECIMAL_BYTES: Final = 16
+# More than that of a sum of doubles.
+_DOUBLE_ERROR: Final = 1e-12
 # numpy combines unsigned arrays with unsigned numbers only.
 _U1, _U56, _U63 = (np.uint64(number) for number in (1, 56, 63))
 _CONTINUE_BITS: Final = np.uint64(0x8080808080808080)
@@ -397,12 +399,14 @@ def _read_bytes(step: Leaf, cursor: Cursor) -> pa.Array:
     array = _gathered(cursor.window, starts, sizes)
     if not pa.types.is_string(step.arrow_type):
         return array
-    others = _not_utf8(array)
-    if len(others):
-        cursor.suspect(others)
+    text = array.view(pa.string())
+    is_ascii = np.frombuffer(array.buffers()[2] or b"", np.int8).min(initial=0) >= 0
+    others = [] if is_ascii else _not_utf8(text)
+    if others:
+        cursor.suspect(np.array(others))
         sizes[others] = 0
-        array = _gathered(cursor.window, starts, sizes)
-    return array.view(pa.string())
+        text = _gathered(cursor.window, starts, sizes).view(pa.string())
+    return text
 
 
 def _gathered(window: Window, starts: _Int64Array, sizes: _Int64Array) -> pa.BinaryArray:
@@ -424,29 +428,16 @@ def _gathered(window: Window, starts: _Int64Array, sizes: _Int64Array) -> pa.Bin
     return alternating.take(pa.array(np.arange(0, len(offsets), 2, dtype=np.int32)))
 
 
-def _not_utf8(array: pa.BinaryArray) -> _Int64Array:
-    """Return which byte strings are not UTF-8."""
-    _, offsets_buffer, data_buffer = array.buffers()
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.zeros(0, np.uint8)
-    if not len(data) or data.max() < _CONTINUES:
-        return np.zeros(0, np.int64)
+def _not_utf8(array: pa.StringArray, first: int = 0) -> list[int]:
+    """Return which strings are not UTF-8, each plus the number of the first."""
     try:
-        array.view(pa.string()).validate(full=True)
+        array.validate(full=True)
     except pa.ArrowInvalid:
-        offsets = np.frombuffer(offsets_buffer, np.int32)
-        candidates = np.unique(np.searchsorted(offsets, np.flatnonzero(data >= _CONTINUES), "right") - 1)
-        return np.array(
-            [index for index in candidates.tolist() if not _is_utf8(array[index].as_py())], np.int64
-        )
-    return np.zeros(0, np.int64)
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        middle = len(array) // 2
+        if not middle:
+            return [first]
+        return _not_utf8(array[:middle], first) + _not_utf8(array[middle:], first + middle)
+    return []
 
 
 def _decimals(
@@ -467,20 +458,10 @@ def _decimals(
     if len(large):
         halves[large, 0] = words[starts[large] + sizes[large] - 8].byteswap().view(np.int64)
         halves[large, 1] = first[large] >> (128 - 8 * sizes[large])
-    cursor.suspect(~_are_below(halves, 10**arrow_type.precision))
+    # As doubles; near the limit, the plain decoder looks closer. The lower half has a sign here.
+    values = (halves[:, 1] + (halves[:, 0] < 0)) * 2.0**64 + halves[:, 0]
+    cursor.suspect(np.abs(values) > 10.0**arrow_type.precision * (1 - _DOUBLE_ERROR))
     return pa.Array.from_buffers(arrow_type, len(halves), [None, pa.py_buffer(halves)])
-
-
-def _are_below(halves: _Int64Array, limit: int) -> _Mask:
-    """Return which integers of 128 bits are, without their signs, below a limit."""
-    low, high = halves[:, 0].view(np.uint64), halves[:, 1]
-    is_negative = high < 0
-    # Without the sign: all bits inverted, plus one, which makes "below" an "at most" less one.
-    low, high = np.where(is_negative, ~low, low), np.where(is_negative, ~high, high)
-    most_high, most_low = np.int64((limit - 1) >> 64), (limit - 1) & ((1 << 64) - 1)
-    most = np.where(is_negative, np.uint64(most_low - 1), np.uint64(most_low))
-    is_below: _Mask = (high < most_high) | ((high == most_high) & (low <= most))
-    return is_below
 
 
 _LEAVES: Final = {
@@ -596,7 +577,10 @@ def _find_items(step: Sequence, cursor: Cursor) -> tuple[_Int64Array, Cursor]:
         if step.width is None and len(going) > _FEW:
             indexes.append(going)
             starts.append(part.position.copy())
-            _move_over_item(step, part)
+            if step.has_keys:
+                part.position += _sizes(part)
+            _read(step.walk, part)
+            part.check()
             left[going] -= 1
             left[going[part.has_failed()]] = 0
         else:
@@ -632,13 +616,6 @@ def _block_counts(cursor: Cursor, width: int | None) -> _Int64Array:
         cursor.fail(wrong)
         counts[wrong] = 0
     return counts
-
-
-def _move_over_item(step: Sequence, cursor: Cursor) -> None:
-    if step.has_keys:
-        cursor.position += _sizes(cursor)
-    _read(step.walk, cursor)
-    cursor.check()
 
 
 def _items_of_blocks(step: Sequence, cursor: Cursor, left: _Int64Array) -> tuple[_Int64Array, _Int64Array]:

@@ -328,3 +328,24 @@ def test_values_in_any_order_and_far_apart():
 def test_a_schema_that_is_none(schema):
     with pytest.raises(SchemaError):
         avro_decoder(SchemaSource(schema))
+
+
+@pytest.mark.parametrize(
+    ("values", "schemas", "message"),
+    [
+        (pa.array([1, 2]), ['"long"'], "bytes, not int64"),
+        (pa.chunked_array([pa.array([1.5])]), ['"long"'], "bytes, not double"),
+        ([b"\x02"], ['"long"'], "bytes, not list"),
+        (pa.array([b"\x02"]), [{"type": "long"}], "JSON text, not dict: use json.dumps"),
+        (pa.array([b"\x02"]), ['"long"', b'"long"'], "JSON text, not bytes"),
+    ],
+)
+def test_arguments_of_the_wrong_type(values, schemas, message):
+    with pytest.raises(OptionError, match=message):
+        decode_avro(values, *schemas)
+
+
+def test_arrays_of_bytes_of_any_type():
+    for kind in (pa.binary(), pa.large_binary(), pa.binary(1), pa.binary_view()):
+        array, errors = decode_avro(pa.array([b"\x02", None, b"\x04"], kind), '"long"')
+        assert (array.to_pylist(), errors) == ([1, None, 2], [])
