@@ -12,7 +12,7 @@ from storage_core.cli.output import Output, printable
 from storage_core.errors import OptionError
 
 if TYPE_CHECKING:
-    from storage_core.dump.schema_restore import RestorePlan
+    from storage_core.dump.schemas import RestorePlan
     from storage_core.filesystem import FileSystem
     from storage_core.options import ReadOptions
 
@@ -95,7 +95,7 @@ def _print_rows(
 
 
 def _export(filesystem: FileSystem, parsed: ReadOptions, target: str, output: Output) -> None:
-    from storage_core.dump.schema_export import export_schemas  # noqa: PLC0415
+    from storage_core.dump.schemas import export_schemas  # noqa: PLC0415
     from storage_core.scan.schemas_topic import load_registry, source_paths  # noqa: PLC0415
 
     registry = load_registry(filesystem, parsed)
@@ -109,7 +109,7 @@ def _export(filesystem: FileSystem, parsed: ReadOptions, target: str, output: Ou
 
 
 def _print_plan(filesystem: FileSystem, parsed: ReadOptions, output: Output) -> None:
-    from storage_core.dump.schema_restore import plan_restore  # noqa: PLC0415
+    from storage_core.dump.schemas import plan_restore  # noqa: PLC0415
     from storage_core.scan.schemas_topic import load_registry  # noqa: PLC0415
 
     if output.format not in {"table", "jsonl"}:

@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import os
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -71,10 +72,10 @@ def load_registry(filesystem: FileSystem, options: ReadOptions, *, is_quiet: boo
 
 def complaints(registry: SchemaRegistry) -> Iterator[str]:
     """Yield a sentence about each thing in a registry that is not as it should be."""
-    for duplicate in registry.duplicate_ids[:_SHOWN]:
-        places = [f"{each.subject} version {each.version}" for each in duplicate.schemas]
+    for (context, schema_id), schemas in islice(registry.duplicate_ids.items(), _SHOWN):
+        places = [f"{each.subject} version {each.version}" for each in schemas]
         yield (
-            f"Id {duplicate.schema_id} in {context_text(duplicate.context)} is that of different schemas: "
+            f"Id {schema_id} in {context_text(context)} is that of different schemas: "
             f"{first_of(places, _SHOWN)}. A topic's records are read with that of its own subject, or else the first."
         )
     if len(registry.duplicate_ids) > _SHOWN:

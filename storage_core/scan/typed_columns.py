@@ -294,10 +294,7 @@ class _Planner:
             if number == NO_FRAME:
                 continue
             name = frames.names[number]
-            if name.guid is not None:
-                schema = self.registry.by_guid(name.guid, contexts)
-            else:
-                schema = self.registry.by_id(name.schema_id or 0, contexts, choice.subject)
+            schema = self.registry.by_name(name.guid or name.schema_id or 0, contexts, choice.subject)
             if schema is None or schema.text is None:
                 continue
             if schema.schema_type != PROTOBUF:
@@ -339,20 +336,16 @@ def _schemas_by_name(
 ) -> dict[int | str, RegisteredSchema | WriterSchema]:
     """Return the schemas that frames may name: by their ids in contexts, and by each GUID that headers may have.
 
-    An id that contexts have for different schemas is one that is not read.
+    A name that contexts have for different schemas is one whose values are not read.
     """
     found: dict[int | str, RegisteredSchema | WriterSchema] = {}
-    for schema in registry.schemas:
-        if schema.text is None or schema.schema_id is None:
-            continue
-        if schema.context in contexts and schema.schema_id not in found:
-            try:
-                found[schema.schema_id] = registry.by_id(schema.schema_id, contexts, subject) or schema
-            except SchemaError as error:
-                found[schema.schema_id] = WriterSchema(schema.schema_id, None, message=str(error))
-        for guid in (schema.guid, schema.stored_guid):
-            if guid is not None:
-                found[guid] = registry.by_guid(guid, contexts) or schema
+    for name in registry.names(contexts):
+        try:
+            schema = registry.by_name(name, contexts, subject)
+        except SchemaError as error:
+            found[name] = WriterSchema(name if isinstance(name, int) else None, None, message=str(error))
+        else:
+            found.update({} if schema is None else {name: schema})
     return found
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 State = Literal["live", "soft-deleted", "tombstoned"]
-"""Whether a registry would give a version out: as it is, only if asked for deleted ones, or not at all any more."""
+"""A version that a registry gives out; one that it gives out only if asked for deleted ones; one that it has deleted for good."""
 DEFAULT_CONTEXT: Final = "."
 _CONTEXT_START, _CONTEXT_END = ":.", ":"
 # A tuple, because hostile rules may have a type that cannot be in a set.
@@ -54,21 +54,26 @@ class RegisteredSchema(NamedTuple):
 
     @property
     def context(self) -> str:
-        """The context in which its id is unique."""
-        return context_of_subject(self.subject)
+        """Context in which its id is unique."""
+        return context_and_name(self.subject)[0]
 
     @property
     def guid(self) -> str | None:
-        """The GUID of its content, as a serializer computes it; None without a text."""
-        return None if self.text is None else str(uuid.UUID(bytes=_content_hash(self)))
+        """GUID of its content, as a serializer computes it; None without a text."""
+        return self.guids[0] if self.guids else None
 
     @property
-    def stored_guid(self) -> str | None:
-        """The GUID that the registry has stored; None if it has none, or what it has is none."""
+    def guids(self) -> tuple[str, ...]:
+        """GUID of its content, and the one that the registry has stored, if it is another."""
+        if self.text is None:
+            return ()
+        computed = _content_hash(self)
         try:
-            return None if self.md5 is None else str(uuid.UUID(bytes=b64decode(self.md5, validate=True)))
+            stored = computed if self.md5 is None else b64decode(self.md5, validate=True)
         except ValueError:
-            return None
+            stored = computed
+        hashes = (computed,) if stored == computed or len(stored) != len(computed) else (computed, stored)
+        return tuple(str(uuid.UUID(bytes=each)) for each in hashes)
 
     @property
     def is_encrypted(self) -> bool:
@@ -82,16 +87,11 @@ class RegisteredSchema(NamedTuple):
 
     @property
     def described(self) -> str:
-        """Its subject, version and id, for messages."""
+        """Subject, version and id, for messages."""
         if not self.subject:
             # A folder of schema files has ids alone.
             return f"schema id {self.schema_id}"
         return f"{self.subject} version {self.version} (id {self.schema_id}, {self.state})"
-
-
-def context_of_subject(subject: str) -> str:
-    """Return the context that a subject is in (Confluent's ``QualifiedSubject``)."""
-    return context_and_name(subject)[0]
 
 
 def context_and_name(subject: str) -> tuple[str, str]:

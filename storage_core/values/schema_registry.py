@@ -14,7 +14,8 @@ import bisect
 import json
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from storage_core.cached_property import cached_property
 from storage_core.errors import SchemaError, first_of
@@ -25,13 +26,12 @@ from storage_core.values.registered_schema import (
     SchemaReference,
     State,
     context_and_name,
-    context_of_subject,
     context_text,
     qualified,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
@@ -39,6 +39,8 @@ SUFFIXES: Final = {AVRO: ".avsc", PROTOBUF: ".proto", JSON: ".json"}
 """Of the files of schemas, by type."""
 OTHER_SUFFIX: Final = ".schema"
 """Of the files of schemas of other types."""
+# One text for all schemas of a type.
+_SHARED_TYPES: Final = {schema_type: schema_type for schema_type in SUFFIXES}
 _TYPES: Final = {suffix: schema_type for schema_type, suffix in SUFFIXES.items()}
 INDEX_FILE: Final = "schemas.json"
 """The file that lists the schemas of a folder with their subjects, versions and references."""
@@ -57,14 +59,6 @@ _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
 _DECODER: Final = json.JSONDecoder()
 _STATES: Final[tuple[State, ...]] = ("live", "soft-deleted", "tombstoned")
-
-
-class DuplicateId(NamedTuple):
-    """An id that different schemas have in one context. The registry that gave it out twice knows the first one by it."""
-
-    context: str
-    schema_id: int
-    schemas: tuple[RegisteredSchema, ...]
 
 
 @dataclass(frozen=True)
@@ -99,17 +93,15 @@ class SchemaRegistry:
         return found
 
     @cached_property
-    def _by_id(self) -> dict[tuple[str, int], list[RegisteredSchema]]:
+    def _by_id(self) -> dict[str, dict[int, list[RegisteredSchema]]]:
         """Schemas by context and id, in the order of the log."""
-        in_order = sorted(self.schemas, key=lambda schema: schema.offset)
-        return _grouped(
-            ((each.context, each.schema_id), each) for each in in_order if each.schema_id is not None
+        found: defaultdict[str, defaultdict[int, list[RegisteredSchema]]] = defaultdict(
+            lambda: defaultdict(list)
         )
-
-    @cached_property
-    def _contexts(self) -> tuple[str, ...]:
-        """Contexts that have an id, the default one first; that one if there is none."""
-        return tuple(sorted({context for context, _ in self._by_id})) or (DEFAULT_CONTEXT,)
+        for schema in sorted(self.schemas, key=attrgetter("offset")):
+            if schema.schema_id is not None:
+                found[schema.context][schema.schema_id].append(schema)
+        return {context: dict(of_context) for context, of_context in sorted(found.items())}
 
     @cached_property
     def _contexts_of_topics(self) -> dict[str, set[str]]:
@@ -122,44 +114,54 @@ class SchemaRegistry:
 
     @cached_property
     def _by_guid(self) -> dict[str, list[RegisteredSchema]]:
-        # What is computed goes before what is stored: a registry may change texts as it reads them.
-        computed = ((schema.guid, schema) for schema in self.schemas)
-        stored = ((schema.stored_guid, schema) for schema in self.schemas)
-        return _grouped((guid, schema) for guid, schema in (*computed, *stored) if guid is not None)
+        """Schemas by GUID; by one that is computed before one that is stored: a registry may change texts as it reads them."""
+        guids = [(each.guids, each) for each in self.schemas]
+        return _grouped((of_one[n], each) for n in (0, 1) for of_one, each in guids if n < len(of_one))
 
     @cached_property
-    def duplicate_ids(self) -> tuple[DuplicateId, ...]:
-        """Ids that different schemas have in one context."""
-        repeated = (item for item in self._by_id.items() if len(item[1]) > 1)
-        return tuple(
-            DuplicateId(*place, tuple(different))
-            for place, schemas in sorted(repeated)
-            if len(different := _different(schemas)) > 1
-        )
+    def duplicate_ids(self) -> dict[tuple[str, int], list[RegisteredSchema]]:
+        """Different schemas with one id in one context, by both. The registry that gave it out twice knows the first by it."""
+        return {
+            (context, schema_id): different
+            for context, by_id in self._by_id.items()
+            for schema_id, schemas in sorted(by_id.items())
+            if len(schemas) > 1 and len(different := _different(schemas)) > 1
+        }
 
-    def by_id(
-        self, schema_id: int, contexts: Sequence[str] = (DEFAULT_CONTEXT,), subject: str | None = None
+    def names(self, contexts: Sequence[str]) -> Iterator[int | str]:
+        """Yield the ids of contexts, and all GUIDs."""
+        yield from sorted({each for context in contexts for each in self._by_id.get(context, ())})
+        yield from self._by_guid
+
+    def by_name(
+        self, name: int | str, contexts: Sequence[str] = (DEFAULT_CONTEXT,), subject: str | None = None
     ) -> RegisteredSchema | None:
-        """Look a schema up by its id in contexts.
+        """Look a schema up by an id of contexts, or by its GUID: that of its text, or else the one that the registry stored.
 
-        If different schemas of one context have it, take that of the subject, or else the first.
+        If different schemas of one context have the id, take that of the subject, or else the first. Contexts matter for GUIDs,
+        too: schemas with the same one may refer to others, each to those of its context.
 
         Returns:
-            The schema; None if the id is not known.
+            The schema; None if the name is not known.
 
         Raises:
-            SchemaError: The contexts have different schemas with this id.
+            SchemaError: The contexts have different schemas of this name.
         """
-        of_contexts = (self._by_id.get((context, schema_id)) for context in contexts)
-        found = [
-            next((each for each in schemas if each.subject == subject), schemas[0])
-            for schemas in of_contexts
-            if schemas is not None
-        ]
-        if len(found) > 1 and any(self._content(each) != self._content(found[0]) for each in found[1:]):
+        if isinstance(name, str):
+            schemas = self._by_guid.get(name, [])
+            schemas = [each for each in schemas if each.context in contexts] or schemas
+            found = _first_of_each(schemas, lambda each: each.context)
+        else:
+            of_contexts = [self._by_id.get(context, {}).get(name, []) for context in contexts]
+            found = [
+                next((each for each in schemas if each.subject == subject), schemas[0])
+                for schemas in of_contexts
+                if schemas
+            ]
+        if any(self._content(each) != self._content(found[0]) for each in found[1:]):
             others = [each.context for each in found if each.context != DEFAULT_CONTEXT]
             raise SchemaError(
-                f"Id {schema_id} is that of different schemas in several contexts: "
+                f"{'GUID' if isinstance(name, str) else 'Id'} {name} is that of different schemas in several contexts: "
                 f"{first_of([each.described for each in found], _SHOWN)}. Name the context of the records, as valueSubject="
                 f"{qualified(others[0], '')} or valueSubject=:.: for the default one (keySubject for keys)."
             )
@@ -175,17 +177,6 @@ class SchemaRegistry:
         references = [(name, layout_free(text)) for name, text in source.references]
         return schema.schema_type, layout_free(source.text), references, schema.is_encrypted
 
-    def by_guid(self, guid: str, contexts: Sequence[str] = (DEFAULT_CONTEXT,)) -> RegisteredSchema | None:
-        """Look a schema up by its GUID: that of its text, or else the one that the registry has stored.
-
-        Contexts matter, because schemas with the same GUID may refer to others, each to those of its context.
-
-        Returns:
-            The schema, of one of the contexts if one of them has it; None if the GUID is not known.
-        """
-        found = self._by_guid.get(guid, [])
-        return next((each for each in found if each.context in contexts), found[0] if found else None)
-
     def contexts_of(self, topic: str, *, is_key: bool = False, subject: str | None = None) -> tuple[str, ...]:
         """Return the contexts that ids in a topic's records may be of, the default one first.
 
@@ -193,12 +184,13 @@ class SchemaRegistry:
         the names of records, and then nothing tells in which context they are.
         """
         if subject:
-            return (context_of_subject(subject),)
-        if len(self._contexts) == 1:
-            return self._contexts
+            return (context_and_name(subject)[0],)
+        every = tuple(self._by_id) or (DEFAULT_CONTEXT,)
+        if len(every) == 1:
+            return every
         named = (f"{topic}-{'key' if is_key else 'value'}", f"{topic}-")
         own = {context for name in named for context in self._contexts_of_topics.get(name, ())}
-        return tuple(sorted(own)) or self._contexts
+        return tuple(sorted(own)) or every
 
     def reader_schema(
         self,
@@ -234,7 +226,7 @@ class SchemaRegistry:
         wanted = known[0] if known else subjects[0]
         if schema_id is not None:
             return self._of_id(schema_id, contexts, wanted)
-        if len(known) > 1 and context_of_subject(wanted) != DEFAULT_CONTEXT:
+        if len(known) > 1 and context_and_name(wanted)[0] != DEFAULT_CONTEXT:
             raise SchemaError(
                 f"Topic {topic} has subjects in several contexts: {first_of(known, _SHOWN)}. Name one as {column}Subject."
             )
@@ -250,12 +242,11 @@ class SchemaRegistry:
         return min(chosen, key=_reading_order, default=None)
 
     def _of_id(self, schema_id: int, contexts: Sequence[str], subject: str) -> RegisteredSchema:
-        found = self.by_id(schema_id, contexts, subject)
+        found = self.by_name(schema_id, contexts, subject)
         if found is None:
-            ids = sorted({each for context, each in self._by_id if context in contexts})
+            ids = [str(each) for each in self.names(contexts) if isinstance(each, int)]
             raise SchemaError(
-                f"No schema has the id {schema_id} in {' or '.join(map(context_text, contexts))}. "
-                f"{_known('ids', list(map(str, ids)))}"
+                f"No schema has the id {schema_id} in {' or '.join(map(context_text, contexts))}. {_known('ids', ids)}"
             )
         return found
 
@@ -321,17 +312,19 @@ def _reading_order(schema: RegisteredSchema) -> tuple[int, int, int]:
     return _STATES.index(schema.state), -schema.version, -schema.offset
 
 
+def _first_of_each(
+    schemas: Iterable[RegisteredSchema], key: Callable[[RegisteredSchema], object]
+) -> list[RegisteredSchema]:
+    found: dict[object, RegisteredSchema] = {}
+    for schema in schemas:
+        found.setdefault(key(schema), schema)
+    return list(found.values())
+
+
 def _different(schemas: Sequence[RegisteredSchema]) -> list[RegisteredSchema]:
     """Return the first schema of each text; JSON may be laid out differently."""
-    by_text: dict[str | None, RegisteredSchema] = {}
-    for schema in schemas:
-        by_text.setdefault(schema.text, schema)
-    if len(by_text) == 1:
-        return [schemas[0]]
-    by_content: dict[str | None, RegisteredSchema] = {}
-    for text, schema in by_text.items():
-        by_content.setdefault(layout_free(text), schema)
-    return list(by_content.values())
+    different = _first_of_each(schemas, lambda each: each.text)
+    return _first_of_each(different, lambda each: layout_free(each.text)) if len(different) > 1 else different
 
 
 def layout_free(text: str | None) -> str | None:
@@ -366,14 +359,12 @@ class _Replay:
     Attributes:
         current: The last schema of each subject and version.
         former: Those that had the same subject and version before, but another id.
-        tombstones: Offset and timestamp of the tombstone, by subject and version that were deleted last.
         deletions: By subject, the offsets and highest versions of deletions that no later one covers.
     """
 
     def __init__(self) -> None:
         self.current: dict[tuple[str, int], RegisteredSchema] = {}
         self.former: dict[tuple[str, int, int | None], RegisteredSchema] = {}
-        self.tombstones: dict[tuple[str, int], tuple[int, int]] = {}
         self.deletions: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         self.settings: dict[str, dict[str | None, str]] = {_CONFIG: {}, _MODE: {}}
         self.unreadable_offsets: list[int] = []
@@ -402,14 +393,16 @@ class _Replay:
 
     def _apply_schema(self, offset: int, timestamp_ms: int, key: dict[str, Any], value: bytes | None) -> None:
         place = _text(key, "subject"), _number(key, "version")
+        before = self.current.get(place)
+        has_text = before is not None and before.text is not None
         if value is None:
-            self.tombstones[place] = offset, timestamp_ms
+            nothing = RegisteredSchema(*place, None, None, None, (), "tombstoned", offset, timestamp_ms)
+            self.current[place] = before._replace(state="tombstoned") if before and has_text else nothing
             return
         schema = _registered(*place, _object(value), offset, timestamp_ms)
-        self.tombstones.pop(place, None)
         again = self.former.pop((*place, schema.schema_id), None)
-        before, self.current[place] = self.current.get(place), schema
-        if before is not None and before.schema_id != schema.schema_id:
+        self.current[place] = schema
+        if before and has_text and before.schema_id != schema.schema_id:
             self.former[*place, before.schema_id] = before._replace(state="tombstoned")
             before = None
         self.characters += _size(schema) - sum(_size(each) for each in (before, again) if each is not None)
@@ -434,14 +427,10 @@ class _Replay:
 
     def registry(self) -> SchemaRegistry:
         """Return what is known after the last record."""
-        schemas = [self._with_state(place, schema) for place, schema in self.current.items()]
-        schemas += self.former.values()
-        schemas += [
-            RegisteredSchema(*place, None, None, None, (), "tombstoned", *when)
-            for place, when in self.tombstones.items()
-            if place not in self.current
-        ]
-        schemas.sort(key=lambda schema: (schema.subject, schema.version, schema.offset))
+        # Sorted by the last key first: tuples of all three would take more memory than the schemas.
+        schemas = [*map(self._with_state, self.current.values()), *self.former.values()]
+        for name in ("offset", "version", "subject"):
+            schemas.sort(key=attrgetter(name))
         return SchemaRegistry(
             tuple(schemas),
             self.settings[_CONFIG],
@@ -450,14 +439,12 @@ class _Replay:
             self.unknown_count,
         )
 
-    def _with_state(self, place: tuple[str, int], schema: RegisteredSchema) -> RegisteredSchema:
-        if place in self.tombstones:
-            return schema._replace(state="tombstoned")
+    def _with_state(self, schema: RegisteredSchema) -> RegisteredSchema:
         # Deletions have ascending offsets and descending versions: the first one after the schema reaches furthest.
         deletions = self.deletions.get(schema.subject, ())
         later = bisect.bisect_right(deletions, (schema.offset, _MOST_NUMBER))
         is_deleted = later < len(deletions) and schema.version <= deletions[later][1]
-        return schema._replace(state="soft-deleted") if is_deleted else schema
+        return schema._replace(state="soft-deleted") if is_deleted and schema.state == "live" else schema
 
 
 def _registered(
@@ -468,13 +455,13 @@ def _registered(
     Raises:
         ValueError: It is not what a registry writes.
     """
-    text = _text(value, "schema")
+    text, schema_type = _text(value, "schema"), _optional_text(value, "schemaType") or AVRO
     metadata, rule_set = value.get("metadata"), value.get("ruleSet")
     return RegisteredSchema(
         subject,
         version,
         _number(value, "id"),
-        _optional_text(value, "schemaType") or AVRO,
+        _SHARED_TYPES.get(schema_type, schema_type),
         text,
         tuple(map(_reference, _list(value, "references"))) if value.get("references") else (),
         "soft-deleted" if value.get("deleted") is True else "live",

@@ -53,7 +53,6 @@ def _read(filesystem: FileSystem, options: ReadOptions, _wanted: frozenset[str])
 
 
 def _rows(registry: SchemaRegistry) -> Iterator[tuple[Any, ...]]:
-    duplicates = {(each.context, each.schema_id) for each in registry.duplicate_ids}
     for schema in registry.schemas:
         yield (
             schema.subject,
@@ -66,7 +65,7 @@ def _rows(registry: SchemaRegistry) -> Iterator[tuple[Any, ...]]:
             schema.offset,
             schema.timestamp_ms,
             schema.is_encrypted,
-            (schema.context, schema.schema_id) in duplicates,
+            (schema.context, schema.schema_id) in registry.duplicate_ids,
             schema.text,
         )
     for offset in registry.unreadable_offsets:

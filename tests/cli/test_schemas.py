@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from storage_core import FileSystem, LogDirectory, read_table
-from storage_core.dump.schema_restore import plan_restore
+from storage_core.dump.schemas import plan_restore
 from storage_core.options import parse_read_options
 from storage_core.scan.schemas_topic import load_registry
 from storage_core.values.registered_schema import context_and_name
@@ -192,11 +192,11 @@ def test_an_export_is_the_registry_that_it_is_made_of(segmentlog, broker_data, t
     exported, original = loaded(target), loaded(broker_data)
     assert exported.schemas == tuple(each for each in original.schemas if each.text is not None)
     assert (exported.configs, exported.modes) == (original.configs, original.modes)
-    assert (target / "32.avsc").read_text() == original.by_id(32).text
+    assert (target / "32.avsc").read_text() == original.by_name(32).text
     assert (target / "32-2.avsc").read_text() == original.reader_schema("legacy-dup").text
-    assert (target / "32-3.avsc").read_text() == original.by_id(32, (".staging",)).text
+    assert (target / "32-3.avsc").read_text() == original.by_name(32, (".staging",)).text
     assert (target / "96.proto").read_text().startswith("syntax")
-    assert (target / "102.json").read_text() == original.by_id(102).text
+    assert (target / "102.json").read_text() == original.by_name(102).text
     listed = json.loads((target / "schemas.json").read_text())
     assert {"subject", "version", "id", "schemaType", "state", "guid", "file"} <= listed["schemas"][0].keys()
     nested = next(each for each in listed["schemas"] if each["id"] == 45)

@@ -1,27 +1,38 @@
-"""The calls of a registry's REST interface that recreate its subjects with their versions and ids.
+"""The schemas of a registry as files, and as the calls that recreate the registry.
 
-An empty registry is put into the mode IMPORT, in which a caller names ids and versions and nothing is checked for
-compatibility. Schemas come after those that they refer to, then soft deletions, in the opposite order, then the
-configuration, and at last the modes. Confluent's registry takes schemas of other contexts only after that context is in
-mode IMPORT, and refuses an id that another schema of the context has (``KafkaSchemaRegistry.register``).
+Files are named by id: ``17.avsc``, ``18.proto``, ``19.json``. ``schemas.json`` lists them with their subjects, versions,
+references and states, and all else that a registry is rebuilt from. It is written last. A read takes the folder as
+``schemasPath``.
+
+The calls are those of a registry's REST interface. An empty registry is put into the mode IMPORT, in which a caller names ids
+and versions and nothing is checked for compatibility. Schemas come after those that they refer to, then soft deletions, in the
+opposite order, then the configuration, and at last the modes. Confluent's registry takes schemas of other contexts only after
+that context is in mode IMPORT, and refuses an id that another schema of the context has (``KafkaSchemaRegistry.register``).
 """
 
 from __future__ import annotations
 
-import heapq
 import json
-from collections import defaultdict
+import os
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
-from storage_core.dump.schema_export import restorable_fields
+from storage_core.errors import OptionError
+from storage_core.options.values import path_of
 from storage_core.values.registered_schema import DEFAULT_CONTEXT, qualified
-from storage_core.values.schema_registry import layout_free
+from storage_core.values.schema_registry import INDEX_FILE, OTHER_SUFFIX, SUFFIXES, layout_free
+from storage_core.views.roots import require_outside
 from storage_core.views.texts import count_text, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from storage_core.filesystem import FileSystem
     from storage_core.values.registered_schema import RegisteredSchema
     from storage_core.values.schema_registry import SchemaRegistry
 
@@ -40,6 +51,106 @@ call() {
   echo
 }
 """
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaExport:
+    """What was written: how many versions of subjects, in how many files, and how many have only a tombstone."""
+
+    target: str
+    versions: int
+    files: int
+    without_text: int
+
+
+def export_schemas(
+    filesystem: FileSystem, registry: SchemaRegistry, target: str, sources: Sequence[str]
+) -> SchemaExport:
+    """Write the schemas of a registry to a directory: a new one, or an empty one.
+
+    The directory is created if its parent exists. It must be outside of the sources, the directories and files that the schemas
+    are from, and becomes as private as they are.
+
+    Raises:
+        OptionError: The directory is not empty, or is in one of the sources.
+        StorageError: The file system refused.
+    """
+    path = os.path.abspath(path_of(target))
+    _begin(filesystem, path, sources)
+    files = _file_names(registry)
+    for (_, text), name in files.items():
+        _write(filesystem, os.path.join(path, name), text)
+    listed = [_entry(each, files) for each in registry.schemas if each.text is not None]
+    _write(filesystem, os.path.join(path, INDEX_FILE), _index(registry, listed))
+    filesystem.flush_directory(path)
+    return SchemaExport(path, len(listed), len(files), len(registry.schemas) - len(listed))
+
+
+def _begin(filesystem: FileSystem, path: str, sources: Sequence[str]) -> None:
+    status = filesystem.status(path, follow_symlinks=True)
+    require_outside(filesystem, path, sources)
+    if status is None:
+        filesystem.make_directory(path)
+        filesystem.make_as_private(path, sources)
+    elif not status.is_directory or filesystem.list_directory(path):
+        raise OptionError(
+            f"Expected a new or an empty directory to write schemas to, found something in {path}."
+        )
+
+
+def _file_names(registry: SchemaRegistry) -> dict[tuple[int | None, str], str]:
+    """Name a file for each id and text. A second text of an id gets a number; the default context comes first."""
+    names: dict[tuple[int | None, str], str] = {}
+    counts: Counter[str] = Counter()
+    for schema in sorted(registry.schemas, key=lambda each: (each.context != DEFAULT_CONTEXT, each.offset)):
+        if schema.text is None or (schema.schema_id, schema.text) in names:
+            continue
+        suffix = SUFFIXES.get(schema.schema_type or "", OTHER_SUFFIX)
+        counts[f"{schema.schema_id}{suffix}"] += 1
+        count = counts[f"{schema.schema_id}{suffix}"]
+        number = f"-{count}" if count > 1 else ""
+        names[schema.schema_id, schema.text] = f"{schema.schema_id}{number}{suffix}"
+    return names
+
+
+def _entry(schema: RegisteredSchema, files: Mapping[tuple[int | None, str], str]) -> dict[str, Any]:
+    entry = {
+        **restorable_fields(schema),
+        "guid": schema.guid,
+        "md5": schema.md5,
+        "state": schema.state,
+        "offset": schema.offset if schema.offset >= 0 else None,
+        "timestampMs": schema.timestamp_ms if schema.timestamp_ms >= 0 else None,
+        "file": files[schema.schema_id, schema.text or ""],
+    }
+    return {name: value for name, value in entry.items() if value is not None}
+
+
+def restorable_fields(schema: RegisteredSchema) -> dict[str, Any]:
+    """Return what a registry is told of a schema, but its text, in its own words; what is absent is None."""
+    return {
+        "subject": schema.subject,
+        "version": schema.version,
+        "id": schema.schema_id,
+        "schemaType": schema.schema_type,
+        "references": [reference._asdict() for reference in schema.references] or None,
+        "metadata": None if schema.metadata is None else json.loads(schema.metadata),
+        "ruleSet": None if schema.rule_set is None else json.loads(schema.rule_set),
+    }
+
+
+def _index(registry: SchemaRegistry, listed: Sequence[dict[str, Any]]) -> str:
+    settings = {
+        name: [{"subject": subject, "value": json.loads(value)} for subject, value in of_kind.items()]
+        for name, of_kind in (("configs", registry.configs), ("modes", registry.modes))
+    }
+    return json.dumps({"schemas": listed, **settings}, indent=1) + "\n"
+
+
+def _write(filesystem: FileSystem, path: str, text: str) -> None:
+    with filesystem.open_for_writing(path, create=True) as file:
+        file.write_at([text.encode()], 0)
+        file.flush()
 
 
 class RegistryCall(NamedTuple):
@@ -119,29 +230,28 @@ def _in_dependency_order(
 ) -> list[RegisteredSchema]:
     """Sort schemas so that each comes after those that it refers to, and else as they were registered."""
     by_place = {(each.subject, each.version): each for each in schemas}
-    waiting: dict[tuple[str, int], int] = {}
-    needed_by: defaultdict[tuple[str, int], list[tuple[str, int]]] = defaultdict(list)
+    sorter: TopologicalSorter[tuple[str, int]] = TopologicalSorter()
     for place, schema in by_place.items():
         needed = set(_references(registry, schema)) & by_place.keys()
-        waiting[place] = len(needed)
+        sorter.add(place, *needed)
         if len(needed) < len({(reference.subject, reference.version) for reference in schema.references}):
             left_out.append(f"a schema that {schema.described} refers to.")
-        for other in needed:
-            needed_by[other].append(place)
-    ready = [(by_place[place].offset, place) for place, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
+    # It sorts what is in no circle even so.
+    with suppress(CycleError):
+        sorter.prepare()
+    ready: list[tuple[int, tuple[str, int]]] = []
     ordered = []
-    while ready:
-        _, place = heapq.heappop(ready)
-        ordered.append(by_place[place])
-        for dependent in needed_by[place]:
-            waiting[dependent] -= 1
-            if waiting[dependent] == 0:
-                heapq.heappush(ready, (by_place[dependent].offset, dependent))
+    while True:
+        for place in sorter.get_ready():
+            heappush(ready, (by_place[place].offset, place))
+        if not ready:
+            break
+        _, place = heappop(ready)
+        ordered.append(by_place.pop(place))
+        sorter.done(place)
     left_out += [
-        f"{by_place[place].described}: it refers to itself through others, or to one that does."
-        for place, count in waiting.items()
-        if count
+        f"{schema.described}: it refers to itself through others, or to one that does."
+        for schema in by_place.values()
     ]
     return ordered
 
