@@ -33,7 +33,7 @@ from storage_core.values.schema_registry import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from storage_core.directory import PartitionDirectory
     from storage_core.filesystem import FileSystem
@@ -62,12 +62,18 @@ def load_registry(filesystem: FileSystem, options: ReadOptions, *, is_quiet: boo
         SchemaError: There is no topic of a registry, or a schema file cannot be read.
         SegmentLogError: The topic cannot be read.
     """
-    paths = options.schemas_paths or options.paths
-    in_files = _registry_in_files(filesystem, paths) if options.schemas_paths else None
-    registry = in_files or _registry_in_topic(filesystem, options, paths)
+    files = _schema_files(filesystem, options)
+    if files:
+        registry = registry_of_files(_contents(filesystem, files))
+    else:
+        registry = _registry_in_topic(filesystem, options)
     for line in () if is_quiet else complaints(registry):
-        _log.warning("%s: %s", first_of(paths, 1), line)
+        _log.warning("%s: %s", first_of(_paths(options), 1), line)
     return registry
+
+
+def _paths(options: ReadOptions) -> tuple[str, ...]:
+    return options.schemas_paths or options.paths
 
 
 def complaints(registry: SchemaRegistry) -> Iterator[str]:
@@ -93,32 +99,28 @@ def source_paths(filesystem: FileSystem, options: ReadOptions) -> list[str]:
     files = [
         os.path.join(path, entry.name) for path in directories for entry in filesystem.walk_directory(path)
     ]
-    return [*split_paths(filesystem, options.schemas_paths or options.paths), *directories, *files]
+    return [*split_paths(filesystem, _paths(options)), *directories, *files]
 
 
 def schema_directories(filesystem: FileSystem, options: ReadOptions) -> list[str]:
     """Return the directories that the schemas lie in: the folder of schema files, or the partitions of the topic."""
-    paths = options.schemas_paths or options.paths
-    folders = split_paths(filesystem, paths)
-    if options.schemas_paths and _schema_files(filesystem, folders) is not None:
-        return folders
-    wanted = dataclasses.replace(options, paths=paths)
-    return [each.path for each in _partitions_of_topic(filesystem, wanted, None)]
+    files = _schema_files(filesystem, options)
+    if files:
+        return [os.path.dirname(files[0])]
+    return [each.path for each in _partitions_of_topic(filesystem, options, None)]
 
 
 def _partitions_of_topic(
     filesystem: FileSystem, options: ReadOptions, watch: CommitMonitor | None
 ) -> list[PartitionDirectory]:
-    found = find_directories(filesystem, options, watch)
+    found = find_directories(filesystem, dataclasses.replace(options, paths=_paths(options)), watch)
     return [directory for directory in found if directory.topic == options.schemas_topic]
 
 
-def _registry_in_topic(
-    filesystem: FileSystem, options: ReadOptions, paths: tuple[str, ...]
-) -> SchemaRegistry:
+def _registry_in_topic(filesystem: FileSystem, options: ReadOptions) -> SchemaRegistry:
     wanted = dataclasses.replace(
         options,
-        paths=paths,
+        paths=_paths(options),
         starting=EarliestBound(),
         ending=LatestBound(),
         isolation_level="read_uncommitted",
@@ -141,7 +143,7 @@ def _registry_in_topic(
     found = read_consistently(CommitMonitor(filesystem), ranges)
     if not found:
         raise SchemaError(
-            f"There is no topic {wanted.schemas_topic} in {first_of(paths, _SHOWN)}. Name the log directory that has the "
+            f"There is no topic {wanted.schemas_topic} in {first_of(wanted.paths, _SHOWN)}. Name the log directory that has the "
             "schema registry's topic, or a folder of schema files, as schemasPath; or another topic as schemasTopic."
         )
     batches = read_tasks(filesystem, plan_ranges(found, wanted, formats=()).tasks, read_schema(wanted))
@@ -160,47 +162,28 @@ def _records(
             yield offset, time_us // 1000, key, value
 
 
-def _registry_in_files(filesystem: FileSystem, paths: tuple[str, ...]) -> SchemaRegistry | None:
-    """Read the schema files in a folder.
-
-    Returns:
-        The schemas; None if the path is not such a folder.
-    """
-    folders = split_paths(filesystem, paths)
-    names = _schema_files(filesystem, folders)
-    return None if names is None else registry_of_files(_contents(filesystem, folders[0], names))
-
-
-def _schema_files(filesystem: FileSystem, folders: Sequence[str]) -> list[str] | None:
-    """Return the names of the schema files in a folder.
-
-    Returns:
-        The names; None if the path is not one folder of such files.
-    """
-    if len(folders) != 1 or not _is_directory(filesystem, folders[0]):
-        return None
+def _schema_files(filesystem: FileSystem, options: ReadOptions) -> list[str]:
+    """Return the paths of schema files, if one folder is named that has some; of none otherwise."""
+    folders = split_paths(filesystem, options.schemas_paths or ())
+    status = filesystem.status(folders[0], follow_symlinks=True) if len(folders) == 1 else None
+    if status is None or not status.is_directory:
+        return []
     names = [entry.name for entry in filesystem.walk_directory(folders[0])]
-    return list(filter(_is_schema_file, names)) if any(map(_NAMED_BY_ID.fullmatch, names)) else None
+    if not any(map(_NAMED_BY_ID.fullmatch, names)):
+        return []
+    suffixes = (*SUFFIXES.values(), OTHER_SUFFIX)
+    return [os.path.join(folders[0], name) for name in names if name == INDEX_FILE or name.endswith(suffixes)]
 
 
-def _is_directory(filesystem: FileSystem, path: str) -> bool:
-    status = filesystem.status(path, follow_symlinks=True)
-    return status is not None and status.is_directory
-
-
-def _is_schema_file(name: str) -> bool:
-    return name == INDEX_FILE or name.endswith((*SUFFIXES.values(), OTHER_SUFFIX))
-
-
-def _contents(filesystem: FileSystem, folder: str, names: Iterable[str]) -> dict[str, str]:
+def _contents(filesystem: FileSystem, paths: Iterable[str]) -> dict[str, str]:
+    """Read schema files; return their texts by name."""
     texts: dict[str, str] = {}
     left_bytes = _MOST_BYTES
-    for name in names:
-        path = os.path.join(folder, name)
+    for path in paths:
         content = filesystem.read_file(path, min(_MOST_FILE_BYTES, left_bytes)) or b""
         left_bytes -= len(content)
         try:
-            texts[name] = content.decode()
+            texts[os.path.basename(path)] = content.decode()
         except UnicodeDecodeError as error:
             raise SchemaError(f"A schema file is not UTF-8: {error}.", path=path) from error
     return texts

@@ -30,11 +30,10 @@ from storage_core.values.column_format import (
     ReaderSchema,
     WriterSchema,
     decoder_of,
-    message_types,
     pack_writers,
 )
 from storage_core.values.decoding import Message, Payloads, SchemaSource
-from storage_core.values.frames import NO_FRAME, split_frames
+from storage_core.values.frames import NO_FRAME, message_types, split_frames
 from storage_core.values.registered_schema import RegisteredSchema
 from storage_core.values.schema_registry import AVRO, JSON, PROTOBUF
 

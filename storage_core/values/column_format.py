@@ -31,10 +31,7 @@ from storage_core.values.frames import (
     KEY_HEADER,
     NO_FRAME,
     VALUE_HEADER,
-    MessageIndexes,
-    SchemaName,
-    message_indexes,
-    message_path,
+    message_types,
     split_frames,
 )
 
@@ -301,15 +298,3 @@ def _groups(numbers: _Rows) -> Iterator[tuple[int, _Rows]]:
     for rows in np.split(order, cuts):
         if len(rows) and numbers[rows[0]] != NO_FRAME:
             yield int(numbers[rows[0]]), rows
-
-
-def message_types(name: SchemaName, payloads: Payloads) -> MessageIndexes:
-    """Find out which message type of its file each Protobuf value has: a header tells it of all, or each value of itself."""
-    if name.header_rest is None:
-        return message_indexes(*payloads)
-    path, count = message_path(name.header_rest), len(payloads.starts)
-    if path is not None:
-        return MessageIndexes([path], np.zeros(count, np.int64), payloads.starts, [])
-    message = "the indexes of the message type in the header cannot be read"
-    errors = [RowError(row, "malformed", message) for row in range(count)]
-    return MessageIndexes([], np.full(count, NO_FRAME, np.int64), payloads.starts, errors)

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage_core.record.varint import VARINT_LIMIT_BYTES, read_varint
 from storage_core.values.decoding import Payloads, RowError
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 
 KEY_HEADER: Final = "__key_schema_id"
-"""The header that names the schema of a record's key."""
+"""Header that names the schema of a record's key."""
 VALUE_HEADER: Final = "__value_schema_id"
-"""The header that names the schema of a record's value."""
+"""Header that names the schema of a record's value."""
 NO_FRAME: Final = -1
 _ID_MAGIC, _GUID_MAGIC = 0, 1
 _PREFIX_BYTES: Final = 5
@@ -41,7 +42,7 @@ _APICURIO_HEADERS: Final = ("globalId", "contentId", "contentHash", "artifactId"
 # A file has few message types, and no message is within a hundred others.
 _MOST_INDEXES: Final = 100
 _MOST_ROUNDS: Final = 64
-_LONGEST_PATH_BYTES: Final = 5 * (1 + _MOST_INDEXES)
+_LONGEST_PATH_BYTES: Final = VARINT_LIMIT_BYTES * (1 + _MOST_INDEXES)
 
 _BAD_HEADER: Final = "the header that names the schema has neither 01 and a GUID nor 00 and an id"
 _APICURIO: Final = "the schema is named by headers of Apicurio Registry, which keeps its schemas elsewhere"
@@ -65,7 +66,7 @@ class SchemaName(NamedTuple):
 
     @property
     def described(self) -> str:
-        """The name in the words of a message."""
+        """Name in the words of a message."""
         if self.guid is not None:
             return f"GUID {self.guid}"
         # Ids of Confluent's registry begin with 1.
@@ -211,27 +212,23 @@ def _matches(mask: pa.BooleanArray) -> npt.NDArray[np.int64]:
     return np.flatnonzero(np.asarray(mask.fill_null(False)))
 
 
-def message_path(data: bytes) -> tuple[int, ...] | None:
-    """Read the path of a message type from the end of a header.
+def message_types(name: SchemaName, payloads: Payloads) -> MessageIndexes:
+    """Find out which message type of its file each Protobuf value has: a header tells it of all, or each value of itself."""
+    if name.header_rest is None:
+        return _read_paths(payloads)
+    data = np.frombuffer(name.header_rest, np.uint8)
+    of_all = _read_paths(Payloads(data, np.zeros(1, np.int64), np.array([len(data)], np.int64)))
+    count = len(payloads.starts)
+    errors = [error._replace(row=row) for row in range(count) for error in of_all.errors]
+    return MessageIndexes(of_all.paths, np.repeat(of_all.path_numbers, count), payloads.starts, errors)
 
-    Returns:
-        The path; None if it cannot be read.
-    """
-    try:
-        return _read_path(data)[0]
-    except (IndexError, ValueError):
-        return None
 
-
-def message_indexes(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
-) -> MessageIndexes:
-    """Read the path of the message type that each Protobuf payload begins with.
+def _read_paths(payloads: Payloads) -> MessageIndexes:
+    """Read the path that each payload begins with.
 
     One path is read at a time, and found in all payloads that begin with the same bytes: varints end themselves.
-
-    Payloads begin behind the id.
     """
+    data, starts, ends = payloads
     paths: dict[tuple[int, ...], int] = {}
     numbers, new_starts = np.full(len(starts), NO_FRAME, np.int64), starts.copy()
     errors = []
@@ -242,7 +239,7 @@ def message_indexes(
         head = data[start : min(int(ends[row]), start + _LONGEST_PATH_BYTES)]
         try:
             path, size = _read_path(head.tobytes())
-        except (IndexError, ValueError):
+        except ValueError:
             errors.append(RowError(row, "malformed", "the indexes of the message type cannot be read"))
             remaining = others
             continue
@@ -268,26 +265,13 @@ def _read_path(data: bytes) -> tuple[tuple[int, ...], int]:
     """Read the number of indexes, and the indexes; return them, and how many bytes they take.
 
     Raises:
-        IndexError: The bytes end early.
-        ValueError: An index is negative or too large, or they are too many.
+        ValueError: The bytes end early, an index is negative or too long, or they are too many.
     """
-    count, position = _read_index(data, 0)
-    if count > _MOST_INDEXES:
-        raise ValueError
+    count, position = read_varint(data, 0, VARINT_LIMIT_BYTES)
     path = []
-    for _ in range(count):
-        index, position = _read_index(data, position)
+    for _ in range(min(count, _MOST_INDEXES)):
+        index, position = read_varint(data, position, VARINT_LIMIT_BYTES)
         path.append(index)
-    return tuple(path) or (0,), position
-
-
-def _read_index(data: bytes, position: int) -> tuple[int, int]:
-    """Read a zigzag varint of 32 bits that is not negative; return it, and the position behind it."""
-    number = shift = 0
-    while data[position] & 0x80:
-        number |= (data[position] & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-    number |= data[position] << shift
-    if number % 2 or number >> 32 or shift > 28:  # noqa: PLR2004
+    if not 0 <= count <= _MOST_INDEXES or min(path, default=0) < 0:
         raise ValueError
-    return number >> 1, position + 1
+    return tuple(path) or (0,), position

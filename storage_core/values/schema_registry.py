@@ -57,6 +57,7 @@ _SHOWN: Final = 10
 _OF_COLUMNS: Final = ("-key", "-value")
 _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
+_KINDS: Final[Mapping[type, str]] = {dict: "a JSON object", list: "a list", str: "a text"}
 _DECODER: Final = json.JSONDecoder()
 _STATES: Final[tuple[State, ...]] = ("live", "soft-deleted", "tombstoned")
 
@@ -456,25 +457,25 @@ def _registered(
         ValueError: It is not what a registry writes.
     """
     text, schema_type = _text(value, "schema"), _optional_text(value, "schemaType") or AVRO
-    metadata, rule_set = value.get("metadata"), value.get("ruleSet")
+    references = _checked(value.get("references") or [], list, "references")
     return RegisteredSchema(
         subject,
         version,
         _number(value, "id"),
         _SHARED_TYPES.get(schema_type, schema_type),
         text,
-        tuple(map(_reference, _list(value, "references"))) if value.get("references") else (),
+        tuple(map(_reference, references)),
         "soft-deleted" if value.get("deleted") is True else "live",
         offset,
         timestamp_ms,
         _optional_text(value, "md5"),
-        None if metadata is None else json.dumps(_checked_object(metadata)),
-        None if rule_set is None else json.dumps(_checked_object(rule_set)),
+        _optional_json(value, "metadata"),
+        _optional_json(value, "ruleSet"),
     )
 
 
 def _reference(value: Any) -> SchemaReference:
-    fields = _checked_object(value)
+    fields = _checked(value, dict, "a reference")
     return SchemaReference(_text(fields, "name"), _text(fields, "subject"), _number(fields, "version"))
 
 
@@ -487,23 +488,18 @@ def _object(data: bytes | None) -> dict[str, Any]:
     """
     if data is None:
         raise ValueError("it is null")
-    text = str(data, "utf-8").strip()
-    value, end = _DECODER.raw_decode(text)
-    if end != len(text):
-        raise ValueError("it is more than one JSON document")
-    return _checked_object(value)
+    return _checked(_DECODER.decode(str(data, "utf-8")), dict, "it")
 
 
-def _checked_object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("expected a JSON object")  # noqa: TRY004  (what a caller catches)
+def _checked(value: Any, kind: type[_Item], name: str) -> _Item:
+    """Return a value of JSON that is of a kind, and raise `ValueError` for another one."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} is not {_KINDS[kind]}")  # noqa: TRY004  (what a caller catches)
     return value
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise ValueError(f"{name} is not a text")  # noqa: TRY004  (what a caller catches)
+    value = _checked(fields.get(name), str, name)
     if not value.isascii():
         # Surrogates without their other half are no text.
         value.encode()
@@ -514,11 +510,8 @@ def _optional_text(fields: dict[str, Any], name: str) -> str | None:
     return None if fields.get(name) is None else _text(fields, name)
 
 
-def _list(fields: dict[str, Any], name: str) -> list[Any]:
-    value = fields.get(name)
-    if not isinstance(value, list):
-        raise ValueError(f"{name} are not a list")  # noqa: TRY004  (what a caller catches)
-    return value
+def _optional_json(fields: dict[str, Any], name: str) -> str | None:
+    return None if fields.get(name) is None else json.dumps(_checked(fields[name], dict, name))
 
 
 def _number(fields: dict[str, Any], name: str, most: int = _MOST_NUMBER) -> int:
@@ -577,25 +570,25 @@ def _registry_without_index(files: Mapping[str, str]) -> SchemaRegistry:
 
 def _registry_with_index(index: str, files: Mapping[str, str]) -> SchemaRegistry:
     try:
-        listed = _checked_object(json.loads(index))
-        schemas = [_listed(_checked_object(entry), files) for entry in _list(listed, "schemas")]
+        listed = _checked(json.loads(index), dict, "it")
+        schemas = [_listed(entry, files) for entry in _checked(listed.get("schemas"), list, "schemas")]
         configs, modes = (
-            dict(_setting(_checked_object(each)) for each in _list({kind: [], **listed}, kind))
-            for kind in ("configs", "modes")
+            dict(map(_setting, _checked(listed.get(kind, []), list, kind))) for kind in ("configs", "modes")
         )
     except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise SchemaError(f"{INDEX_FILE} is not an index of schemas: {reason}.") from error
+        raise SchemaError(f"{INDEX_FILE} is not an index of schemas: {error}.") from error
     return SchemaRegistry(tuple(schemas), configs, modes)
 
 
-def _setting(entry: dict[str, Any]) -> tuple[str | None, str]:
+def _setting(entry: Any) -> tuple[str | None, str]:
     """Return the subject and the value of a setting that an index lists."""
-    return _optional_text(entry, "subject"), json.dumps(_checked_object(entry.get("value")))
+    setting = _checked(entry, dict, "a setting")
+    return _optional_text(setting, "subject"), json.dumps(_checked(setting.get("value"), dict, "its value"))
 
 
-def _listed(entry: dict[str, Any], files: Mapping[str, str]) -> RegisteredSchema:
+def _listed(entry: Any, files: Mapping[str, str]) -> RegisteredSchema:
     """Return a schema that an index lists."""
+    entry = _checked(entry, dict, "a schema")
     place, state = (_text(entry, "subject"), _number(entry, "version")), entry.get("state")
     if state not in _STATES:
         raise ValueError(f"state {state!r}")

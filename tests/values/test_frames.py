@@ -17,8 +17,7 @@ from storage_core.values.frames import (
     NO_FRAME,
     VALUE_HEADER,
     SchemaName,
-    message_indexes,
-    message_path,
+    message_types,
     split_frames,
 )
 from tests.examples import examples
@@ -76,12 +75,10 @@ def test_frames_of_confluent_serializers_are_split(value, header, name, path, pa
     frames = split_frames(payloads, headers and pa.array([None, *headers], _HEADERS), VALUE_HEADER)
     assert frames.names == (name,)
     start = int(frames.starts[1])
-    if path is not None and header is None:
-        indexes = message_indexes(payloads.data, frames.starts[1:], payloads.ends[1:])
-        assert (indexes.paths, indexes.errors) == ([path], [])
-        start = int(indexes.starts[0])
-    elif path is not None:
-        assert message_path(name.header_rest) == path
+    if path is not None:
+        found = message_types(name, Payloads(payloads.data, frames.starts[1:], payloads.ends[1:]))
+        assert (found.paths, found.path_numbers.tolist(), found.errors) == ([path], [0], [])
+        start = int(found.starts[0])
     assert payloads.data[start : payloads.ends[1]].tobytes() == payload
 
 
@@ -211,30 +208,34 @@ def test_message_indexes_are_read_with_what_follows_them(messages):
         for path, is_short, _ in messages
     ]
     payloads = _payloads([head + rest for head, (_, _, rest) in zip(heads, messages, strict=True)])
-    found = message_indexes(*payloads)
+    found = message_types(SchemaName(1), payloads)
     assert [found.paths[number] for number in found.path_numbers] == [path for path, _, _ in messages]
     assert (found.starts - payloads.starts).tolist() == [len(head) for head in heads]
     assert found.errors == []
-    assert [message_path(head) for head in heads] == [path for path, _, _ in messages]
+    for head, (path, _, _) in zip(heads, messages, strict=True):
+        of_all = message_types(SchemaName(1, None, head), payloads)
+        assert (of_all.paths, of_all.path_numbers.tolist()) == ([path], [0] * len(messages))
+        assert of_all.starts.tolist() == payloads.starts.tolist()
 
 
 def test_indexes_that_cannot_be_are_errors_of_their_rows():
     too_many = _zigzag(1 << 30) + bytes(50)
     bad = [b"", b"\x80", b"\4\2", b"\1", b"\2\1", b"\xff" * 5, too_many, b"\2\x80\x80\x80\x80\x80\0"]
-    found = message_indexes(*_payloads([b"\0ok", *bad, b"\2\6ok"]))
+    found = message_types(SchemaName(1), _payloads([b"\0ok", *bad, b"\2\6ok"]))
     assert [error.row for error in found.errors] == list(range(1, 9))
     assert {(error.reason, error.message) for error in found.errors} == {
         ("malformed", "the indexes of the message type cannot be read")
     }
     assert found.path_numbers.tolist() == [0, *[NO_FRAME] * 8, 1]
     assert found.paths == [(0,), (3,)]
-    assert message_path(b"\1") is None
+    of_all = message_types(SchemaName(1, None, b"\1"), _payloads([b"a", b"b"]))
+    assert ([error.row for error in of_all.errors], of_all.path_numbers.tolist()) == ([0, 1], [NO_FRAME] * 2)
 
 
 def test_many_different_paths_take_time_in_proportion():
     payloads = _payloads([_zigzag(1) + _zigzag(number) for number in range(60_000)])
     began = time.process_time()
-    found = message_indexes(*payloads)
+    found = message_types(SchemaName(1), payloads)
     assert len(found.paths) == 60_000
     assert time.process_time() - began < 10
 
