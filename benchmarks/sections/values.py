@@ -205,7 +205,7 @@ def _measure_protobuf(count: int, rounds: int) -> dict[str, Series]:
     from storage_core.values.protobuf import protobuf_decoder
 
     pool = DescriptorPool()
-    pool.AddSerializedFile(parse_proto(_PROTO, "order.proto").SerializeToString())
+    pool.AddSerializedFile(parse_proto(_PROTO, "order.proto").descriptor.SerializeToString())
     message = pool.FindMessageTypeByName("Order")
     handlers = ptars.HandlerPool([message.file])
     handler = handlers.get_for_message(message)

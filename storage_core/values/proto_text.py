@@ -1,8 +1,8 @@
 """Descriptors of ``.proto`` files (proto2 and proto3), from their text or from a FileDescriptorProto in base64.
 
-Options, defaults, services and extensions are skipped: they do not change how bytes decode. Names of types are left as
-they stand, for the descriptor pool to resolve. The grammar is that of protobuf.dev/reference/protobuf/proto3-spec and
-proto2-spec.
+What does not change how bytes decode is skipped to the semicolon or the brace that ends it: options, defaults, reserved
+names and numbers, services and extensions. Names of types are left as they stand, for the descriptor pool to resolve. The
+grammar is that of protobuf.dev/reference/protobuf/proto3-spec and proto2-spec.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ from storage_core.errors import SchemaError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Reads: TypeAlias = dict[str, Callable[[], None]]
+    Declarations: TypeAlias = dict[str, Callable[[], None]]
 
 _MAXIMUM_CHARACTERS = 4 << 20
 _MAXIMUM_LEVELS = 32  # as in protoc
-# Where FileDescriptorProto and DescriptorProto have their messages and enums.
-_FILE_MESSAGES, _FILE_ENUMS, _NESTED_MESSAGES, _NESTED_ENUMS = (4,), (5,), 3, 4
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _TOKEN = re.compile(
     r"""(?P<space>(?:\s|//[^\n]*|/\*.*?\*/)+)
@@ -51,12 +49,23 @@ _LABELS = {
     name: FieldDescriptorProto.Label.Value(f"LABEL_{name.upper()}")
     for name in ("optional", "required", "repeated")
 }
-_MAXIMUM_FIELD_NUMBER = 2**29 - 1
-_SMALLEST_ENUM_NUMBER, _LARGEST_ENUM_NUMBER = -(2**31), 2**31 - 1
+_FIELD_NUMBERS = range(1, 2**29)
+_ENUM_NUMBERS = range(-(2**31), 2**31)
 
 
-def parse_proto(text: str, name: str) -> FileDescriptorProto:
-    """Return the descriptor of a file, of whose imports only the names are known.
+class ProtoFile(NamedTuple):
+    """A ``.proto`` file, of whose imports only the names are known.
+
+    Attributes:
+        types: Names of all messages and enums within the package, in the order of the text; empty if there is none.
+    """
+
+    descriptor: FileDescriptorProto
+    types: list[str]
+
+
+def parse_proto(text: str, name: str) -> ProtoFile:
+    """Return what a file declares.
 
     Args:
         text: The file, or its descriptor in base64.
@@ -68,7 +77,7 @@ def parse_proto(text: str, name: str) -> FileDescriptorProto:
     if len(text) > _MAXIMUM_CHARACTERS:
         raise SchemaError(f"The Protobuf schema '{name}' has more than {_MAXIMUM_CHARACTERS:,} characters.")
     if _BASE64.fullmatch(text):
-        return _parse_base64(text, name)
+        return ProtoFile(_parse_base64(text, name), [])
     return _ProtoReader(text, name).read_file()
 
 
@@ -101,10 +110,10 @@ class _ProtoReader:
         self._tokens = self._scan()
         self._next = next(self._tokens)
         self._file = FileDescriptorProto(name=name)
-        self._level = 0
+        self._types: list[str] = []
+        self._scope: list[str] = []
 
-    def read_file(self) -> FileDescriptorProto:
-        syntax = "proto2"
+    def read_file(self) -> ProtoFile:
         if self._next.text == "edition":
             self._fail("Editions are not supported")
         if self._accept("syntax"):
@@ -112,24 +121,18 @@ class _ProtoReader:
             syntax = self._string()
             if syntax not in ("proto2", "proto3"):
                 self._fail(f"The syntax '{syntax}' is unknown")
+            if syntax == "proto3":
+                self._file.syntax = syntax
             self._expect(";")
-        if syntax == "proto3":
-            self._file.syntax = syntax
-        reads: Reads = {
+        declarations: Declarations = {
             "import": self._read_import,
             "package": self._read_package,
-            "option": self._read_option,
-            "message": lambda: self._read_message(self._file.message_type, _FILE_MESSAGES),
-            "enum": lambda: self._read_enum(self._file.enum_type, _FILE_ENUMS),
-            "extend": self._read_extension,
-            "service": self._read_service,
-            ";": lambda: None,
+            "message": lambda: self._read_type(self._file.message_type, self._read_message),
+            "enum": lambda: self._read_type(self._file.enum_type, self._read_enum),
+            **dict.fromkeys(("extend", "option", "service"), self._skip_statement),
         }
-        while self._next.kind != "end":
-            if self._next.text not in reads:
-                self._fail_expecting("a declaration")
-            reads[self._take().text]()
-        return self._file
+        self._read_until("", declarations, lambda: self._fail_expecting("a declaration"))
+        return ProtoFile(self._file, self._types)
 
     def _scan(self) -> Iterator[_Token]:
         position = 0
@@ -148,6 +151,10 @@ class _ProtoReader:
         column = position - self._text.rfind("\n", 0, position)
         raise SchemaError(f"The Protobuf schema is malformed. {problem}: line {line}, column {column}.")
 
+    def _fail_expecting(self, what: str) -> NoReturn:
+        found = f"'{self._next.text}'" if self._next.kind != "end" else "the end"
+        self._fail(f"Expected {what}, found {found}")
+
     def _take(self) -> _Token:
         token = self._next
         if token.kind != "end":
@@ -161,10 +168,6 @@ class _ProtoReader:
         if not self._accept(text):
             self._fail_expecting(f"'{text}'")
 
-    def _fail_expecting(self, what: str) -> NoReturn:
-        found = f"'{self._next.text}'" if self._next.kind != "end" else "the end"
-        self._fail(f"Expected {what}, found {found}")
-
     def _of_kind(self, kind: str, what: str) -> str:
         if self._next.kind != kind:
             self._fail_expecting(what)
@@ -174,10 +177,10 @@ class _ProtoReader:
         return self._of_kind("word", "a name")
 
     def _string(self) -> str:
-        parts = [self._of_kind("string", "a string")[1:-1]]
+        text = self._of_kind("string", "a string")[1:-1]
         while self._next.kind == "string":
-            parts.append(self._take().text[1:-1])
-        return "".join(parts)
+            text += self._take().text[1:-1]
+        return text
 
     def _path(self) -> str:
         """Read a name with dots; one that begins with a dot counts from the root."""
@@ -186,7 +189,7 @@ class _ProtoReader:
             path += "." + self._word()
         return path
 
-    def _integer(self, smallest: int, largest: int) -> int:
+    def _integer(self, allowed: range) -> int:
         position = self._next.position
         sign = -1 if self._accept("-") else 1
         text = self._of_kind("number", "an integer")
@@ -195,16 +198,44 @@ class _ProtoReader:
             value = sign * int(text[:32], base)
         except ValueError:
             self._fail(f"'{text}' is not an integer", position)
-        if not smallest <= value <= largest:
-            self._fail(f"{text[:32]} is not from {smallest} to {largest}", position)
+        if value not in allowed:
+            self._fail(f"{text[:32]} is not from {allowed[0]} to {allowed[-1]}", position)
         return value
 
+    def _read_until(self, end: str, declarations: Declarations, read_other: Callable[[], None]) -> None:
+        """Read declarations, each by its first word, and what begins otherwise."""
+        while not self._accept(end):
+            if self._next.text in declarations:
+                declarations[self._take().text]()
+            elif not self._accept(";"):
+                read_other()
+
+    def _skip_statement(self) -> None:
+        """Read over a statement to its semicolon, or to the end of its block in braces."""
+        while not self._accept(";"):
+            if self._next.text in ("(", "[", "{"):
+                if self._skip_block() == "{":
+                    break
+            elif self._next.kind == "end" or self._next.text == "}":
+                self._fail_expecting("';'")
+            else:
+                self._take()
+
+    def _skip_block(self) -> str:
+        """Read over what is in brackets or braces, and return which they are."""
+        opening, depth = self._take().text, 1
+        while depth:
+            if self._next.kind == "end":
+                self._fail_expecting("'}'")
+            text = self._take().text
+            depth += (text in ("(", "[", "{")) - (text in (")", "]", "}"))
+        return opening
+
     def _read_import(self) -> None:
-        is_public = self._accept("public")
-        if not is_public:
-            self._accept("weak")
-        if is_public:
+        if self._accept("public"):
             self._file.public_dependency.append(len(self._file.dependency))
+        else:
+            self._accept("weak")
         self._file.dependency.append(self._string())
         self._expect(";")
 
@@ -212,97 +243,34 @@ class _ProtoReader:
         self._file.package = self._path()
         self._expect(";")
 
-    def _read_option(self) -> None:
-        self._read_option_value()
-        self._expect(";")
+    def _read_type(self, siblings: Any, read: Callable[[Any], None]) -> None:
+        """Read a message or an enum, and note its place among both."""
+        declared = siblings.add(name=self._word())
+        self._types.append(".".join((*self._scope, declared.name)))
+        read(declared)
 
-    def _read_options_in_brackets(self) -> None:
-        if self._accept("["):
-            self._read_option_value()
-            while self._accept(","):
-                self._read_option_value()
-            self._expect("]")
-
-    def _read_option_value(self) -> None:
-        while True:
-            if self._accept("("):
-                self._path()
-                self._expect(")")
-            else:
-                self._word()
-            if not self._accept("."):
-                break
-        self._expect("=")
-        if self._next.text == "{":
-            self._skip_braces()
-        elif self._next.kind == "string":
-            self._string()
-        else:
-            _ = self._accept("-") or self._accept("+")
-            if self._next.kind not in ("word", "number"):
-                self._fail_expecting("the value of an option")
-            self._take()
-
-    def _skip_braces(self) -> None:
-        """Read over a block in braces, whatever is in it."""
-        self._expect("{")
-        depth = 1
-        while depth:
-            if self._next.kind == "end":
-                self._fail_expecting("'}'")
-            token = self._take()
-            depth += (token.text == "{") - (token.text == "}")
-
-    def _read_service(self) -> None:
-        self._word()
-        self._skip_braces()
-
-    def _read_extension(self) -> None:
-        """Read fields that extend another message: they are unknown fields here."""
-        self._path()
-        self._read_members(DescriptorProto(), {})
-
-    def _add(self, siblings: Any, path: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
-        """Add a message or an enum with its name, and note its place among both."""
-        path = (*path, len(siblings))
-        self._file.source_code_info.location.add(path=path)
-        return siblings.add(name=self._word()), path
-
-    def _read_message(self, siblings: Any, path: tuple[int, ...]) -> None:
-        self._read_message_body(*self._add(siblings, path))
-
-    def _read_message_body(self, message: DescriptorProto, path: tuple[int, ...]) -> None:
-        reads: Reads = {
-            "message": lambda: self._read_message(message.nested_type, (*path, _NESTED_MESSAGES)),
-            "enum": lambda: self._read_enum(message.enum_type, (*path, _NESTED_ENUMS)),
-            "extend": self._read_extension,
-            "extensions": self._read_extensions,
-            "reserved": self._read_reserved,
-            "option": self._read_option,
+    def _read_message(self, message: DescriptorProto) -> None:
+        self._scope.append(message.name)
+        if len(self._scope) > _MAXIMUM_LEVELS:
+            self._fail(f"Messages are nested more than {_MAXIMUM_LEVELS} deep")
+        declarations: Declarations = {
+            "message": lambda: self._read_type(message.nested_type, self._read_message),
+            "enum": lambda: self._read_type(message.enum_type, self._read_enum),
             "oneof": lambda: self._read_oneof(message),
+            **dict.fromkeys(("extend", "extensions", "option", "reserved"), self._skip_statement),
         }
-        self._read_members(message, reads)
+        self._expect("{")
+        self._read_until("}", declarations, lambda: self._read_field(message))
         _add_oneofs_of_optional_fields(message)
+        self._scope.pop()
 
     def _read_oneof(self, message: DescriptorProto) -> None:
-        oneof_index = len(message.oneof_decl)
+        index = len(message.oneof_decl)
         message.oneof_decl.add(name=self._word())
-        self._read_members(message, {"option": self._read_option}, oneof_index)
-
-    def _read_members(self, message: DescriptorProto, reads: Reads, oneof_index: int | None = None) -> None:
-        """Read what is between braces: fields, and what else a message may hold."""
-        self._level += 1
-        if self._level > _MAXIMUM_LEVELS:
-            self._fail(f"Messages are nested more than {_MAXIMUM_LEVELS} deep")
         self._expect("{")
-        while not self._accept("}"):
-            if self._next.text in reads:
-                reads[self._take().text]()
-            elif not self._accept(";"):
-                self._read_field(message, oneof_index)
-        self._level -= 1
+        self._read_until("}", {"option": self._skip_statement}, lambda: self._read_field(message, index))
 
-    def _read_field(self, message: DescriptorProto, oneof_index: int | None) -> None:
+    def _read_field(self, message: DescriptorProto, oneof_index: int | None = None) -> None:
         is_proto3, start = self._file.syntax == "proto3", self._next.position
         label = self._take().text if self._next.text in _LABELS and oneof_index is None else ""
         if label == "required" and is_proto3:
@@ -321,14 +289,15 @@ class _ProtoReader:
             self._read_group(message, field)
         else:
             _set_type(field, kind)
-            self._read_name_and_number(field)
+            self._read_name_and_number(field, _FIELD_NUMBERS)
             self._expect(";")
 
-    def _read_name_and_number(self, field: FieldDescriptorProto) -> None:
-        field.name = self._word()
+    def _read_name_and_number(self, declared: Any, allowed: range) -> None:
+        declared.name = self._word()
         self._expect("=")
-        field.number = self._integer(1, _MAXIMUM_FIELD_NUMBER)
-        self._read_options_in_brackets()
+        declared.number = self._integer(allowed)
+        if self._next.text == "[":
+            self._skip_block()
 
     def _read_map(self, message: DescriptorProto, field: FieldDescriptorProto) -> None:
         """Read a map, which is a repeated message of a key and a value that is named after the field."""
@@ -337,63 +306,25 @@ class _ProtoReader:
         for number, name in ((1, "key"), (2, "value")):
             _set_type(entry.field.add(name=name, number=number, label=_LABELS["optional"]), self._path())
             self._expect("," if number == 1 else ">")
-        self._read_name_and_number(field)
+        self._read_name_and_number(field, _FIELD_NUMBERS)
         self._expect(";")
         entry.name = "".join(part[:1].upper() + part[1:] for part in field.name.split("_")) + "Entry"
-        field.label = _LABELS["repeated"]
-        field.type_name = entry.name
+        field.label, field.type_name = _LABELS["repeated"], entry.name
 
     def _read_group(self, message: DescriptorProto, field: FieldDescriptorProto) -> None:
-        self._read_name_and_number(field)
+        self._read_name_and_number(field, _FIELD_NUMBERS)
         group = message.nested_type.add(name=field.name)
-        field.type, field.type_name, field.name = (
-            FieldDescriptorProto.TYPE_GROUP,
-            field.name,
-            field.name.lower(),
-        )
-        self._read_message_body(group, ())
+        field.type, field.type_name = FieldDescriptorProto.TYPE_GROUP, field.name
+        field.name = field.name.lower()
+        self._read_message(group)
 
-    def _read_extensions(self) -> None:
-        self._read_ranges(1, _MAXIMUM_FIELD_NUMBER)
-        self._read_options_in_brackets()
-        self._expect(";")
-
-    def _read_reserved(self, smallest: int = 1, largest: int = _MAXIMUM_FIELD_NUMBER) -> None:
-        if self._next.kind == "string":
-            self._string()
-            while self._accept(","):
-                self._string()
-        else:
-            self._read_ranges(smallest, largest)
-        self._expect(";")
-
-    def _read_ranges(self, smallest: int, largest: int) -> None:
-        while True:
-            self._integer(smallest, largest)
-            if self._accept("to") and not self._accept("max"):
-                self._integer(smallest, largest)
-            if not self._accept(","):
-                break
-
-    def _read_enum(self, siblings: Any, path: tuple[int, ...]) -> None:
-        enum, _ = self._add(siblings, path)
+    def _read_enum(self, enum: EnumDescriptorProto) -> None:
         self._expect("{")
-        reads: Reads = {
-            "option": self._read_option,
-            "reserved": lambda: self._read_reserved(_SMALLEST_ENUM_NUMBER, _LARGEST_ENUM_NUMBER),
-            ";": lambda: None,
-        }
-        while not self._accept("}"):
-            if self._next.text in reads:
-                reads[self._take().text]()
-            else:
-                self._read_enum_value(enum)
+        skipped: Declarations = dict.fromkeys(("option", "reserved"), self._skip_statement)
+        self._read_until("}", skipped, lambda: self._read_enum_value(enum))
 
     def _read_enum_value(self, enum: EnumDescriptorProto) -> None:
-        name = self._word()
-        self._expect("=")
-        enum.value.add(name=name, number=self._integer(_SMALLEST_ENUM_NUMBER, _LARGEST_ENUM_NUMBER))
-        self._read_options_in_brackets()
+        self._read_name_and_number(enum.value.add(), _ENUM_NUMBERS)
         self._expect(";")
 
 

@@ -59,26 +59,25 @@ def find_message(source: SchemaSource, message: Message) -> Descriptor:
     Raises:
         SchemaError: The schema is malformed, or does not have the message.
     """
-    file, declared = _load(source)
-    if isinstance(message, str):
-        candidates = [
-            m
-            for m in _all_messages(file)
-            if message in (m.full_name, m.full_name[len(file.package) :].lstrip("."))
-        ]
-    elif message is None:
+    file, types = _load(source)
+    messages = {m.full_name.removeprefix(f"{file.package}."): m for m in _all_messages(file)}
+    if message is None:
         candidates = list(file.message_types_by_name.values())
+    elif isinstance(message, str):
+        candidates = [m for name, m in messages.items() if message in (name, m.full_name)]
     else:
-        candidates = _messages_at(file, message) or _types_at(file, declared, message)
+        # Confluent's ProtobufSchema.toMessageIndexes counts messages; some serializers count enums, too.
+        names = (_name_at([*messages], message), _name_at(types, message))
+        candidates = [messages[name] for name in names if name in messages][:1]
     if len(candidates) == 1:
         return candidates[0]
-    names = ", ".join(m.full_name for m in _all_messages(file)[:20]) or "none"
+    listed = ", ".join([m.full_name for m in messages.values()][:20]) or "none"
     asked = (
         "Which message the values are is not said"
         if message is None
         else f"The Protobuf schema has no message {message!r}"
     )
-    raise SchemaError(f"{asked}; its messages: {names}.")
+    raise SchemaError(f"{asked}; its messages: {listed}.")
 
 
 def message_name(schema: SchemaSource, message: Message) -> str:
@@ -92,34 +91,19 @@ def message_name(schema: SchemaSource, message: Message) -> str:
     return name.removeprefix(f"{found.file.package}.")
 
 
-def _messages_at(file: Any, indexes: tuple[int, ...]) -> list[Descriptor]:
-    """Find a message by indexes that count messages, but no entries of maps (Confluent's ``ProtobufSchema.toMessageIndexes``)."""
-    found: list[Descriptor] = []
-    level = list(file.message_types_by_name.values())
+def _name_at(names: list[str], indexes: tuple[int, ...]) -> str:
+    """Return the name that indexes lead to, each among the names within the one before; empty if there is none."""
+    name = ""
     for index in indexes:
-        found = level[index : index + 1] if index >= 0 else []
-        level = [m for parent in found for m in parent.nested_types if not m.GetOptions().map_entry]
-    return found
-
-
-def _types_at(file: Any, declared: list[tuple[int, ...]], indexes: tuple[int, ...]) -> list[Descriptor]:
-    """Find a message by indexes that count enums, too, as they stand in the text: some serializers do."""
-    path: tuple[int, ...] = ()
-    for index in indexes:
-        level = [place for place in declared if len(place) == len(path) + 2 and place[: len(path)] == path]
+        level = [inner for inner in names if inner.rpartition(".")[0] == name]
         if not 0 <= index < len(level):
-            return []
-        path = level[index]
-    found: Any = FileDescriptorProto()
-    file.CopyToProto(found)
-    name = file.package
-    for tag, index in zip(path[::2], path[1::2], strict=True):
-        found = getattr(found, found.DESCRIPTOR.fields_by_number[tag].name)[index]
-        name = f"{name}.{found.name}".lstrip(".")
-    return [m for m in _all_messages(file) if m.full_name == name]
+            return ""
+        name = level[index]
+    return name
 
 
 def _all_messages(file: Any) -> list[Descriptor]:
+    """Return the messages of a file in the order of their text, without the entries of maps."""
     found: list[Descriptor] = []
     waiting = list(file.message_types_by_name.values())[::-1]
     while waiting:
@@ -129,19 +113,18 @@ def _all_messages(file: Any) -> list[Descriptor]:
     return found
 
 
-def _load(source: SchemaSource) -> tuple[Any, list[tuple[int, ...]]]:
-    """Put a schema and those that it refers to into a pool, and return its file with the places of its types in order."""
+def _load(source: SchemaSource) -> tuple[Any, list[str]]:
+    """Put a schema and those that it refers to into a pool, and return its file with the names of its types in order."""
     pool = DescriptorPool()
     loaded: set[str] = set()
     missing: list[str] = []
     for name, text in [*source.references, (_ROOT, source.text)]:
         file = parse_proto(text, name)
-        for imported in file.dependency:
+        for imported in file.descriptor.dependency:
             _load_known(pool, imported, loaded)
-        missing += [imported for imported in file.dependency if imported not in loaded]
-        _add(pool, file, loaded, missing)
-    declared = [tuple(location.path) for location in file.source_code_info.location]
-    return pool.FindFileByName(_ROOT), declared
+        missing += [imported for imported in file.descriptor.dependency if imported not in loaded]
+        _add(pool, file.descriptor, loaded, missing)
+    return pool.FindFileByName(_ROOT), file.types
 
 
 def _load_known(pool: Any, name: str, loaded: set[str]) -> None:
@@ -150,7 +133,7 @@ def _load_known(pool: Any, name: str, loaded: set[str]) -> None:
     if name in loaded:
         return
     if name in _KNOWN_TEXTS:
-        _add(pool, parse_proto(_KNOWN_TEXTS[name], name), loaded, [])
+        _add(pool, parse_proto(_KNOWN_TEXTS[name], name).descriptor, loaded, [])
     elif file_name.removesuffix(".proto") in _KNOWN_FILES.get(folder, ()):
         module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
         for imported in module.DESCRIPTOR.dependencies:
@@ -164,20 +147,25 @@ def _add(pool: Any, file: Any, loaded: set[str], missing: list[str]) -> None:
         return
     kept = [name for name in file.dependency if name in loaded]
     public = {file.dependency[index] for index in file.public_dependency if 0 <= index < len(file.dependency)}
-    del (
-        file.dependency[:],
-        file.public_dependency[:],
-        file.weak_dependency[:],
-        file.extension[:],
-        file.service[:],
+    known = FileDescriptorProto(
+        name=file.name,
+        package=file.package,
+        syntax=file.syntax or None,
+        dependency=kept,
+        public_dependency=[index for index, name in enumerate(kept) if name in public],
+        message_type=file.message_type,
+        enum_type=file.enum_type,
     )
-    file.dependency.extend(kept)
-    file.public_dependency.extend(index for index, name in enumerate(kept) if name in public)
     try:
-        pool.AddSerializedFile(file.SerializeToString())
+        pool.AddSerializedFile(known.SerializeToString())
     except (TypeError, ValueError) as error:
         reason = str(error).removeprefix("Couldn't build proto file into descriptor pool: ")
-        hint = f" It imports {', '.join(missing)}, which is not among its references." if missing else ""
+        hint = ""
+        if missing:
+            hint = (
+                f" It imports {', '.join(missing)}, which is not among its references. A schema that is given as text has "
+                "none but Google's and Confluent's own files: copy what it needs into the text, or read by a registry."
+            )
         raise SchemaError(f"The Protobuf schema '{file.name}' is malformed: {reason}.{hint}") from None
     loaded.add(file.name)
 

@@ -76,7 +76,7 @@ def test_descriptors_are_those_of_protoc(text, tmp_path_factory):
         expected = descriptor_of_protoc(text, tmp_path_factory.getbasetemp())
     except subprocess.CalledProcessError as error:
         raise AssertionError(f"{text}\n{error.stderr.decode()}") from None
-    assert resolved(parse_proto(text, "a.proto")) == resolved(expected)
+    assert resolved(parse_proto(text, "a.proto").descriptor) == resolved(expected)
 
 
 _EXAMPLE = """// a file with a bit of everything
@@ -96,7 +96,7 @@ message M {
 
 
 def test_what_does_not_change_how_bytes_decode_is_read_over():
-    file = parse_proto(_EXAMPLE, "a.proto")
+    file = parse_proto(_EXAMPLE, "a.proto").descriptor
     assert (list(file.dependency), list(file.public_dependency), file.package) == (
         ["x.proto", "y.proto"],
         [0],
@@ -111,7 +111,7 @@ def test_a_descriptor_in_base64_is_read():
     file.message_type.add(name="M")
     encoded = base64.encodebytes(file.SerializeToString()).decode()
     file.name = "a.proto"
-    assert parse_proto(encoded, "a.proto") == file
+    assert parse_proto(encoded, "a.proto").descriptor == file
     with pytest.raises(SchemaError, match="editions"):
         parse_proto(
             base64.b64encode(FileDescriptorProto(syntax="editions").SerializeToString()).decode(), "a.proto"
@@ -136,7 +136,9 @@ def test_a_descriptor_in_base64_is_read():
         ('syntax = "proto4";', "The syntax 'proto4' is unknown"),
         ('edition = "2023";', "Editions are not supported: line 1, column 1"),
         ("option a = { ", "Expected '}', found the end"),
-        ("option a int32 = 1;", "Expected '=', found 'int32'"),
+        ("option a = 1", "Expected ';', found the end"),
+        ('syntax = "proto3"; message M { option a = 1 }', "Expected ';', found '}'"),
+        ('syntax = "proto3"; message M { int32 a = 1 [default = {', "Expected '}', found the end"),
         ("/* no end", "Expected a declaration, found '/'"),
         ('import "no end', "'\"' is out of place: line 1, column 8"),
         ("message \N{GREEK SMALL LETTER ALPHA} {}", "is out of place: line 1, column 9"),

@@ -43,7 +43,7 @@ def protobuf_type(source, message=None, paths=None):
 def message_class(source, name="M"):
     """Return the class of a message for a file without imports."""
     pool = DescriptorPool()
-    pool.AddSerializedFile(parse_proto(source.text, "a.proto").SerializeToString())
+    pool.AddSerializedFile(parse_proto(source.text, "a.proto").descriptor.SerializeToString())
     return GetMessageClass(pool.FindMessageTypeByName(name))
 
 
@@ -341,7 +341,7 @@ def test_a_field_is_read_of_messages_that_are_nested_deeply():
     [
         (proto3(""), "its messages: none"),
         (proto3("message M { N n = 1; }"), "malformed: .*N"),
-        (proto3('import "n.proto"; message M { N n = 1; }'), r"It imports n\.proto, which is not among its references"),
+        (proto3('import "n.proto"; message M { N n = 1; }'), r"It imports n\.proto, which is not among its references\. .*: copy what it needs into the text, or read by a registry\."),
         (proto3("message M { int32 a = 1; int32 b = 1; }"), "malformed"),
         (proto3("message M { int32 a = 19000; }"), "reserved"),
         (SchemaSource("message M { optional group G = 1 { } }"), "is a group"),
@@ -365,7 +365,7 @@ def test_imports_come_from_references_in_their_order():
     references = (("c.proto", 'syntax = "proto3"; package c; message C { int32 c = 1; }'), ("b.proto", 'syntax = "proto2"; import public "c.proto"; message B { optional c.C c = 1; }'))  # fmt: skip
     source = proto3('import "b.proto"; message M { B b = 1; c.C c = 2; }', *references)
     assert str(protobuf_type(source, "M")) == "struct<b: struct<c: struct<c: int32>>, c: struct<c: int32>>"
-    encoded = base64.b64encode(parse_proto(source.text, "x").SerializeToString()).decode()
+    encoded = base64.b64encode(parse_proto(source.text, "x").descriptor.SerializeToString()).decode()
     assert protobuf_type(SchemaSource(encoded, references)) == protobuf_type(source)
 
 
@@ -456,8 +456,8 @@ def damaged(value, chance):
 def test_values_of_random_schemas_are_those_of_googles_parser_beside_damage(text, seed):
     chance = random.Random(seed)
     source = SchemaSource(text)
-    name = parse_proto(text, "a.proto").message_type[-1].name
-    package = parse_proto(text, "a.proto").package
+    name = parse_proto(text, "a.proto").descriptor.message_type[-1].name
+    package = parse_proto(text, "a.proto").descriptor.package
     try:
         decoder = protobuf_decoder(source, name)
     except SchemaError as error:
