@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as pa_json
 
-from storage_core.values.decoding import Decoded, RowError, decode_by_halves
+from storage_core.values.decoding import Decoded, RowError
 from storage_core.values.json_schema import (
     JsonArray,
     JsonLeaf,
@@ -31,9 +31,9 @@ from storage_core.values.json_schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from storage_core.values.decoding import DecodeAll, Decoder, Paths, Payloads, SchemaSource
+    from storage_core.values.decoding import Decoder, Paths, Payloads, SchemaSource
 
     Convert: TypeAlias = Callable[[Any], Any]
 
@@ -47,11 +47,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _DAYS_OF_400_YEARS = 146_097
 _LARGEST_LONG = 2**63 - 1
+_MOST_DIGITS_OF_LONG = 20  # with the sign
 
-_LARGEST_PART_ROWS = 1024
+# A part with a bad value is decoded again in smaller ones, and the smallest value by value.
+_LARGEST_PART_ROWS, _SMALLEST_PART_ROWS = 1024, 64
 # Rows with more opening brackets may be nested deeper than Python's reader allows.
 _MOST_BRACKETS = 500
 _MOST_BYTES_AT_ONCE = 1 << 26
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _LINE_ENDS_TO_TABS = bytes.maketrans(b"\r\n", b"\t\t")
 
 
@@ -67,32 +70,58 @@ def json_decoder(schema: SchemaSource | None, paths: Paths = None) -> Decoder:
     node = json_node(schema, paths)
     arrow_type, read_type, convert = node_type(node), _read_type(node), _converter(node, "The value")
 
-    def decode_all(values: pa.Array) -> pa.Array | None:
-        strings = _to_strings(values) if read_type is not None and pa.types.is_struct(read_type) else None
-        documents = None if strings is None else _read_documents(strings, read_type)
-        return None if documents is None else _with_times(documents, arrow_type)
+    def decode_all(values: pa.Array) -> pa.Array:
+        return _with_times(_read_documents(values.cast(pa.string()), read_type), arrow_type)
 
-    return _Decoder(arrow_type, decode_all, lambda value: convert(_read_document(_to_string(value))))
+    is_by_column = read_type is not None and pa.types.is_struct(read_type)
+    return _Decoder(
+        arrow_type,
+        decode_all if is_by_column else None,
+        lambda value: convert(_read_document(_to_string(value))),
+    )
 
 
 def string_decoder() -> Decoder:
     """Return a decoder of text in UTF-8."""
-    return _Decoder(pa.string(), _to_strings, _to_string)
+    return _Decoder(pa.string(), lambda values: values.cast(pa.string()), _to_string)
 
 
 @dataclass(frozen=True, slots=True)
 class _Decoder:
-    """Decodes by column, or where that fails, one value at a time."""
+    """Decodes by column, or where that fails, one value at a time.
+
+    Attributes:
+        decode_all: Returns a column, if it can what `decode_one` makes of each value; None if it never can.
+        decode_one: Decodes a value. Like the other it raises ValueError; with what is wrong, as one sentence.
+    """
 
     arrow_type: pa.DataType
-    decode_all: DecodeAll
+    decode_all: Callable[[pa.Array], pa.Array] | None
     decode_one: Callable[[bytes], Any]
 
     def decode(self, payloads: Payloads) -> Decoded:
-        return decode_by_halves(payloads.to_array(), self.decode_all, self.decode_each, _LARGEST_PART_ROWS)
+        arrays, errors, row = [pa.array([], self.arrow_type)], [], 0
+        for part in self._decode_parts(payloads.to_array(), _LARGEST_PART_ROWS):
+            arrays.append(part.array)
+            errors += [error._replace(row=row + error.row) for error in part.errors]
+            row += len(part.array)
+        return Decoded(pa.concat_arrays(arrays), errors)
 
-    def decode_each(self, values: pa.Array) -> Decoded:
-        """Decode each value by itself; `decode_one` raises ValueError with what is wrong."""
+    def _decode_parts(self, values: pa.Array, rows: int) -> Iterator[Decoded]:
+        for start in range(0, len(values), rows):
+            part = values.slice(start, rows)
+            try:
+                array = None if self.decode_all is None else self.decode_all(part)
+            except ValueError:
+                array = None
+            if array is not None:
+                yield Decoded(array, [])
+            elif self.decode_all is not None and rows > _SMALLEST_PART_ROWS:
+                yield from self._decode_parts(part, _SMALLEST_PART_ROWS)
+            else:
+                yield self._decode_each(part)
+
+    def _decode_each(self, values: pa.Array) -> Decoded:
         decoded: list[Any] = []
         errors: list[RowError] = []
         for row, value in enumerate(values.to_pylist()):
@@ -104,22 +133,16 @@ class _Decoder:
         return Decoded(pa.array(decoded, self.arrow_type), errors)
 
 
-def _to_documents(values: pa.Array) -> pa.StringArray | None:
-    strings = _to_strings(values)
-    return None if strings is None or _read_documents(strings, pa.struct([])) is None else strings
+def _to_documents(values: pa.Array) -> pa.StringArray:
+    strings = values.cast(pa.string())
+    _read_documents(strings, pa.struct([]))
+    return strings
 
 
 def _to_document(value: bytes) -> str:
     text = _to_string(value)
     _read_document(text)
     return text
-
-
-def _to_strings(values: pa.Array) -> pa.StringArray | None:
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return None
 
 
 def _to_string(value: bytes) -> str:
@@ -146,12 +169,18 @@ def _read_type(node: JsonNode) -> pa.DataType | None:
             return None if any(kind is None for _, kind in fields) else pa.struct(fields)
 
 
-def _read_documents(strings: pa.StringArray, fields: pa.StructType) -> pa.StructArray | None:
-    """Read objects, one of each string; None if not each string is one object, or one has a value of another type."""
+def _read_documents(strings: pa.StringArray, fields: pa.StructType) -> pa.StructArray:
+    """Read objects, one of each string.
+
+    Raises:
+        ValueError: Not each string is one object, or one has a value of another type.
+    """
     strings = pc.ascii_trim(strings, " \t\r\n")
-    offsets, text = _text_of(strings)
+    _, offsets_buffer, data = strings.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, len(strings) + 1)
+    text = b"" if data is None else data.slice(0, offsets[-1]).to_pybytes()
     if not _are_readable(strings, text, offsets):
-        return None
+        raise ValueError
     lines = np.insert(np.frombuffer(text.translate(_LINE_ENDS_TO_TABS), np.uint8), offsets[1:], ord("\n"))
     schema = pa.schema(list(fields)) if len(fields) else pa.schema([("", pa.null())])
     try:
@@ -160,17 +189,11 @@ def _read_documents(strings: pa.StringArray, fields: pa.StructType) -> pa.Struct
             pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
             pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
-    return table.to_struct_array().combine_chunks() if table.num_rows == len(strings) else None
-
-
-def _text_of(strings: pa.StringArray) -> tuple[np.ndarray, bytes]:
-    """Return the text of all strings, and where in it each begins and ends."""
-    _, offsets_buffer, data = strings.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32, len(strings) + 1, strings.offset * 4)
-    text = data.slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes() if data is not None else b""
-    return offsets - offsets[0], text
+    except pa.ArrowNotImplementedError:
+        raise ValueError from None
+    if table.num_rows != len(strings):
+        raise ValueError
+    return table.to_struct_array().combine_chunks()
 
 
 def _are_readable(strings: pa.StringArray, text: bytes, offsets: np.ndarray) -> bool:
@@ -192,51 +215,41 @@ def _are_readable(strings: pa.StringArray, text: bytes, offsets: np.ndarray) -> 
     return bool(pc.max(brackets).as_py() <= _MOST_BRACKETS)
 
 
-def _with_times(array: pa.Array, arrow_type: pa.DataType) -> pa.Array | None:
+def _with_times(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     """Make times and dates of their texts.
 
-    Returns:
-        The array; None if a text is no time, or pyarrow has made infinity of a number that no double holds.
+    Raises:
+        ValueError: A text is no time, or pyarrow has made infinity of a number that no double holds.
     """
-    if pa.types.is_floating(arrow_type):
-        return None if pc.any(pc.is_inf(array)).as_py() else array
-    if not pa.types.is_nested(arrow_type) and array.type.equals(arrow_type):
-        return array
     if pa.types.is_struct(arrow_type):
-        children = [
-            _with_times(array.field(i), arrow_type.field(i).type) for i in range(arrow_type.num_fields)
-        ]
-        return (
-            None
-            if any(c is None for c in children)
-            else pa.StructArray.from_arrays(children, fields=list(arrow_type), mask=array.is_null())
-        )
+        children = [_with_times(array.field(place), field.type) for place, field in enumerate(arrow_type)]
+        return pa.StructArray.from_arrays(children, fields=list(arrow_type), mask=array.is_null())
     if pa.types.is_list(arrow_type):
         items = _with_times(array.values, arrow_type.value_type)
-        return (
-            None
-            if items is None
-            else pa.ListArray.from_arrays(array.offsets, items, type=arrow_type, mask=array.is_null())
-        )
-    is_date = pa.types.is_date(arrow_type)
-    if pc.all(pc.match_substring_regex(array, _DATE if is_date else _TIME)).as_py() is False:
-        return None
-    try:
-        return pc.replace_substring_regex(array, _BEYOND_MICROSECONDS, r"\1").cast(arrow_type)
-    except pa.ArrowInvalid:
-        return None
+        return pa.ListArray.from_arrays(array.offsets, items, type=arrow_type, mask=array.is_null())
+    if pa.types.is_floating(arrow_type) and pc.any(pc.is_inf(array)).as_py():
+        raise ValueError
+    if array.type.equals(arrow_type):
+        return array
+    pattern = _DATE if pa.types.is_date(arrow_type) else _TIME
+    if pc.all(pc.match_substring_regex(array, pattern)).as_py() is False:
+        raise ValueError
+    return pc.replace_substring_regex(array, _BEYOND_MICROSECONDS, r"\1").cast(arrow_type)
+
+
+class _Number(str):
+    """A number, with the digits that it has in its document."""
+
+    __slots__ = ()
 
 
 def _read_document(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_reject_constant)
+        return json.loads(text, parse_constant=_reject_constant, parse_int=_Number, parse_float=_Number)
     except json.JSONDecodeError as error:
         raise ValueError(f"The value is not one JSON document: {error}.") from None
     except RecursionError:
         raise ValueError("The JSON document is nested too deeply.") from None
-    except ValueError:
-        # Python makes no integers of thousands of digits.
-        return json.loads(text, parse_constant=_reject_constant, parse_int=float)
 
 
 def _reject_constant(name: str) -> NoReturn:
@@ -297,19 +310,20 @@ def _to_boolean(value: Any) -> bool:
 
 
 def _to_long(value: Any) -> int:
-    if type(value) is float and value.is_integer():
-        value = int(value)
-    number = _of_type(value, int, "an integer")
+    digits = _of_type(value, _Number, "an integer")
+    is_integer = digits.lstrip("-").isdecimal()
+    if not (is_integer or float(digits).is_integer()):
+        raise _UnfitError("is not an integer")
+    if is_integer and len(digits) > _MOST_DIGITS_OF_LONG:
+        raise _UnfitError("does not fit 64 bits")
+    number = int(digits) if is_integer else int(float(digits))
     if not -_LARGEST_LONG - 1 <= number <= _LARGEST_LONG:
         raise _UnfitError("does not fit 64 bits")
     return number
 
 
 def _to_double(value: Any) -> float:
-    try:
-        number = float(value if type(value) is int else _of_type(value, float, "a number"))
-    except OverflowError:
-        number = math.inf
+    number = float(_of_type(value, _Number, "a number"))
     if math.isinf(number):
         raise _UnfitError("does not fit a double")
     return number
@@ -356,9 +370,22 @@ def _to_days(value: Any) -> int:
 
 def _to_json(value: Any) -> str:
     try:
-        return _to_text(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
-    except (ValueError, RecursionError):
-        raise _UnfitError("has a number that no double holds, or is nested too deeply") from None
+        return _to_text(_written(value))
+    except RecursionError:
+        raise _UnfitError("is nested too deeply") from None
+
+
+def _written(value: Any) -> str:
+    """Write a value as JSON without spaces, its numbers with their own digits."""
+    match value:
+        case _Number():
+            return str(value)
+        case dict():
+            members = map("{}:{}".format, map(_ENCODER.encode, value), map(_written, value.values()))
+            return "{" + ",".join(members) + "}"
+        case list():
+            return "[" + ",".join(map(_written, value)) + "]"
+    return _ENCODER.encode(value)
 
 
 _LEAVES: dict[str, Convert] = {

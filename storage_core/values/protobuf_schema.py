@@ -164,7 +164,7 @@ def _add(pool: Any, file: Any, loaded: set[str], missing: list[str]) -> None:
         if missing:
             hint = (
                 f" It imports {', '.join(missing)}, which is not among its references. A schema that is given as text has "
-                "none but Google's and Confluent's own files: copy what it needs into the text, or read by a registry."
+                "none but Google's and Confluent's own files: copy what it needs into the text."
             )
         raise SchemaError(f"The Protobuf schema '{file.name}' is malformed: {reason}.{hint}") from None
     loaded.add(file.name)

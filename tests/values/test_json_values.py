@@ -69,7 +69,9 @@ def test_values_without_a_schema_are_text_of_one_document(typed_logs):
         ({"type": "integer"}, "1.5", "Field 'v' is not an integer."),
         ({"type": "integer"}, '"1"', "Field 'v' is not an integer."),
         ({"type": "integer"}, "true", "Field 'v' is not an integer."),
-        ({"type": "integer"}, "9" * 5000, "Field 'v' is not an integer."),
+        ({"type": "integer"}, "9" * 5000, "Field 'v' does not fit 64 bits."),
+        ({"type": "integer"}, "-9223372036854775808", -(2**63)),
+        ({"type": "integer"}, "1e400", "Field 'v' is not an integer."),
         ({"type": "number"}, "7", 7.0),
         ({"type": "number"}, "1e400", "Field 'v' does not fit a double."),
         ({"type": "number"}, "9" * 400, "Field 'v' does not fit a double."),
@@ -101,7 +103,15 @@ def test_values_without_a_schema_are_text_of_one_document(typed_logs):
         ({"enum": ["low", "high", None]}, '"low"', "low"),
         ({"const": 1}, "1", 1),
         ({}, "[1]", "[1]"),
-        (True, "1.50", "1.5"),
+        (True, "1.50", "1.50"),
+        (True, "12345678901234567890.10", "12345678901234567890.10"),
+        (
+            {"type": "object"},
+            '{"a": [1E400, -0, "\\n\\u00e4"], "b": null}',
+            '{"a":[1E400,-0,"\\nä"],"b":null}',
+        ),
+        (True, '{"\\ud83d": 1}', "Field 'v' has half of a surrogate pair, which is not text."),
+        (True, "[" * 400 + "]" * 400, "[" * 400 + "]" * 400),
         ({"type": "array", "items": {"type": "integer"}}, "[1, null, 2]", [1, None, 2]),
         (
             {"type": "array", "items": {"type": "integer"}},
@@ -211,6 +221,24 @@ def test_paths_leave_only_the_wanted_fields_whatever_the_others_hold():
         json_decoder(_ORDER, (("lines", "price"),))
     with pytest.raises(OptionError, match=r"The JSON schema has no field 'x'"):
         json_decoder(_ORDER, (("x",),))
+
+
+def test_a_path_names_fields_with_dots():
+    inner = {"properties": {"c.d": {"type": "integer"}, "e": {"type": "integer"}}}
+    source = SchemaSource(
+        json.dumps({"properties": {"a.b": inner, "a": {"properties": {"x": {"type": "string"}}}}})
+    )
+    value = b'{"a.b": {"c.d": 1, "e": 2}, "a": {"x": "y"}}'
+    for path, expected in [
+        ("a.b", {"a.b": {"c.d": 1, "e": 2}}),
+        ("a.b.c.d", {"a.b": {"c.d": 1}}),
+        ("a.x", {"a": {"x": "y"}}),
+    ]:
+        assert decode(source, [value], (tuple(path.split(".")),)).array.to_pylist() == [expected]
+    with pytest.raises(OptionError, match=r"The JSON schema has no field 'b': it has a\.b, a\."):
+        json_decoder(source, (("b",),))
+    with pytest.raises(OptionError, match=r"'a\.b' has no field 'c': it has c\.d, e\."):
+        json_decoder(source, (("a", "b", "c"),))
 
 
 def test_references_are_followed_until_they_lead_back():

@@ -341,7 +341,7 @@ def test_a_field_is_read_of_messages_that_are_nested_deeply():
     [
         (proto3(""), "its messages: none"),
         (proto3("message M { N n = 1; }"), "malformed: .*N"),
-        (proto3('import "n.proto"; message M { N n = 1; }'), r"It imports n\.proto, which is not among its references\. .*: copy what it needs into the text, or read by a registry\."),
+        (proto3('import "n.proto"; message M { N n = 1; }'), r"It imports n\.proto, which is not among its references\. .*: copy what it needs into the text\."),
         (proto3("message M { int32 a = 1; int32 b = 1; }"), "malformed"),
         (proto3("message M { int32 a = 19000; }"), "reserved"),
         (SchemaSource("message M { optional group G = 1 { } }"), "is a group"),
