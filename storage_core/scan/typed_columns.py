@@ -10,6 +10,7 @@ import dataclasses
 import json
 import logging
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -34,15 +35,15 @@ from storage_core.values.column_format import (
 )
 from storage_core.values.decoding import Message, Payloads, SchemaSource
 from storage_core.values.frames import NO_FRAME, message_types, split_frames
-from storage_core.values.registered_schema import RegisteredSchema
 from storage_core.values.schema_registry import AVRO, JSON, PROTOBUF
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from storage_core.filesystem import FileSystem
     from storage_core.options import ReadOptions
     from storage_core.options.column_choice import ColumnChoice
+    from storage_core.values.registered_schema import RegisteredSchema
     from storage_core.values.schema_registry import SchemaRegistry
 
 
@@ -127,26 +128,13 @@ class _Planner:
             )
         arrow_type = decoder_of(reader, fields=choice.fields).arrow_type
         column_format = ColumnFormat(choice.column, arrow_type, reader, choice.fields, notice=chosen.notice)
-        return self._with_writers(column_format, chosen.contexts) if is_framed else column_format
-
-    def _with_writers(self, column_format: ColumnFormat, contexts: tuple[str, ...]) -> ColumnFormat:
-        """Add the schemas that values may have been written with, resolved to the one that they are read with."""
-        reader = column_format.reader
-        named = _schemas_by_name(self.registry, contexts, reader.subject)
-        names = _record_names(reader.source.text) if reader.kind == AVRO and reader.source else []
-        writers = {
-            schema: _resolved(self.registry, schema, reader, names)
-            for schema in dict.fromkeys(named.values())
-            if isinstance(schema, RegisteredSchema)
-        }
-        packed = pack_writers(
-            {
-                name: schema if isinstance(schema, WriterSchema) else writers[schema]
-                for name, schema in named.items()
-            }
-        )
+        if not is_framed:
+            return column_format
+        writers = _writers_by_name(self.registry, reader, chosen.contexts)
         return dataclasses.replace(
-            column_format, packed_writers=packed, ignored=tuple(_ignored(writers, reader))
+            column_format,
+            packed_writers=pack_writers(writers),
+            ignored=tuple(_ignored(dict.fromkeys(writers.values()), reader)),
         )
 
     def _only_reader(self, choice: ColumnChoice) -> _TopicReader:
@@ -330,30 +318,32 @@ def _notice(topic: str, choice: ColumnChoice, reader: ReaderSchema, schema: Regi
     return ""
 
 
-def _schemas_by_name(
-    registry: SchemaRegistry, contexts: tuple[str, ...], subject: str | None
-) -> dict[int | str, RegisteredSchema | WriterSchema]:
+def _writers_by_name(
+    registry: SchemaRegistry, reader: ReaderSchema, contexts: tuple[str, ...]
+) -> dict[int | str, WriterSchema]:
     """Return the schemas that frames may name: by their ids in contexts, and by each GUID that headers may have.
 
     A name that contexts have for different schemas is one whose values are not read.
     """
-    found: dict[int | str, RegisteredSchema | WriterSchema] = {}
+    names = _record_names(reader.source.text) if reader.kind == AVRO and reader.source else []
+    resolved = cache(partial(_resolved, registry, reader, names))
+    found: dict[int | str, WriterSchema] = {}
     for name in registry.names(contexts):
         try:
-            schema = registry.by_name(name, contexts, subject)
+            schema = registry.by_name(name, contexts, reader.subject)
         except SchemaError as error:
             found[name] = WriterSchema(name if isinstance(name, int) else None, None, message=str(error))
         else:
-            found.update({} if schema is None else {name: schema})
+            found.update({} if schema is None else {name: resolved(schema)})
     return found
 
 
 def _resolved(
-    registry: SchemaRegistry, schema: RegisteredSchema, reader: ReaderSchema, names: list[str]
+    registry: SchemaRegistry, reader: ReaderSchema, names: list[str], schema: RegisteredSchema
 ) -> WriterSchema:
     """Resolve a schema to that of a reader, whose record has these names; none for another type."""
     described = schema.described
-    refused = WriterSchema(schema.schema_id, None)
+    refused = WriterSchema(schema.schema_id, None, subject=schema.subject)
     if schema.is_encrypted:
         return refused._replace(reason="encrypted", message=f"{described} has rules that encrypt values")
     if schema.schema_type != reader.kind:
@@ -388,15 +378,13 @@ def _record_names(text: str) -> list[str]:
     return [each.rpartition(".")[2] for each in names] if all(isinstance(each, str) for each in names) else []
 
 
-def _ignored(writers: Mapping[RegisteredSchema, WriterSchema], reader: ReaderSchema) -> Iterator[str]:
+def _ignored(writers: Iterable[WriterSchema], reader: ReaderSchema) -> Iterator[str]:
     """Say of each version of the reader's subject why values of it are not read, and of how many others."""
-    others = 0
-    for schema, writer in writers.items():
-        if writer.source is None and schema.subject == reader.subject:
-            yield f"{writer.message} ({writer.reason})"
-        else:
-            others += writer.source is None
-    if others:
+    refused = [writer for writer in writers if writer.source is None]
+    own = [writer for writer in refused if writer.subject in (reader.subject, None)]
+    yield from (f"{writer.message} ({writer.reason})" for writer in own)
+    if len(own) < len(refused):
+        others = len(refused) - len(own)
         yield f"{others} schemas of other subjects: values of them cannot be read with this one"
 
 

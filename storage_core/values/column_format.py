@@ -53,12 +53,18 @@ _MOST_ROWS: Final = 1 << 17
 
 
 class WriterSchema(NamedTuple):
-    """A schema that values may have been written with; its source is None if those values cannot be read, for the reason."""
+    """Schema that values may have been written with.
+
+    Attributes:
+        source: None if those values cannot be read, for the reason.
+        subject: If they cannot be read, the subject that it is a version of; None if several may have it.
+    """
 
     schema_id: int | None
     source: SchemaSource | None
     reason: Reason = "unresolvable"
     message: str = ""
+    subject: str | None = None
 
 
 WritersByName: TypeAlias = Mapping[int | str, WriterSchema]

@@ -301,6 +301,10 @@ def test_an_id_that_is_another_schema_in_another_context_is_never_guessed(two_co
     assert table["value"].to_pylist() == [{"id": 7}, None]
     failure = json.loads(table["_corrupt_record"].to_pylist()[1])
     assert (failure["reason"], failure["schemaId"]) == ("unresolvable", 2)
+    (column,) = storage_core.explain(
+        two_contexts, subscribe="orders", value_format="registry", value_schema_id=1
+    ).columns
+    assert [line for line in column.not_read if line.startswith("Id 2 is that of different schemas")]
 
 
 def test_a_first_record_whose_context_is_not_known_is_an_error(two_contexts: Path) -> None:
