@@ -16,7 +16,7 @@ from storage_core.options.values import choice_kind, parse_count, value_kind
 Column: TypeAlias = Literal["key", "value"]
 Paths: TypeAlias = tuple[tuple[str, ...], ...]
 Format = Literal["bytes", "string", "json", "avro", "protobuf", "registry"]
-"""How the bytes of keys or values are encoded; ``registry`` if each record names its schema in a frame."""
+"""Encoding of keys or values; ``registry`` if each record names its schema in a frame."""
 COLUMNS: Final[tuple[Column, ...]] = ("value", "key")
 _WITHOUT_SCHEMA: Final = frozenset({"bytes", "string"})
 _SCHEMA_SUFFIXES: Final = (".avsc", ".proto", ".json")
@@ -90,18 +90,18 @@ class ColumnChoice:
 
     @property
     def names_registered(self) -> bool:
-        """Return True if the options name a schema of the registry."""
+        """True if the options name a schema of the registry."""
         return (self.schema_id, self.schema_version, self.subject) != (None, None, None)
 
     @property
     def names_context(self) -> bool:
-        """Return True if the subject is a context alone, as ``:.staging:``: that of the ids in frames."""
+        """True if the subject is a context alone, as ``:.staging:``: that of the ids in frames."""
         subject = self.subject or ""
         return subject.startswith(":.") and subject.find(":", 1) in (-1, len(subject) - 1)
 
     @property
     def chooses_schema(self) -> bool:
-        """Return True if the options choose another schema of the registry than the latest of the topic's subject."""
+        """True if the options choose another schema of the registry than the latest of the topic's subject."""
         is_subject_named = self.subject is not None and not self.names_context
         return is_subject_named or (self.schema_id, self.schema_version) != (None, None)
 

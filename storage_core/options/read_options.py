@@ -337,7 +337,7 @@ class ReadOptions:
 
     @property
     def names_topics(self) -> bool:
-        """Whether one of `TOPIC_OPTIONS` is given."""
+        """True if one of `TOPIC_OPTIONS` is given."""
         return (self.subscribe, self.subscribe_pattern, self.assign) != (None, None, None)
 
     @property
@@ -369,7 +369,7 @@ class TriggerLimits:
 
     @property
     def are_given(self) -> bool:
-        """Whether there is any."""
+        """True if there is any."""
         return any(each is not None for each in (self.max_offsets, self.min_offsets, self.max_bytes))
 
 
@@ -392,7 +392,7 @@ class StreamOptions:
 
     @property
     def is_start_relative(self) -> bool:
-        """Whether the start is relative to the present, so that each start of the query would find another one."""
+        """True if the start is relative to the present, so that each start of the query would find another one."""
         start = self.read.starting
         return isinstance(start, (TimestampBound, TimestampsBound)) and start.is_relative
 

@@ -114,7 +114,7 @@ class TaskExplanation:
 
 @dataclass(frozen=True, slots=True)
 class ColumnExplanation:
-    """How a column is decoded.
+    """Column that is decoded, and the schema that it is read with.
 
     Attributes:
         type: Type of the column.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _COLLECTED_ROWS: Final = 4_096
 RAW_LIMIT_BYTES: Final = 64 << 10
-"""The most bytes of a record that does not decode that ``_corrupt_record`` holds."""
+"""Most bytes of a key or value that does not decode that ``_corrupt_record`` holds."""
 _PLACE: Final = ("topic", "partition", "offset")
 # What does not decode of a record: errors by column, the value's first.
 _Errors: TypeAlias = "dict[str, RowError]"

@@ -53,7 +53,7 @@ _OTHER: Final = "its first byte is not the 00 of a frame"
 
 
 class SchemaName(NamedTuple):
-    """How a frame names its schema: by an id or by a GUID.
+    """Name of a schema in a frame: an id or a GUID.
 
     Attributes:
         header_rest: What follows the name in a header, for Protobuf the path of the message type; None if the name is
