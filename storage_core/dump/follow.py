@@ -29,6 +29,7 @@ from storage_core.scan.read import read_task
 from storage_core.scan.resolve import resolve, resolve_start
 from storage_core.scan.tail import PartitionMonitor, TailedPartition
 from storage_core.scan.typed_columns import PinnedFormats
+from storage_core.values.column_format import ColumnFormat
 
 _log = logging.getLogger(__name__)
 # What looks like damage while a broker truncates or replaces files is gone in the next rounds.
@@ -50,7 +51,7 @@ class LogFollower:
 
     With ``fail_on_data_loss``, records that were deleted or truncated are an error; otherwise a warning is logged, and reading
     goes on. ``last`` limits the offsets of each partition that are there at the beginning. ``formats`` are of columns that are
-    not bytes.
+    not bytes; they are planned here if None.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class LogFollower:
         self._options = replace(options, starting_timestamp_strategy="latest")
         self._schema = schema
         self._last = last
-        self._formats = formats
+        self._formats = formats or PinnedFormats(filesystem, self._options)
+        # As planned in this round, which is after the ends of logs were seen: what they hold is registered by then.
+        self._formats_now: tuple[ColumnFormat, ...] | None = None
         stream = StreamOptions(self._options, is_end_given=True)
         self._monitor = PartitionMonitor(filesystem, stream, options.where)
         self._positions: dict[TopicPartition, _Position] | None = None
@@ -80,6 +83,7 @@ class LogFollower:
             SegmentLogError: A log cannot be read, in several calls one after the other.
         """
         is_first = self._positions is None
+        self._formats_now = None
         if self._positions is None:
             self._positions = self._first_positions()
         else:
@@ -177,8 +181,9 @@ class LogFollower:
         if start_offset < end_offset:
             is_first = start_offset == position.first_offset
             wanted = PartitionRange(log, start_offset, end_offset, is_first=is_first)
-            formats = None if self._formats is None else self._formats.plan_anew()
-            for task in plan_ranges((wanted,), self._options, formats=formats).tasks:
+            if self._formats_now is None:
+                self._formats_now = self._formats.plan_anew()
+            for task in plan_ranges((wanted,), self._options, formats=self._formats_now).tasks:
                 for batch in read_task(self._filesystem, task, self._schema):
                     # Before it is handed on: what the caller has must not come again.
                     offset = batch["offset"][-1].as_py()

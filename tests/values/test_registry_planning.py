@@ -424,6 +424,23 @@ def test_a_log_that_is_followed_is_decoded_with_new_schemas(logs: Path) -> None:
     assert new_values() == []
 
 
+def test_a_follower_looks_for_schemas_once_in_a_round(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for partition in range(1, 5):
+        append(logs, "orders", [(None, framed(11, FIRST, {"id": partition}))], partition=partition)
+    filesystem, options = FileSystem(), options_of(logs, columns="offset,value")
+    formats = PinnedFormats(filesystem, options)
+    follower = LogFollower(filesystem, options, read_schema(options, formats.formats), formats=formats)
+    looks: list[object] = []
+    look = PinnedFormats.plan_anew
+    monkeypatch.setattr(PinnedFormats, "plan_anew", lambda self: looks.append(self) or look(self))
+
+    assert sum(batch.num_rows for batch in follower.read_new()) == 6
+    assert len(looks) == 1
+    append(logs, "orders", [(None, framed(11, FIRST, {"id": 9}))], partition=3)
+    assert sum(batch.num_rows for batch in follower.read_new()) == 1
+    assert len(looks) == 2
+
+
 def test_schemas_are_looked_for_again_only_if_files_changed(
     logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
