@@ -258,9 +258,9 @@ class _Planner:
             ending=LatestBound(),
             where=None,
         )
-        schema = pa.schema([(column, pa.binary()), (HEADER_NAMES[column], HEADERS_TYPE)])
-        if not any(each.topic == topic for each in find_directories(self.filesystem, options)):
+        if topic not in self.topics:
             return None, None
+        schema = pa.schema([(column, pa.binary()), (HEADER_NAMES[column], HEADERS_TYPE)])
         tasks = plan_scan(self.filesystem, options, formats=()).tasks
         for batch in read_tasks(self.filesystem, tasks, schema):
             found, message = self._first_of(batch, choice, contexts)
