@@ -309,7 +309,7 @@ def _column(column_format: ColumnFormat) -> ColumnExplanation:
         reader.version,
         reader.schema_id,
         None if reader.message is None else str(reader.message),
-        column_format.ignored,
+        tuple(column_format.ignored()),
     )
 
 

@@ -38,7 +38,7 @@ from storage_core.values.frames import NO_FRAME, message_types, split_frames
 from storage_core.values.schema_registry import AVRO, JSON, PROTOBUF
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from storage_core.filesystem import FileSystem
     from storage_core.options import ReadOptions
@@ -127,15 +127,9 @@ class _Planner:
                 f"Set {choice.column}Format to {reader.kind.lower()}."
             )
         arrow_type = decoder_of(reader, fields=choice.fields).arrow_type
-        column_format = ColumnFormat(choice.column, arrow_type, reader, choice.fields, notice=chosen.notice)
-        if not is_framed:
-            return column_format
-        writers = _writers_by_name(self.registry, reader, chosen.contexts)
-        return dataclasses.replace(
-            column_format,
-            packed_writers=pack_writers(writers),
-            ignored=tuple(_ignored(dict.fromkeys(writers.values()), reader)),
-        )
+        writers = _writers_by_name(self.registry, reader, chosen.contexts) if is_framed else None
+        packed = None if writers is None else pack_writers(writers)
+        return ColumnFormat(choice.column, arrow_type, reader, choice.fields, packed, chosen.notice)
 
     def _only_reader(self, choice: ColumnChoice) -> _TopicReader:
         """Choose the reader schema of all topics."""
@@ -376,16 +370,6 @@ def _record_names(text: str) -> list[str]:
     aliases = schema.get("aliases")
     names = [schema.get("name"), *(aliases if isinstance(aliases, list) else ())]
     return [each.rpartition(".")[2] for each in names] if all(isinstance(each, str) for each in names) else []
-
-
-def _ignored(writers: Iterable[WriterSchema], reader: ReaderSchema) -> Iterator[str]:
-    """Say of each version of the reader's subject why values of it are not read, and of how many others."""
-    refused = [writer for writer in writers if writer.source is None]
-    own = [writer for writer in refused if writer.subject in (reader.subject, None)]
-    yield from (f"{writer.message} ({writer.reason})" for writer in own)
-    if len(own) < len(refused):
-        others = len(refused) - len(own)
-        yield f"{others} schemas of other subjects: values of them cannot be read with this one"
 
 
 class PinnedFormats:

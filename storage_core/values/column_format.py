@@ -113,7 +113,6 @@ class ColumnFormat:
         fields: Paths of the wanted fields; None for all.
         packed_writers: If each value names its schema, these as bytes, as there may be many; see `pack_writers`.
         notice: What a user should know of the choice of the schema; empty for nothing.
-        ignored: Which schemas of the registry values are not read by, and why, a line each.
     """
 
     column: str
@@ -122,7 +121,6 @@ class ColumnFormat:
     fields: Paths = None
     packed_writers: bytes | None = None
     notice: str = ""
-    ignored: tuple[str, ...] = ()
 
     @property
     def is_framed(self) -> bool:
@@ -133,6 +131,15 @@ class ColumnFormat:
     def writers(self) -> WritersByName:
         """Schemas that values may have been written with, if they name them."""
         return {} if self.packed_writers is None else _unpacked(self.packed_writers)
+
+    def ignored(self) -> Iterator[str]:
+        """Say of each version of the reader's subject why values of it are not read, and of how many others."""
+        refused = [writer for writer in dict.fromkeys(self.writers.values()) if writer.source is None]
+        own = [writer for writer in refused if writer.subject in (self.reader.subject, None)]
+        yield from (f"{writer.message} ({writer.reason})" for writer in own)
+        if len(own) < len(refused):
+            others = len(refused) - len(own)
+            yield f"{others} schemas of other subjects: values of them cannot be read with this one"
 
 
 def pack_writers(writers: WritersByName) -> bytes:
