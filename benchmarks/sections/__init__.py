@@ -23,6 +23,7 @@ _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "planning": ("planning", {}),
     "partitions": ("partitions", {}),
     "values": ("values", {}),
+    "values-spark": ("values_spark", {}),
     "views": ("views", {}),
     "inventory": ("inventory", {}),
     "verify": ("verify", {}),

@@ -17,7 +17,7 @@ from benchmarks.producing import ensure_data_sets, make_broker
 from benchmarks.progress import tell
 from benchmarks.results import Finding, SectionResult, Target, at_least
 from benchmarks.settings import Settings
-from benchmarks.spark.programs import KAFKA_SOURCE_SPARK_VERSION
+from benchmarks.spark.programs import KAFKA_SOURCE
 from benchmarks.spark.session import Job, SparkProcess, kafka_source_session, segmentlog_session
 from benchmarks.timing import Series, Timed, interleave, ratio
 
@@ -38,7 +38,7 @@ _KAFKA_FEW = "Kafka source, offset and timestamp"
 _METHOD = f"""\
 Each read goes from `load()` through planning to the last row in Spark's `noop` sink. segmentlog and the ready-made
 source run in one session of this environment's Spark with `conf/spark-defaults.conf`. The Kafka source runs in a
-session of Spark {KAFKA_SOURCE_SPARK_VERSION}, which its connector asks for, with the same settings, and reads the running broker whose directory segmentlog reads meanwhile. Sessions are kept; every source has
+session of Spark {KAFKA_SOURCE.spark_version}, which its connector asks for, with the same settings, and reads the running broker whose directory segmentlog reads meanwhile. Sessions are kept; every source has
 read the same data twice before the first measured round, and count and sums of all columns were equal. The ready-made
 source serves the batches that segmentlog made of the same rows, from Arrow files that stay mapped in the workers: what
 no reader written in Python can beat. The Kafka source runs with its default settings, as its users run it; part of its

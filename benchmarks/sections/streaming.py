@@ -12,7 +12,7 @@ from benchmarks.producing import ensure_data_sets, make_broker
 from benchmarks.progress import tell
 from benchmarks.results import Finding, SectionResult, at_least, at_most
 from benchmarks.settings import Settings
-from benchmarks.spark.programs import KAFKA_SOURCE_SPARK_VERSION
+from benchmarks.spark.programs import KAFKA_SOURCE
 from benchmarks.spark.session import SparkProcess, StreamJob, kafka_source_session, segmentlog_session
 from benchmarks.timing import Spread, Timed, interleave, ratio, spread
 from benchmarks.writing.directories import scratch_directory
@@ -30,7 +30,7 @@ _APPENDS = 50
 _METHOD = f"""\
 All with {_MASTER}. *Backlog*: the records of a topic, from the earliest offset, {_OFFSETS_PER_TRIGGER:,} offsets a trigger, into
 the sink `noop`; from the start of the query to the end of the last batch. The Kafka source runs in a session of Spark
-{KAFKA_SOURCE_SPARK_VERSION}, as in the batch reads, and asks the broker whose directory segmentlog reads meanwhile. Both have
+{KAFKA_SOURCE.spark_version}, as in the batch reads, and asks the broker whose directory segmentlog reads meanwhile. Both have
 read the same backlog before. *Micro-batches*: `rate-micro-batch`, {_ROWS}, keys and values of 100 B; the median of
 `triggerExecution` over {_BATCHES} batches, a round of each sink in turn; both flush as they do by default. *Idle*: a
 query of a directory of {_PARTITIONS:,} partitions in which nothing happens, at the default trigger; processor time of

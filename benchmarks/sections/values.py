@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
 import random
 import shutil
-import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +15,12 @@ from benchmarks.progress import tell
 from benchmarks.results import Finding, SectionResult, at_least
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, Timed, interleave, ratio
+from benchmarks.typed_records import AVRO_SCHEMAS, order, write_typed_log_directory
 
 _FLAT_RECORDS = 500_000
 _NESTED_RECORDS = 100_000
 _MESSAGES = 200_000
-_SCHEMA_IDS = {"flat": 1, "nested": 2}
 
-_FLAT = {
-    "type": "record",
-    "name": "Order",
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "customer", "type": "string"},
-        {"name": "amount", "type": "double"},
-        {"name": "paid", "type": "boolean"},
-        {"name": "items", "type": "int"},
-        {"name": "note", "type": ["null", "string"]},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "weight", "type": "float"},
-    ],
-}
-_LINE = {
-    "type": "record",
-    "name": "Line",
-    "fields": [
-        {"name": "sku", "type": "string"},
-        {"name": "quantity", "type": "int"},
-        {"name": "price", "type": ["null", "double"]},
-    ],
-}
-_NESTED = {
-    "type": "record",
-    "name": "Cart",
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "lines", "type": {"type": "array", "items": _LINE}},
-        {"name": "counts", "type": {"type": "map", "values": "long"}},
-    ],
-}
-_AVRO = {"flat": _FLAT, "nested": _NESTED}
 _PROTO = """syntax = "proto3";
 message Order {
   int64 id = 1; string customer = 2; double amount = 3; bool paid = 4; int32 items = 5; string note = 6; int64 at = 7; float weight = 8;
@@ -85,7 +50,7 @@ def run(settings: Settings) -> SectionResult:
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
     try:
-        _write_log_directory(directory, counts)
+        write_typed_log_directory(directory, counts)
         for topic, count in counts.items():
             tell(f"values {topic}")
             series = run_on_one_core(_measure_avro, topic, directory, settings.repetitions)
@@ -100,60 +65,6 @@ def run(settings: Settings) -> SectionResult:
     return SectionResult("values", "Typed values on one core", _METHOD, tuple(findings), raw)
 
 
-def _write_log_directory(directory: Path, counts: Mapping[str, int]) -> None:
-    import pyarrow as pa
-
-    from storage_core import LogDirectory
-
-    directory.mkdir(parents=True)
-    with LogDirectory.open(str(directory)) as logs:
-        for topic, schema_id in _SCHEMA_IDS.items():
-            subject = f"{topic}-value"
-            key = {"keytype": "SCHEMA", "subject": subject, "version": 1, "magic": 1}
-            value = {"subject": subject, "version": 1, "id": schema_id, "schema": json.dumps(_AVRO[topic])}
-            record = pa.table({"key": [json.dumps(key).encode()], "value": [json.dumps(value).encode()]})
-            logs.get_or_create("_schemas").append(record, acks="all")
-        for topic, count in counts.items():
-            log = logs.get_or_create(topic)
-            values = list(_avro_values(topic, count))
-            for start in range(0, count, 500):
-                log.append(pa.table({"value": pa.array(values[start : start + 500], pa.binary())}))
-
-
-def _avro_values(topic: str, count: int) -> Iterator[bytes]:
-    import fastavro
-
-    schema = fastavro.parse_schema(_AVRO[topic])
-    frame = b"\0" + struct.pack(">i", _SCHEMA_IDS[topic])
-    chance = random.Random(11)
-    for number in range(count):
-        buffer = io.BytesIO()
-        record = _order(number, chance) if topic == "flat" else _cart(number, chance)
-        fastavro.schemaless_writer(buffer, schema, record)
-        yield frame + buffer.getvalue()
-
-
-def _order(number: int, chance: random.Random) -> dict[str, Any]:
-    return {
-        "id": number,
-        "customer": f"customer-{chance.randrange(100_000)}",
-        "amount": chance.random() * 1000,
-        "paid": chance.random() < 0.5,
-        "items": chance.randrange(100),
-        "note": None if chance.random() < 0.5 else "as soon as possible",
-        "at": 1_700_000_000_000 + number,
-        "weight": 1.5,
-    }
-
-
-def _cart(number: int, chance: random.Random) -> dict[str, Any]:
-    lines = [
-        {"sku": f"sku-{chance.randrange(1000)}", "quantity": 1, "price": chance.choice([None, 9.5])}
-        for _ in range(chance.randrange(6))
-    ]
-    return {"id": number, "lines": lines, "counts": {f"k{i}": i for i in range(chance.randrange(4))}}
-
-
 def _measure_avro(topic: str, directory: Path, rounds: int) -> dict[str, Series]:
     """Runs in a process of its own."""
     import fastavro
@@ -161,7 +72,7 @@ def _measure_avro(topic: str, directory: Path, rounds: int) -> dict[str, Series]
 
     import storage_core
 
-    schema = fastavro.parse_schema(_AVRO[topic])
+    schema = fastavro.parse_schema(AVRO_SCHEMAS[topic])
 
     def read(**options: Any) -> pa.Table:
         return storage_core.read_table(str(directory), subscribe=topic, **{"columns": ["value"], **options})
@@ -211,7 +122,7 @@ def _measure_protobuf(count: int, rounds: int) -> dict[str, Series]:
     handler = handlers.get_for_message(message)
     chance = random.Random(11)
     kind = GetMessageClass(message)
-    orders = (_order(number, chance) for number in range(count))
+    orders = (order(number, chance) for number in range(count))
     values = pa.array([kind(**order).SerializeToString() for order in orders], pa.binary())
     payloads = Payloads.of_array(values)
     decoder = protobuf_decoder(SchemaSource(_PROTO), "Order")

@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.producing import make_broker
 from benchmarks.results import Finding, SectionResult
 from benchmarks.settings import Settings
-from benchmarks.spark.programs import KAFKA_SOURCE_SPARK_VERSION
+from benchmarks.spark.programs import KAFKA_SOURCE
 from benchmarks.spark.session import kafka_source_session, segmentlog_session
 from benchmarks.writing.directories import scratch_directory
 from benchmarks.writing.large_pieces import LARGE_VALUE_BYTES, measure_large_pieces
@@ -25,7 +25,7 @@ expression: `spark.range` in {INPUT_PARTITIONS} input partitions, key and value 
 frame*: the same rows from Spark's cache, the hardest case, for nothing else takes time then. Time runs from `save()`
 to its return; MB count keys and values. Before each run, outside of its time, `sync` brings to the disk what earlier ones have written.
 
-*Kafka sink*: that of Spark {KAFKA_SOURCE_SPARK_VERSION}, in a session of that version, with its own default settings
+*Kafka sink*: that of Spark {KAFKA_SOURCE.spark_version}, in a session of that version, with its own default settings
 (acks included), into a live local broker, which does not flush. segmentlog and the *counting writer*, a
 `DataSourceArrowWriter` whose `write()` counts rows and the upper bound of any Python writer, run in one session of this environment's Spark with
 `conf/spark-defaults.conf`. Broker and Python workers run next to Spark's own threads, so `local[1]` uses more than one

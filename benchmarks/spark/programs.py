@@ -1,50 +1,51 @@
-"""The programs that only the benchmarks need: another PySpark, and Spark's Kafka source for it.
-
-The Kafka source is that of Spark 4.0.0, under the PySpark of the same version: a connector must match its Spark.
-"""
+"""The programs that only benchmarks and tests need: parts of Spark that are not in PySpark, and the PySparks that fit them."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import venv
 from pathlib import Path
-from xml.etree import ElementTree as ET
+from typing import NamedTuple
 
 from benchmarks.progress import tell
-from benchmarks.settings import Settings
+from benchmarks.settings import CHECKOUT, Settings
 
 _POM = Path(__file__).with_name("pom.xml")
-_POM_NAMESPACE = {"pom": "http://maven.apache.org/POM/4.0.0"}
+# PySpark, what it brings, and how the checkout is installed: another PySpark has its own, and the checkout is on the path.
+_LEFT_OUT = ("pyspark", "py4j", "__editable__", "segmentlog", "spark_segmentlog")
 
 
-def _spark_version() -> str:
-    version = ET.parse(_POM).findtext("pom:properties/pom:spark.version", namespaces=_POM_NAMESPACE)
-    if version is None:
-        raise RuntimeError(f"{_POM} names no spark.version.")
-    return version
+class Connector(NamedTuple):
+    """A part of Spark that users add to it: it must match their Spark."""
+
+    artifact: str
+    spark_version: str
 
 
-KAFKA_SOURCE_SPARK_VERSION = _spark_version()
+KAFKA_SOURCE = Connector("spark-sql-kafka-0-10_2.13", "4.0.0")
+SPARK_AVRO = Connector("spark-avro_2.13", "4.2.0")
 
 
-def kafka_source_python(settings: Settings) -> Path:
-    """A Python with the PySpark of the Kafka source's version; installed by pip on first use."""
-    directory = settings.programs_directory / f"pyspark-{KAFKA_SOURCE_SPARK_VERSION}"
+def python_for(connector: Connector, settings: Settings) -> Path:
+    """Return a Python with the PySpark of a connector's version, which pip installs on first use."""
+    directory = settings.programs_directory / f"pyspark-{connector.spark_version}"
     python = directory / "bin" / "python"
     complete = directory / "complete"
     if not complete.exists():
-        tell(f"installing pyspark {KAFKA_SOURCE_SPARK_VERSION}")
+        tell(f"installing pyspark {connector.spark_version}")
         venv.create(directory, with_pip=True, clear=True)
-        _run([str(python), "-m", "pip", "install", "-q", f"pyspark=={KAFKA_SOURCE_SPARK_VERSION}"])
+        _run([str(python), "-m", "pip", "install", "-q", f"pyspark=={connector.spark_version}"])
         complete.touch()
     return python
 
 
-def kafka_source_jars(settings: Settings) -> list[Path]:
-    """The Kafka source and what it needs; fetched by Maven on first use."""
-    directory = settings.programs_directory / f"spark-kafka-source-{KAFKA_SOURCE_SPARK_VERSION}"
+def jars_of(connector: Connector, settings: Settings) -> str:
+    """Return the setting ``spark.jars`` with a connector and what it needs, which Maven fetches on first use."""
+    directory = settings.programs_directory / f"{connector.artifact}-{connector.spark_version}"
     if not directory.is_dir():
         settings.programs_directory.mkdir(parents=True, exist_ok=True)
         # Filled under another name and renamed when complete: a directory of that name is whole.
@@ -52,10 +53,24 @@ def kafka_source_jars(settings: Settings) -> list[Path]:
             # Maven leaves a target folder beside the POM, and the checkout stays clean.
             pom = shutil.copy(_POM, scratch)
             filled = Path(scratch) / "jars"
+            wanted = [f"-Dconnector={connector.artifact}", f"-Dspark.version={connector.spark_version}"]
             goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={filled}"]
-            _run(["mvn", "-q", "-B", "-f", str(pom), *goal])
+            _run(["mvn", "-q", "-B", "-f", str(pom), *wanted, *goal])
             filled.rename(directory)
-    return sorted(directory.glob("*.jar"))
+    return ",".join(map(str, sorted(directory.glob("*.jar"))))
+
+
+def python_path_for(scratch: Path) -> str:
+    """Return the ``PYTHONPATH`` that gives another PySpark the checkout and the other packages of this environment.
+
+    Args:
+        scratch: A new directory, which takes links to the packages.
+    """
+    scratch.mkdir(parents=True)
+    for path in Path(sys.prefix, "lib").glob("python3*/site-packages/*"):
+        if not path.name.startswith(_LEFT_OUT):
+            (scratch / path.name).symlink_to(path)
+    return os.pathsep.join([str(CHECKOUT), str(scratch)])
 
 
 def _run(command: list[str]) -> None:

@@ -7,17 +7,27 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from benchmarks.settings import CHECKOUT, Settings
-from benchmarks.spark.programs import kafka_source_jars, kafka_source_python
+from benchmarks.spark.programs import KAFKA_SOURCE, SPARK_AVRO, jars_of, python_for, python_path_for
 
 _SHIPPED_CONFIGURATION = CHECKOUT / "conf" / "spark-defaults.conf"
 _REPLY_PREFIX = "benchmark-reply "
 
+# Whether two sources gave the same rows. Sums do not depend on the order of rows.
+_FINGERPRINT = (
+    "count(1) AS records",
+    "sum(offset) AS offsets",
+    "sum(partition) AS partitions",
+    "sum(crc32(key)) AS keys",
+    "sum(crc32(value)) AS values",
+    "sum(unix_millis(timestamp) % 1000003) AS timestamps",
+    "sum(timestampType) AS timestampTypes",
+)
 # The same for every session. The heap is generous, so that garbage collection is not measured.
 _COMMON_CONFIGURATION = {
     "spark.driver.memory": "3g",
@@ -29,13 +39,23 @@ _COMMON_CONFIGURATION = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One read. ``action`` is ``noop`` (every row into Spark's noop sink) or ``fingerprint``."""
+    """One read, into Spark's noop sink or into one row of aggregates.
+
+    Attributes:
+        format: Of the source.
+        options: Of the source.
+        path: What is loaded.
+        select: Expressions of SQL; all columns if empty.
+        aggregates: Expressions of SQL over these; if empty, every row goes into the sink.
+        avro_schema: What the function ``by_fastavro`` decodes values with, if the job uses it.
+    """
 
     format: str
     options: Mapping[str, str] = field(default_factory=dict)
     path: str | None = None
     select: Sequence[str] = ()
-    action: str = "noop"
+    aggregates: Sequence[str] = ()
+    avro_schema: str = ""
 
     def to_json(self) -> str:
         """One line for the worker."""
@@ -45,7 +65,9 @@ class Job:
                 "options": dict(self.options),
                 "path": self.path,
                 "select": list(self.select),
-                "action": self.action,
+                "aggregates": list(self.aggregates),
+                "avro_schema": self.avro_schema,
+                "action": "read",
             }
         )
 
@@ -116,11 +138,17 @@ class SparkProcess:
     """A Spark session elsewhere. Use as a context manager."""
 
     def __init__(
-        self, name: str, python: Path, configuration: Mapping[str, str], log_directory: Path
+        self,
+        name: str,
+        python: Path,
+        configuration: Mapping[str, str],
+        log_directory: Path,
+        python_path: str = str(CHECKOUT),
     ) -> None:
         self.configuration = dict(configuration)
         self._name = name
         self._python = python
+        self._python_path = python_path
         self._log_path = log_directory / f"{name}.log"
         self._process: subprocess.Popen[str] | None = None
         self.version = ""
@@ -139,11 +167,14 @@ class SparkProcess:
         """Run a streaming query; what its action answers."""
         return self._ask(job)
 
+    def aggregates(self, job: Job) -> dict[str, int]:
+        """Run a job with aggregates; they, by name."""
+        answer: dict[str, int] = self._ask(job)["aggregates"]
+        return answer
+
     def fingerprint(self, job: Job) -> dict[str, int]:
         """Count and sums of the rows that the job reads."""
-        asked = Job(job.format, job.options, job.path, job.select, action="fingerprint")
-        answer: dict[str, int] = self._ask(asked)["fingerprint"]
-        return answer
+        return self.aggregates(replace(job, aggregates=_FINGERPRINT))
 
     def __enter__(self) -> Self:
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +207,7 @@ class SparkProcess:
             "PYSPARK_PYTHON": str(self._python),
             "PYSPARK_DRIVER_PYTHON": str(self._python),
             # Workers need the packages under test too.
-            "PYTHONPATH": str(CHECKOUT),
+            "PYTHONPATH": self._python_path,
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
 
@@ -220,21 +251,37 @@ class SparkProcess:
 
 def segmentlog_session(settings: Settings, master: str) -> SparkProcess:
     """A session under this environment's Spark with the settings that the product ships."""
-    configuration = {**_shipped_configuration(), **_COMMON_CONFIGURATION, "spark.master": master}
     name = f"segmentlog-{_plain(master)}"
-    return SparkProcess(name, Path(sys.executable), configuration, settings.size_directory / "spark")
+    return SparkProcess(name, Path(sys.executable), _configuration(master), settings.size_directory / "spark")
 
 
 def kafka_source_session(settings: Settings, master: str) -> SparkProcess:
     """A session with Spark's own Kafka source."""
-    configuration = {
-        **_shipped_configuration(),
-        **_COMMON_CONFIGURATION,
-        "spark.master": master,
-        "spark.jars": ",".join(str(jar) for jar in kafka_source_jars(settings)),
-    }
-    python = kafka_source_python(settings)
-    return SparkProcess(f"kafka-{_plain(master)}", python, configuration, settings.size_directory / "spark")
+    configuration = _configuration(master) | {"spark.jars": jars_of(KAFKA_SOURCE, settings)}
+    name = f"kafka-{_plain(master)}"
+    return SparkProcess(
+        name, python_for(KAFKA_SOURCE, settings), configuration, settings.size_directory / "spark"
+    )
+
+
+def spark_avro_session(settings: Settings, master: str, packages: Path) -> SparkProcess:
+    """A session with Spark's functions for Avro, segmentlog and the peers.
+
+    Args:
+        settings: The run.
+        master: Spark's master.
+        packages: A new directory, which takes links to this environment's packages.
+    """
+    configuration = _configuration(master) | {"spark.jars": jars_of(SPARK_AVRO, settings)}
+    python = python_for(SPARK_AVRO, settings)
+    name = f"avro-{_plain(master)}"
+    return SparkProcess(
+        name, python, configuration, settings.size_directory / "spark", python_path_for(packages)
+    )
+
+
+def _configuration(master: str) -> dict[str, str]:
+    return {**_shipped_configuration(), **_COMMON_CONFIGURATION, "spark.master": master}
 
 
 def _shipped_configuration() -> dict[str, str]:

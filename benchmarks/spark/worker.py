@@ -15,18 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 # Marks an answer: Spark may print to standard output too. As in benchmarks.spark.session.
 _REPLY_PREFIX = "benchmark-reply "
 
-# Whether two sources gave the same rows. Sums do not depend on the order of rows.
-_FINGERPRINT = (
-    "count(1) AS records",
-    "sum(offset) AS offsets",
-    "sum(partition) AS partitions",
-    "sum(crc32(key)) AS keys",
-    "sum(crc32(value)) AS values",
-    "sum(unix_millis(timestamp) % 1000003) AS timestamps",
-    "sum(timestampType) AS timestampTypes",
-)
-
-
 # Frames that are written, by their description.
 _frames: dict[str, DataFrame] = {}
 
@@ -57,21 +45,29 @@ def _run(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
         return run_stream(spark, job)
     if job["action"] == "write":
         return {"seconds": _write(spark, job)}
+    if job["action"] == "read":
+        return _read(spark, job)
+    raise ValueError(f"Expected action read, write or stream, found {job['action']}.")
+
+
+def _read(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
+    if job["avro_schema"]:
+        from benchmarks.peers.fastavro_function import register_by_fastavro
+
+        register_by_fastavro(spark, job["avro_schema"])
     started = time.perf_counter()
     frame = _load(spark, job)
-    if job["action"] == "noop":
+    if not job["aggregates"]:
         frame.write.format("noop").mode("overwrite").save()
         return {"seconds": time.perf_counter() - started}
-    if job["action"] == "fingerprint":
-        row = frame.selectExpr(*_FINGERPRINT).collect()[0]
-        return {"seconds": time.perf_counter() - started, "fingerprint": row.asDict()}
-    raise ValueError(f"Expected action noop, fingerprint, write or stream, found {job['action']}.")
+    row = frame.selectExpr(*job["aggregates"]).collect()[0]
+    return {"seconds": time.perf_counter() - started, "aggregates": row.asDict()}
 
 
 def _load(spark: SparkSession, job: dict[str, Any]) -> DataFrame:
     reader = spark.read.format(job["format"]).options(**job["options"])
     frame = reader.load(job["path"]) if job.get("path") else reader.load()
-    return frame.select(*job["select"]) if job.get("select") else frame
+    return frame.selectExpr(*job["select"]) if job.get("select") else frame
 
 
 def _write(spark: SparkSession, job: dict[str, Any]) -> float:

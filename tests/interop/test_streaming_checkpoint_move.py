@@ -7,14 +7,13 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from benchmarks.settings import Settings, default_cache_directory
-from benchmarks.spark.programs import kafka_source_jars, kafka_source_python
+from benchmarks.spark.programs import KAFKA_SOURCE, jars_of, python_for, python_path_for
 from tests.interop.broker import KafkaBroker
 from tests.interop.clients import create_topic, new_producer, wait_for_high_watermarks
 from tests.interop.jars import QUICK_JVM
@@ -28,7 +27,7 @@ _TIMEOUT_S = 300
 def programs():
     """Return the Python and the jars of the connector; pip and Maven fetch them on the first use."""
     settings = Settings(quick=True, repetitions=1, cache_directory=default_cache_directory())
-    return kafka_source_python(settings), kafka_source_jars(settings)
+    return python_for(KAFKA_SOURCE, settings), jars_of(KAFKA_SOURCE, settings)
 
 
 def produce(broker, first, count):
@@ -40,12 +39,7 @@ def produce(broker, first, count):
 
 def test_from_the_kafka_source_to_ours_and_back(programs, tmp_path):
     python, jars = programs
-    # The connector's Python has no packages of ours: those of this one, without its PySpark, are behind its own.
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    for path in Path(sys.prefix, "lib").glob("python3*/site-packages/*"):
-        if not path.name.startswith(("pyspark", "py4j", "__editable__", "segmentlog", "spark_segmentlog")):
-            (packages / path.name).symlink_to(path)
+    python_path = python_path_for(tmp_path / "packages")
 
     @contextlib.contextmanager
     def running():
@@ -54,13 +48,13 @@ def test_from_the_kafka_source_to_ours_and_back(programs, tmp_path):
         with (
             open(tmp_path / "errors", "w") as errors,
             subprocess.Popen(
-                [*command, ",".join(map(str, jars))],
+                [*command, jars],
                 cwd=tmp_path,
                 env={
                     **os.environ,
                     "JDK_JAVA_OPTIONS": " ".join(QUICK_JVM),
                     "PYSPARK_PYTHON": str(python),
-                    "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(packages)]),
+                    "PYTHONPATH": python_path,
                     "SPARK_LOCAL_IP": "127.0.0.1",
                 },
                 stdin=subprocess.PIPE,
