@@ -518,14 +518,16 @@ def _rows(
         yield task.row()
         return
 
-    def summary_of(file: SegmentFile) -> SegmentSummary:
+    def row_of(file: SegmentFile) -> tuple[object, ...] | None:
         is_complete = not file.is_active or task.is_clean
-        return summarize_segment(filesystem, file, exact=task.exact, is_complete=is_complete)
+        summary = summarize_segment(filesystem, file, exact=task.exact, is_complete=is_complete)
+        is_wanted = not task.start_offset or summary.end.next_offset > task.start_offset
+        return _row(filesystem, summary, wanted) if is_wanted else None
 
     for file in task.files:
-        summary = under_present_name(file, summary_of)
-        if summary is not None and (not task.start_offset or summary.end.next_offset > task.start_offset):
-            yield _row(filesystem, summary, wanted)
+        row = under_present_name(file, row_of)
+        if row is not None:
+            yield row
 
 
 def _row(filesystem: FileSystem, summary: SegmentSummary, wanted: frozenset[str]) -> tuple[object, ...]:

@@ -341,6 +341,32 @@ def test_a_segment_that_a_cleaner_replaces_meanwhile(logs, suffix, found):
     assert [row["baseOffset"] for row in rows] == found
 
 
+@pytest.mark.parametrize("suffix", ["", ".deleted"])
+def test_a_segment_whose_files_are_deleted_at_any_time_is_in_the_view_or_left_out(logs, suffix):
+    files = sorted((logs / "orders-0").glob(f"{1787:020d}.*"))
+    contents = {Path(f"{file}{suffix}"): file.read_bytes() for file in files}
+    found = []
+    calls = countdown = 0
+
+    def delete(call, path):
+        nonlocal countdown
+        countdown -= path.startswith(str(logs / "orders-0" / f"{1787:020d}."))
+        if countdown == 0:
+            for file in contents:
+                file.unlink(missing_ok=True)
+
+    while countdown <= 0:
+        calls = countdown = calls + 1
+        for file, content in contents.items():
+            file.write_bytes(content)
+        rows = segments(logs, filesystem=before_each_call(delete), assign={"orders": [0]}, exact=True)
+        found.append([row["baseOffset"] for row in rows].count(1787))
+    others = 1 if suffix else 0
+    assert set(found) == {others, others + 1}
+    assert found[-1] == others + 1
+    assert calls > 10
+
+
 def test_rows_of_a_job_that_has_not_committed_yet_are_not_there(logs):
     begin_commit(logs, {("clicks", 0): 1100})
     (row,) = segments(logs, subscribe="clicks", exact=True)
