@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Self
 from tests.interop.jars import QUICK_JVM, kafka_command, kept_by_first_start, only_process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
 DEFAULT_CLUSTER_ID = "c2VnbWVudGxvZy1kYXRhMQ"
@@ -65,6 +65,8 @@ _STARTED = "Kafka Server started"
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _LOG_TAIL_LINES = 25
 _PORT_ATTEMPTS = 3
+# Of a start or a stop that takes seconds; longer only on a machine that does other things.
+_TIMEOUT_S = 300.0
 _BOOTSTRAP = "bootstrap.checkpoint"
 # Each is given once, to one of the processes that share the tests. Systems take the ports of clients from 32768 on.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
@@ -89,7 +91,7 @@ class KafkaBroker:
         jvm_options: Sequence[str] = QUICK_JVM,
         cluster_id: str = DEFAULT_CLUSTER_ID,
         log_directory: str | os.PathLike[str] | None = None,
-        ready_timeout_s: float = 120.0,
+        ready_timeout_s: float = _TIMEOUT_S,
     ) -> None:
         """Describe a broker; nothing is started or written yet.
 
@@ -114,6 +116,8 @@ class KafkaBroker:
         self._finalizer: weakref.finalize[..., KafkaBroker] | None = None
         self._port = 0
         self._controller_port = 0
+        self._held_ports = contextlib.ExitStack()
+        weakref.finalize(self, self._held_ports.close)
         self._start_of_log_bytes = 0
 
     @property
@@ -145,11 +149,11 @@ class KafkaBroker:
             self._start_process()
             return self
         for attempts_left in reversed(range(_PORT_ATTEMPTS)):
-            self._port, self._controller_port = free_ports(2)
+            self._port, self._controller_port = self._held_ports.enter_context(hold_ports(2))
             try:
                 self._start_process()
             except BrokerError as error:
-                # Another process took a port after it was found free.
+                # A process that is no test took a port after it was found free.
                 if not attempts_left or _PORT_TAKEN not in str(error):
                     raise
             else:
@@ -175,7 +179,7 @@ class KafkaBroker:
         self._finalizer = weakref.finalize(self, _end_processes, self._process, watcher)
         self._wait_until_started()
 
-    def stop(self, timeout_s: float = 90.0) -> None:
+    def stop(self, timeout_s: float = _TIMEOUT_S) -> None:
         """Stop cleanly (SIGTERM) and check that the clean-shutdown marker exists.
 
         Raises:
@@ -326,16 +330,25 @@ def _properties(settings: Mapping[str, object]) -> str:
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports that nothing uses, and that no system gives to a client while a broker is down."""
-    ports: list[int] = []
-    for port in _PORTS:
-        with socket.socket() as tried, contextlib.suppress(OSError):
-            tried.bind(("127.0.0.1", port))
-            ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise BrokerError("No port is free.")
+@contextlib.contextmanager
+def hold_ports(count: int) -> Iterator[list[int]]:
+    """Yield ports that nothing uses, and that no system and no other test gives away while a broker is down.
+
+    A number is held by a socket of UDP, which has ports of its own.
+    """
+    with contextlib.ExitStack() as holders:
+        ports: list[int] = []
+        for port in _PORTS:
+            holder = holders.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+            with socket.socket() as tried, contextlib.suppress(OSError):
+                holder.bind(("127.0.0.1", port))
+                tried.bind(("127.0.0.1", port))
+                ports.append(port)
+            if len(ports) == count:
+                break
+        else:
+            raise BrokerError("No port is free.")
+        yield ports
 
 
 def _start_watcher(process_id: int) -> subprocess.Popen[bytes]:

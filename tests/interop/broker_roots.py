@@ -16,17 +16,17 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from storage_core.directory import CLUSTER_METADATA_TOPIC
-from tests.interop.broker import DEFAULT_SETTINGS, KafkaBroker, free_ports
+from tests.interop.broker import DEFAULT_SETTINGS, KafkaBroker, hold_ports
 from tests.interop.clients import wait_until
 from tests.interop.jars import QUICK_JVM, kafka_command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from storage_core.check.partition_check import PartitionReport
 
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
-_TIMEOUT_S = 120
+_TIMEOUT_S = 300
 _TOPICS = {"orders": 3, "events": 2, "quiet": 1}
 _ROUNDS = 15
 _SETTINGS: Mapping[str, object] = {
@@ -75,7 +75,7 @@ class Node:
         shutil.copytree(self.folder, folder, symlinks=True)
         return Node(self.layout, folder)
 
-    def settings(self, ports: tuple[int, int]) -> list[dict[str, object]]:
+    def settings(self, ports: Sequence[int]) -> list[dict[str, object]]:
         """Return the settings of each process, in the order of their starts; the last one is the broker."""
         plain, controller = f"PLAINTEXT://127.0.0.1:{ports[0]}", f"CONTROLLER://127.0.0.1:{ports[1]}"
         voters = f"1@127.0.0.1:{ports[1]}"
@@ -97,25 +97,25 @@ def make_nodes(scratch: Path, *, is_combined: bool, disk_count: int) -> list[Nod
     """Return a node that was killed after clients wrote to it, and the same one after a clean stop."""
     layout = Layout(is_combined, disk_count, is_clean=True)
     node = Node(layout, scratch / f"stopped-{is_combined}-{disk_count}")
-    broker_port, controller_port = free_ports(2)
-    brokers = []
-    for number, settings in enumerate(node.settings((broker_port, controller_port))):
-        first_disk = str(settings["log.dirs"]).partition(",")[0]
-        home = scratch / f"home-{is_combined}-{disk_count}-{number}"
-        brokers.append(KafkaBroker(home, settings, log_directory=first_disk))
-    try:
-        for broker in brokers:
-            broker.start()
-        _write(node, f"127.0.0.1:{broker_port}")
-        for broker in brokers:
-            broker.kill()
-        killed = node.copy(scratch / f"killed-{is_combined}-{disk_count}")
-        for broker in brokers:
-            broker.start()
-        brokers[-1].stop()
-    finally:
-        for broker in brokers:
-            broker.kill()
+    with hold_ports(2) as ports:
+        brokers = []
+        for number, settings in enumerate(node.settings(ports)):
+            first_disk = str(settings["log.dirs"]).partition(",")[0]
+            home = scratch / f"home-{is_combined}-{disk_count}-{number}"
+            brokers.append(KafkaBroker(home, settings, log_directory=first_disk))
+        try:
+            for broker in brokers:
+                broker.start()
+            _write(node, f"127.0.0.1:{ports[0]}")
+            for broker in brokers:
+                broker.kill()
+            killed = node.copy(scratch / f"killed-{is_combined}-{disk_count}")
+            for broker in brokers:
+                broker.start()
+            brokers[-1].stop()
+        finally:
+            for broker in brokers:
+                broker.kill()
     return [node, Node(layout._replace(is_clean=False), killed.folder)]
 
 
@@ -124,7 +124,7 @@ def _write(node: Node, servers: str) -> None:
     config = {"internal.segment.bytes": "2000", "index.interval.bytes": "300"}
     topics = [NewTopic(topic, count, 1, config=config) for topic, count in _TOPICS.items()]
     for created in admin.create_topics(topics).values():
-        created.result(60)
+        created.result(_TIMEOUT_S)
     wait_until(lambda: len(node.partitions()) == sum(_TOPICS.values()) - _TOPICS["quiet"])
     producer = Producer({"bootstrap.servers": servers, "log_level": 0, "enable.idempotence": True})
     for number in range(_ROUNDS):
@@ -132,7 +132,7 @@ def _write(node: Node, servers: str) -> None:
             for partition in range(_TOPICS[topic]):
                 for _ in range(4):
                     producer.produce(topic, b"%d" % number * 50, partition=partition)
-        assert producer.flush(300) == 0
+        assert producer.flush(_TIMEOUT_S) == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,16 +172,8 @@ class Started:
 def start_node(node: Node) -> Started:
     """Start the whole broker of a node in a JVM of its own, see what it serves, and kill it."""
     moves = _pending_moves(node)
-    paths = []
-    broker_port, controller_port = free_ports(2)
-    for number, settings in enumerate(node.settings((broker_port, controller_port))):
-        path = node.folder / f"{number}.properties"
-        lines = [f"{name}={value}\n" for name, value in {**DEFAULT_SETTINGS, **settings}.items()]
-        path.write_text("".join(lines))
-        paths.append(str(path))
-    options = ["-Xmx256m", *QUICK_JVM, f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION}"]
-    command = kafka_command("BrokerStart", *paths, options=options)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    with hold_ports(2) as ports:
+        done = _run_brokers(node, ports)
     lines = [line.split("\t") for line in done.stdout.splitlines()]
     if ["started"] not in lines:
         errors = re.findall(
@@ -195,6 +187,18 @@ def start_node(node: Node) -> Started:
         tuple(line[1] for line in lines if line[0] in ("future", "unserved")),
         moves,
     )
+
+
+def _run_brokers(node: Node, ports: Sequence[int]) -> subprocess.CompletedProcess[str]:
+    paths = []
+    for number, settings in enumerate(node.settings(ports)):
+        path = node.folder / f"{number}.properties"
+        lines = [f"{name}={value}\n" for name, value in {**DEFAULT_SETTINGS, **settings}.items()]
+        path.write_text("".join(lines))
+        paths.append(str(path))
+    options = ["-Xmx256m", *QUICK_JVM, f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION}"]
+    command = kafka_command("BrokerStart", *paths, options=options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
 
 
 def _pending_moves(node: Node) -> dict[str, str]:

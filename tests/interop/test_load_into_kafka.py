@@ -9,6 +9,7 @@ with two brokers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from tests.executed_document import (
     blocks_of,
     logged_lines_of,
 )
-from tests.interop.broker import KafkaBroker, free_ports
+from tests.interop.broker import KafkaBroker, hold_ports
 from tests.interop.clients import (
     READ_COMMITTED,
     Row,
@@ -203,9 +204,11 @@ class Loading:
             for _ in range(_ADDED_COUNT):
                 producer.produce(topic, topic.encode())
         producer.flush()
-        return self._consume_in_group("|".join(topics), f"--timeout-ms={_NOTHING_COMES_MS}")
+        # What comes is waited for, however long a group takes to gather; only then may nothing more come for some time.
+        found = self._consume_in_group("|".join(topics), f"--max-messages={_ADDED_COUNT}")
+        return found + self._consume_in_group("|".join(topics), f"--timeout-ms={_NOTHING_COMES_MS}")
 
-    def _consume_in_group(self, topics: str, *arguments: str) -> Mapping[str, int]:
+    def _consume_in_group(self, topics: str, *arguments: str) -> Counter[str]:
         """Return the number of records that Kafka's own consumer gets, by value."""
         command = ["bin/kafka-console-consumer.sh", "--bootstrap-server", self.broker.bootstrap_servers]
         command += ["--group", _GROUP, "--include", topics, *arguments]
@@ -233,6 +236,7 @@ class TwoBrokers:
         self.first = KafkaBroker(directory / "first", _SETTINGS)
         self._directory = directory
         self._second: KafkaBroker | None = None
+        self._held_ports = contextlib.ExitStack()
 
     @property
     def second(self) -> KafkaBroker:
@@ -257,6 +261,7 @@ class TwoBrokers:
         for each in (self._second, self.first):
             if each is not None:
                 each.kill()
+        self._held_ports.close()
 
     def create_topics(self, *names: str) -> None:
         """Create topics with one partition and two replicas; broker 1 is the preferred leader."""
@@ -286,7 +291,7 @@ class TwoBrokers:
         properties = (self.first.directory / "server.properties").read_text()
         voters = re.search(r"^controller.quorum.voters=(.*)$", properties, re.MULTILINE)
         assert voters is not None
-        [port] = free_ports(1)
+        [port] = self._held_ports.enter_context(hold_ports(1))
         settings = {
             "node.id": 2,
             "process.roles": "broker",
