@@ -26,7 +26,9 @@ import scala.jdk.javaapi.CollectionConverters;
  * A broker that does not start ends the process, as its own main program would. What it says is on standard error.
  */
 public final class BrokerStart {
-    private static final long PATIENCE_S = 10;
+    // The controller writes a record each half second, however busy the machine is.
+    private static final long PATIENCE_RECORDS = 20;
+    private static final long PATIENCE_S = 200;
 
     public static void main(String[] paths) {
         try {
@@ -51,9 +53,10 @@ public final class BrokerStart {
 
     private static void say(BrokerServer broker) throws InterruptedException {
         LogManager manager = broker.logManager();
+        long lastRecord = broker.sharedServer().loader().lastAppliedOffset() + PATIENCE_RECORDS;
         long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_S);
         for (UnifiedLog log : CollectionConverters.asJava(manager.allLogs())) {
-            String kind = log.isFuture() ? "future" : isServed(broker, log, end) ? "log" : "unserved";
+            String kind = log.isFuture() ? "future" : isServed(broker, log, lastRecord, end) ? "log" : "unserved";
             System.out.println(kind + "\t" + log.dir() + "\t" + log.logStartOffset() + "\t" + log.logEndOffset());
         }
         List<File> live = CollectionConverters.asJava(manager.liveLogDirs());
@@ -66,13 +69,13 @@ public final class BrokerStart {
         System.out.flush();
     }
 
-    /** Whether the broker leads the partition. It does so shortly after its start, or not at all. */
-    private static boolean isServed(BrokerServer broker, UnifiedLog log, long end) throws InterruptedException {
+    /** Whether the broker leads the partition. It does so by the time that it knows of a record, or not at all. */
+    private static boolean isServed(BrokerServer broker, UnifiedLog log, long lastRecord, long end) throws InterruptedException {
         while (true) {
             Option<Partition> partition = broker.replicaManager().onlinePartition(log.topicPartition());
             if (partition.isDefined() && partition.get().isLeader())
                 return true;
-            if (System.nanoTime() > end)
+            if (broker.sharedServer().loader().lastAppliedOffset() > lastRecord || System.nanoTime() > end)
                 return false;
             Thread.sleep(20);
         }
