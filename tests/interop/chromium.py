@@ -6,6 +6,7 @@ import base64
 import fcntl
 import json
 import os
+import select
 import shutil
 import signal
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+_TIMEOUT_S = 300
 # What a key of a keyboard is for a page.
 _KEYS = {
     "Tab": {"key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9},
@@ -73,6 +75,7 @@ class Chromium:
     def __init__(self, profile: Path, *, width: int = 1280, height: int = 900) -> None:
         self.complaints: list[str] = []
         self.requests: list[str] = []
+        self._loaded: set[str] = set()
         self._number = 0
         (commands, self._to), (self._from, answers) = os.pipe(), os.pipe()
         self._process_id = _start(commands, answers, profile, width, height)
@@ -85,6 +88,7 @@ class Chromium:
             self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
             for domain in ("Page", "Runtime", "Log", "Network"):
                 self.send(f"{domain}.enable")
+            self.send("Page.setLifecycleEventsEnabled", enabled=True)
             self.set_size(width, height)
         except BaseException:
             self.close()
@@ -123,10 +127,10 @@ class Chromium:
         self.send("Emulation.setEmulatedMedia", media=media, features=features)
 
     def open(self, address: str) -> None:
-        """Load a page, and wait until it is loaded."""
-        self.send("Page.navigate", url=address)
-        while self._receive().get("method") != "Page.loadEventFired":
-            pass
+        """Load a page, and wait until it is loaded: that page, and whether the browser says so before it answers."""
+        loader = self.send("Page.navigate", url=address)["loaderId"]
+        while loader not in self._loaded:
+            self._receive()
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression in the page."""
@@ -168,9 +172,12 @@ class Chromium:
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._unread:
-            data = os.read(self._from, 1 << 20)
+            is_heard = select.select([self._from], [], [], _TIMEOUT_S)[0]
+            data = os.read(self._from, 1 << 20) if is_heard else b""
             if not data:
-                raise RuntimeError("Chromium ended")
+                raise RuntimeError(
+                    "Chromium ended" if is_heard else f"Chromium said nothing for {_TIMEOUT_S} s"
+                )
             self._unread += data
         message, _, self._unread = self._unread.partition(b"\0")
         found: dict[str, Any] = json.loads(message)
@@ -190,3 +197,5 @@ class Chromium:
                 self.complaints.append(f"dialog: {parameters['message']}")
             case "Network.requestWillBeSent":
                 self.requests.append(parameters["request"]["url"])
+            case "Page.lifecycleEvent" if parameters["name"] == "load":
+                self._loaded.add(parameters["loaderId"])

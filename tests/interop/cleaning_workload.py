@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from storage_core import LogDirectory, Transaction
 from tests.interop.broker import MAX_TRANSACTION_TIMEOUT_MS
-from tests.interop.clients import Deliveries, new_producer
+from tests.interop.clients import Deliveries, new_producer, wait_for_markers
 from tests.interop.produced import CODECS, alter_topic
 from tests.interop.workload import Headers, Sendable, produce, send
 from tests.interop.writing import config_of, table_of
@@ -123,6 +123,8 @@ class CleaningWorkload:
         for topic in (TRANSACTIONS, KEPT_TRANSACTIONS):
             self._write_transactions(broker, topic, occasion, plain)
         self._write_open(broker, occasion, plain)
+        # A marker that is late comes after the root is copied, to one of the copies.
+        wait_for_markers(broker, [(topic, 0) for topic in (TRANSACTIONS, KEPT_TRANSACTIONS, MANY_KEYS)])
 
     def write_ours(self, root: Path, occasion: str) -> None:
         """Write transactions into a closed root, then records outside any transaction."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tests.interop.broker import KafkaBroker
 
-_TIMEOUT_S = 120
+_TIMEOUT_S = 300
 
 
 def produce_with_java(broker: KafkaBroker, topic: str, keys: Iterable[str]) -> None:

@@ -91,7 +91,7 @@ class KafkaLog:
         self._questions.close()
         self._answers.close()
         if error is None:
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=300)
         else:
             self._process.kill()
             self._process.wait()

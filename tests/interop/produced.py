@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.interop.broker import MAX_TRANSACTION_TIMEOUT_MS
-from tests.interop.clients import new_producer
+from tests.interop.clients import new_producer, wait_for_markers
 from tests.interop.workload import BASE_TIMESTAMP_MS, Sendable, records_of_every_shape, send
 
 if TYPE_CHECKING:
@@ -152,6 +152,8 @@ class Produced:
                     producer.abort_transaction()
                 else:
                     producer.commit_transaction()
+        # Committed rows can be read up to the transaction that stays open, and not up to one whose marker is late.
+        wait_for_markers(self._broker, [(TRANSACTIONS, 0)])
         staying_open.begin_transaction()
         _send_some(staying_open, records, source)
         # A complete transaction after the first unstable offset.

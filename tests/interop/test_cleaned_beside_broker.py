@@ -156,8 +156,8 @@ def horizons_in(logs: Mapping[str, bytes]) -> set[int]:
     }
 
 
-# The longest time between the start of a pass and the broker's log line for it.
-_TOLERANCE_MS = 2_000
+# The longest time between the start of a pass and the broker's log line for it, on a machine that does other things.
+_TOLERANCE_MS = 30_000
 
 
 def clean_by_us(aged: Aged, target: Path) -> Path:

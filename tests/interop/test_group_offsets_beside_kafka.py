@@ -50,7 +50,7 @@ SETTINGS = {
 HOSTILE = ('comma, "quote"', "tab\tescape\x1b[31m", "π 😀 \u202e", "two  spaces", "'#;")
 WITH_LINE_END = ("line\nend", "carriage\rreturn")
 SHARERS, TRANSACTIONAL, OPEN, DELETED, MEMBERS = "sharers", "transactional", "open", "deleted", "members"
-_TIMEOUT_S = 60
+_TIMEOUT_S = 300
 
 Offsets = dict[tuple[str, int], tuple[int, str]]
 """Offset and metadata by topic and partition."""
@@ -91,7 +91,8 @@ def group_everything(broker: KafkaBroker, scratch: Path) -> Grouped:
     grouped.shares_described = run_share_group_tool(broker, "--describe", "--group", SHARERS)
     grouped.rows = read_table(broker.log_directory, view="group_offsets").to_pylist()
     grouped.copied = scratch / "copied"
-    shutil.copytree(broker.log_directory, grouped.copied)
+    # A running broker writes its checkpoints anew, and renames them.
+    shutil.copytree(broker.log_directory, grouped.copied, ignore=shutil.ignore_patterns("*.tmp", "*.part"))
 
     plan = scratch / "plan.csv"
     grouped.plan = _plan(grouped.copied, grouped.times[0][0])

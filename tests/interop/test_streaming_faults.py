@@ -17,6 +17,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,12 +36,15 @@ from tests.interop.clients import (
     offsets_at,
     wait_for_high_watermarks,
     wait_for_markers,
+    wait_until,
 )
 from tests.interop.streaming_driver import STEPS, kill_session
 from tests.spark_settings import AUTH_SOCKET_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from confluent_kafka import Producer
 
 
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -52,6 +56,9 @@ BROKER_SETTINGS: Final = {
     "log.initial.task.delay.ms": 100,
 }
 _TIMEOUT_S: Final = 400.0
+_FIRST_PARTITIONS: Final = 3
+# Of each partition, so that the comparison is worth something.
+_FEWEST_ROWS: Final = 50
 # Imported, so that workers find its classes under the same name.
 _PROGRAM: Final = "import sys; from tests.interop.streaming_driver import main; main(*sys.argv[1:])"
 Place = tuple[str, int]
@@ -142,8 +149,7 @@ class Workload:
         self._broker = broker
         self._rng = random.Random(seed)
         self._is_over = threading.Event()
-        self._partitions = 3
-        self._is_partition_new = False
+        self._partitions = _FIRST_PARTITIONS
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.error: BaseException | None = None
 
@@ -157,7 +163,6 @@ class Workload:
         admin = AdminClient({"bootstrap.servers": self._broker.bootstrap_servers})
         admin.create_partitions([NewPartitions(PLAIN, self._partitions + 1)])[PLAIN].result(_TIMEOUT_S)
         self._partitions += 1
-        self._is_partition_new = True
 
     def stop(self) -> None:
         """End production; all transactions have ended then."""
@@ -178,16 +183,17 @@ class Workload:
 
     def _produce(self) -> None:
         plain = new_producer(self._broker, linger_ms=20, enable_idempotence=True)
+        partitions = _FIRST_PARTITIONS
         number = 0
         while not self._is_over.is_set():
-            if self._is_partition_new:
+            if self._partitions > partitions:
                 # A producer learns of partitions from time to time; a new one asks at once.
-                self._is_partition_new = False
+                partitions = self._partitions
                 assert plain.flush(_TIMEOUT_S) == 0
                 plain = new_producer(self._broker, linger_ms=20, enable_idempotence=True)
-                plain.list_topics(PLAIN, _TIMEOUT_S)
+                wait_until(partial(self._is_known, plain, partitions), "the new partition is not known")
             for each in range(20):
-                plain.produce(PLAIN, b"plain %d %d" % (number, each), partition=each % self._partitions)
+                plain.produce(PLAIN, b"plain %d %d" % (number, each), partition=each % partitions)
             number += 1
             plain.poll(0)
             if number % 5 == 0:
@@ -197,6 +203,10 @@ class Workload:
             # Slower than the queries, so that nothing piles up.
             self._is_over.wait(0.1)
         assert plain.flush(_TIMEOUT_S) == 0
+
+    def _is_known(self, producer: Producer, partitions: int) -> bool:
+        """Return True once the broker names all partitions: the controller says so first."""
+        return len(producer.list_topics(PLAIN, _TIMEOUT_S).topics[PLAIN].partitions) == partitions
 
     def _transaction(self, number: int) -> None:
         producer = new_producer(
@@ -250,6 +260,7 @@ class Campaign:
             if number % 2:
                 self._delete_what_was_delivered()
             self._kill(steps)
+        wait_until(self._has_enough, "the workload writes too little")
         self.workload.stop()
         self._drain()
         self._consume()
@@ -297,6 +308,10 @@ class Campaign:
         for place, got in consume_partitions(self.broker, self.workload.places(), READ_COMMITTED).items():
             assert got.error is None, f"{place}: {got.error}"
             self.consumed.setdefault(place, {}).update({row.offset: row.value for row in got.rows})
+
+    def _has_enough(self) -> bool:
+        self._consume()
+        return all(len(self.consumed[place]) > _FEWEST_ROWS for place in self.workload.places())
 
     def _delete_what_was_delivered(self) -> None:
         """Delete records that both queries have finished with."""
@@ -413,7 +428,7 @@ def run_campaign(folder, kills, seed):
     if kills > 8 * len(STEPS):
         for target in ("worker", "driver"):
             assert {f"{step}, {target}" for step in STEPS} <= campaign.kills.keys()
-    assert all(len(rows) > 50 for rows in campaign.consumed.values())
+    assert all(len(rows) > _FEWEST_ROWS for rows in campaign.consumed.values())
     return campaign
 
 

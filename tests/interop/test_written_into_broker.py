@@ -105,6 +105,8 @@ class EarlierClients:
             self._produce(self._transactional, places_of(TRANSACTIONS), _values("before"))
             self._transactional.flush()
             end()
+        # A marker that comes later would be behind the end that is noted for the jobs.
+        wait_for_markers(self._broker, places_of(TRANSACTIONS))
         self._open.begin_transaction()
         self._produce(self._open, places_of(OPEN), _values("before"))
         self._open.flush()
