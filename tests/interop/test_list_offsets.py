@@ -60,7 +60,8 @@ def test_log_start_inside_a_batch(broker: KafkaBroker) -> None:
 
 
 def test_compacted_log(broker: KafkaBroker) -> None:
-    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, "file_delete_delay_ms": 100}
+    # Long enough for a busy machine to flush a segment that was rolled before it is closed, or the broker shuts down.
+    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, "file_delete_delay_ms": 3_000}
     create_topic(broker, "looked-up-compacted", **SMALL_SEGMENTS, **settings)
     send_out_of_order(broker, "looked-up-compacted", 4_000)
     wait_until_compacted(broker.log_directory, "looked-up-compacted", 0)

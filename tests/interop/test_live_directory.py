@@ -162,6 +162,32 @@ def wait_for_records(deliveries: Deliveries, topic: str, count: int) -> None:
     )
 
 
+class Sweeper:
+    """Removes files from a thread as soon as the broker has renamed them, until the block ends.
+
+    The broker removes them a minute later. With a short `file.delete.delay.ms`, it would close them before a busy machine
+    has flushed them, which it does some time after they have rolled, and shut down.
+    """
+
+    def __init__(self, broker: KafkaBroker, topic: str) -> None:
+        self._directory = broker.log_directory / f"{topic}-0"
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"sweep {topic}")
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.02):
+            for path in self._directory.glob("*.deleted"):
+                path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
 def partition_files(broker: KafkaBroker, topic: str) -> set[str]:
     return set(os.listdir(broker.log_directory / f"{topic}-0"))
 
@@ -216,13 +242,12 @@ def test_while_deleted_files_vanish_at_once(
     broker: KafkaBroker, duration_s: float, fail_on_data_loss: bool
 ) -> None:
     topic = f"vanishing-{fail_on_data_loss}-{duration_s}"
-    settings = {"internal_segment_bytes": 20_000, "retention_bytes": 60_000, "file_delete_delay_ms": 200}
-    create_topic(broker, topic, **settings)
+    create_topic(broker, topic, internal_segment_bytes=20_000, retention_bytes=60_000)
     producer = small_batches(broker, enable_idempotence=True)
     deliveries = Deliveries()
     reads = []
     losses: list[str] = []
-    with BackgroundProducer(producer, topic, numbered, deliveries):
+    with BackgroundProducer(producer, topic, numbered, deliveries), Sweeper(broker, topic):
         for way in rounds(duration_s, lambda: bool(losses)):
             acknowledged = last_acknowledged(deliveries)
             try:
@@ -248,7 +273,7 @@ def test_while_deleted_files_vanish_at_once(
 
 def test_while_it_compacts(broker: KafkaBroker, duration_s: float) -> None:
     topic = f"compacted-{duration_s}"
-    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, "file_delete_delay_ms": 100}
+    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01}
     create_topic(broker, topic, internal_segment_bytes=20_000, **settings)
     producer = small_batches(broker, enable_idempotence=True, compression_type="zstd")
     deliveries = Deliveries()
@@ -257,7 +282,7 @@ def test_while_it_compacts(broker: KafkaBroker, duration_s: float) -> None:
     def is_compacted() -> bool:
         return sum(len(read.rows) < read.end_offset for read in reads) > 3
 
-    with BackgroundProducer(producer, topic, numbered, deliveries):
+    with BackgroundProducer(producer, topic, numbered, deliveries), Sweeper(broker, topic):
         for way in rounds(duration_s, is_compacted):
             acknowledged = last_acknowledged(deliveries)
             read = read_slowly(broker.log_directory, topic, **way)
@@ -321,13 +346,8 @@ def test_while_transactions_commit_and_abort(
 
 
 _CHANGES = {
-    # A broker flushes a segment some time after it has rolled. If it has closed and deleted it by then, it shuts down.
-    "delete": {"retention_bytes": 60_000, "file_delete_delay_ms": 5_000},
-    "compact": {
-        "cleanup_policy": "compact",
-        "min_cleanable_dirty_ratio": 0.01,
-        "file_delete_delay_ms": 100,
-    },
+    "delete": {"retention_bytes": 60_000},
+    "compact": {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01},
 }
 
 
@@ -341,7 +361,7 @@ def test_inventory_is_complete_and_calls_nothing_damaged(
     ends: list[int] = []
     changed: list[bool] = []
     producer = small_batches(broker)
-    with BackgroundProducer(producer, topic, numbered, deliveries):
+    with BackgroundProducer(producer, topic, numbered, deliveries), Sweeper(broker, topic):
         for number, _ in enumerate(rounds(duration_s, lambda: any(changed))):
             found = inventory(FileSystem(), [str(broker.log_directory)], exact=number % 2 == 1)
             assert (found.has_damage, found.is_complete) == (False, True), found.findings
