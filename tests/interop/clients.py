@@ -9,6 +9,7 @@ import hashlib
 import threading
 import time
 import warnings
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -44,10 +45,16 @@ ISOLATION_LEVELS = (READ_UNCOMMITTED, READ_COMMITTED)
 # Spark's numbers for librdkafka's timestamp types.
 _TIMESTAMP_TYPES = {TIMESTAMP_NOT_AVAILABLE: -1, TIMESTAMP_CREATE_TIME: 0, TIMESTAMP_LOG_APPEND_TIME: 1}
 _CLIENT_TIMEOUT_S = 300.0
+_TRANSACTION_TIMEOUT_MS = 900_000
 # How many consumers try to read what a running broker has, and for how long each of them may stand still.
 _CONSUMERS = 3
 _PATIENCE_S = 20.0
 _NOTHING_MORE = "nothing more came for"
+_NO_END = 1 << 63
+_ISOLATION = {
+    READ_COMMITTED: IsolationLevel.READ_COMMITTED,
+    READ_UNCOMMITTED: IsolationLevel.READ_UNCOMMITTED,
+}
 _Answer = TypeVar("_Answer")
 Place = tuple[str, int]
 _NOT_READY_YET = {
@@ -145,8 +152,13 @@ def create_topics(
 
 
 def new_producer(broker: KafkaBroker, **settings: object) -> Producer:
-    """Return a producer that logs nothing when the broker is killed. Settings have ``_`` for ``.``."""
+    """Return a producer that logs nothing when the broker is killed. Settings have ``_`` for ``.``.
+
+    Unless a setting says otherwise, its transactions stay open for as long as a test may take.
+    """
     config: dict[str, object] = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
+    if "transactional_id" in settings:
+        config["transaction.timeout.ms"] = _TRANSACTION_TIMEOUT_MS
     config.update({key.replace("_", "."): value for key, value in settings.items()})
     return Producer(config)
 
@@ -179,15 +191,20 @@ class Deliveries:
 def consume(
     broker: KafkaBroker, topics: str | Iterable[str], isolation_level: str = READ_UNCOMMITTED
 ) -> list[Row]:
-    """Return all records of partition 0 that a consumer gets from log start to log end, by topic and offset.
+    """Return the records of partition 0 that a consumer gets from log start to log end, by topic and offset.
 
-    A consumer that stands still is replaced by a new one, as a client does that restarts.
+    The end is the one at the time of the call, or a later one: a consumer reaches the last record of a topic only while
+    nobody writes to it. A consumer that stands still is replaced by a new one, as a client does that restarts.
     """
     places = [(topic, 0) for topic in ([topics] if isinstance(topics, str) else topics)]
+    level = _ISOLATION[isolation_level]
+    ends = {
+        place: each.offset for place, each in offsets_at(broker, places, OffsetSpec.latest(), level).items()
+    }
     for _ in range(_CONSUMERS):
         # A running broker may delete records that the consumer is about to read.
         found = consume_partitions(
-            broker, places, isolation_level, patience_s=_PATIENCE_S, out_of_range="latest"
+            broker, places, isolation_level, patience_s=_PATIENCE_S, out_of_range="latest", ends=ends
         )
         errors = [each.error for each in found.values() if each.error]
         if not all(error.startswith(_NOTHING_MORE) for error in errors):
@@ -212,6 +229,18 @@ class Consumed:
     error: str | None = None
 
 
+class _ClientLog:
+    """Keeps the last lines that a client logs, which say what it waits for."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=300)
+
+    def log(self, level: int, text: str, *parts: object) -> None:
+        """Take a line, as a `logging.Logger` does."""
+        del level
+        self.lines.append(f"{time.time():.3f} {text % parts}")
+
+
 def consume_partitions(
     broker: KafkaBroker,
     places: Iterable[tuple[str, int]],
@@ -219,6 +248,7 @@ def consume_partitions(
     *,
     patience_s: float = 60.0,
     out_of_range: str = "error",
+    ends: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> dict[tuple[str, int], Consumed]:
     """Consume partitions from log start to log end; one failure does not affect the other partitions.
 
@@ -228,7 +258,9 @@ def consume_partitions(
         isolation_level: The consumer's isolation level.
         patience_s: Once the first message has come, a partition has failed that delivers nothing for this long.
         out_of_range: What to do at an offset that does not exist: fail, or continue at the ``latest``.
+        ends: By topic and partition, an offset below which all records suffice.
     """
+    log = _ClientLog()
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -239,13 +271,17 @@ def consume_partitions(
             "check.crcs": True,
             "auto.offset.reset": out_of_range,
             "fetch.wait.max.ms": 10,
-            "log_level": 0,
-        }
+            "debug": "fetch,protocol,topic",
+        },
+        logger=log,
     )
     consumed = {(topic, partition): Consumed() for topic, partition in places}
     try:
         consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in consumed])
-        _consume_all(consumer, consumed, patience_s)
+        _consume_all(consumer, consumed, patience_s, ends)
+        if any((each.error or "").startswith(_NOTHING_MORE) for each in consumed.values()):
+            # A test that does not fail for it is slow.
+            print("A consumer stands still:", *log.lines, sep="\n  ")
         for place, each in consumed.items():
             if each.error is not None:
                 _, each.end_offset = consumer.get_watermark_offsets(TopicPartition(*place), _CLIENT_TIMEOUT_S)
@@ -254,7 +290,12 @@ def consume_partitions(
     return consumed
 
 
-def _consume_all(consumer: Consumer, consumed: dict[tuple[str, int], Consumed], patience_s: float) -> None:
+def _consume_all(
+    consumer: Consumer,
+    consumed: dict[tuple[str, int], Consumed],
+    patience_s: float,
+    ends: Mapping[tuple[str, int], int],
+) -> None:
     unfinished = set(consumed)
     timeout_s = max(patience_s, 60.0)
     while unfinished:
@@ -274,14 +315,16 @@ def _consume_all(consumer: Consumer, consumed: dict[tuple[str, int], Consumed], 
             continue
         if error is None:
             consumed[place].rows.append(row_of_message(message))
-            continue
-        unfinished.discard(place)
-        if error.code() == KafkaError._PARTITION_EOF:
+            if message.offset() + 1 < ends.get(place, _NO_END):
+                continue
+            consumed[place].end_offset = message.offset() + 1
+        elif error.code() == KafkaError._PARTITION_EOF:
             consumed[place].end_offset = message.offset()
         else:
             consumed[place].error = str(error)
             # The consumer would retry forever.
             consumer.incremental_unassign([TopicPartition(*place)])
+        unfinished.discard(place)
 
 
 def row_of_message(message: Message) -> Row:
