@@ -196,7 +196,7 @@ def test_a_reader_that_polls_sees_whole_jobs(tmp_path):
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert filesystem.renamed.wait(60)
+    assert filesystem.renamed.wait(300)
     seen = []
     while True:
         was_over = is_over.is_set()

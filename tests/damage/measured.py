@@ -73,7 +73,7 @@ class MeasuringProcess:
     def __exit__(self, *details: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=300)
         assert self._process.stdout is not None
         self._process.stdout.close()
 

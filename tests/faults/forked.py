@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-_MOST_SECONDS = 60
+_MOST_SECONDS = 300
 
 
 def in_child(work: Callable[[], Any]) -> Any:

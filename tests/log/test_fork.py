@@ -371,7 +371,7 @@ class Held:
         self._calls_left = number
         self._thread = threading.Thread(target=self._run, args=(work,))
         self._thread.start()
-        assert self._held.acquire(timeout=60)
+        assert self._held.acquire(timeout=300)
         return self._calls_left == 0
 
     def end(self) -> None:

@@ -125,7 +125,7 @@ class EndingCalls(FaultyCalls):
 
 def wait_for(root: Path, end: str) -> None:
     """Wait until a staged file with this name has content."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         for path in root.glob(f".segmentlog-stage-*{end}"):
             if path.stat().st_size:

@@ -135,7 +135,7 @@ def test_rows_are_written_while_spark_is_asked_for_more(root):
     def batches():
         for _ in range(40):
             yield batch(value=[b"x" * 1000] * 1000)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not seen and time.monotonic() < deadline:
             seen.extend(staged_files(root))
             time.sleep(0.001)

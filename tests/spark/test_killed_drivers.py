@@ -72,7 +72,7 @@ def settled_values(root: Path) -> list[bytes]:
     """All values, once no process of the driver holds the log directory."""
     if not root.exists():
         return []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         try:
             LogDirectory.open(root).close()

@@ -22,7 +22,7 @@ def no_thread_is_left():
 
 
 def wait_until(condition):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -108,14 +108,14 @@ def test_an_early_end_waits_for_a_producer_that_is_at_work():
         try:
             yield 1
             working.set()
-            proceed.wait(60)
+            proceed.wait(300)
             yield 2
         finally:
             closed.append(True)
 
     items = prefetch(produce)
     next(items)
-    working.wait(60)
+    working.wait(300)
     threading.Timer(0.05, proceed.set).start()
     items.close()
     assert closed == [True]
