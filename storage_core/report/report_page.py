@@ -38,12 +38,25 @@ def page_of(report: Report) -> str:
         verdict=_verdict(report),
         severity_counts=Counter(each.severity for each in report.findings),
         same_findings=_same_findings(report.findings),
-        record_counts={
-            each.topic: each.record_count for each in report.histories if each.record_count is not None
-        },
+        **_computed_cells(report),
     )
     # The parts before the page leave empty lines.
     return page.lstrip()
+
+
+def _computed_cells(report: Report) -> dict[str, Callable[..., object]]:
+    """Return what tables show of their items that no attribute has."""
+    record_counts = {
+        each.topic: each.record_count for each in report.histories if each.record_count is not None
+    }
+    return {
+        "abort_command_of": lambda found: found.abort_command(),
+        "age_of": lambda found: _duration_ms(found.start_timestamp_ms, report.made_at_ms),
+        "duration_of": lambda found: _duration_ms(found.start_timestamp_ms, found.end_timestamp_ms),
+        "last_commit_of": lambda group: max(each.committed.commit_timestamp_ms for each in group.positions),
+        "partition_count_of": lambda group: len(group.positions),
+        "records_of": lambda topic: record_counts.get(topic.topic, topic.record_count),
+    }
 
 
 @cache
@@ -61,7 +74,6 @@ def _template() -> Template:
         "commas": _unless_none("{:,}".format),
         "count": count_text,
         "duration": _unless_none(duration_text),
-        "duration_to": _duration_ms,
         "minute": _unless_none(partial(_time, layout="%Y-%m-%d %H:%M")),
         "short": _unless_none(
             lambda text: text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."
