@@ -30,7 +30,6 @@ from storage_core.record.batch_header import (
     header_error,
     header_rows,
     last_offsets,
-    parse_batch_header,
 )
 
 if TYPE_CHECKING:
@@ -162,11 +161,12 @@ def _is_message(length: int, magic: int) -> bool:
 
 
 _LENGTH: Final = struct.Struct(">i")
+_NO_BYTES: Final = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchWindow:
-    """Whole batches in a buffer.
+    """Whole batches in a buffer, or only their headers: the buffer is empty then.
 
     Attributes:
         position_bytes: The position of ``buffer[0]`` in the segment file.
@@ -190,6 +190,14 @@ class BatchWindow:
     is_preallocated_after: bool
     has_messages: bool = False
     error: CorruptRecordError | None = None
+
+    @classmethod
+    def without_bytes(
+        cls, path: str, position_bytes: int, starts: npt.NDArray[np.int64], headers: npt.NDArray[Any]
+    ) -> BatchWindow:
+        """Return at least one batch, of which only the headers were read."""
+        end = int(starts[-1]) + int(headers["batch_length"][-1]) + LOG_OVERHEAD_BYTES
+        return cls(path, position_bytes, _NO_BYTES, starts, headers, end, 0, is_preallocated_after=False)
 
     @property
     def base_offsets(self) -> npt.NDArray[np.int64]:
@@ -217,9 +225,9 @@ class BatchWindow:
 
     def header(self, index: int) -> BatchHeader:
         """Return the header of one batch."""
-        start = int(self.starts[index])
-        header = parse_batch_header(self.buffer.data, start, self.position_bytes + start, path=self.path)
-        return header.with_base_offset(int(self.headers["base_offset"][index]))
+        base_offset, length, *rest = self.headers[index].item()
+        position_bytes = self.position_bytes + int(self.starts[index])
+        return BatchHeader(position_bytes, base_offset, length + LOG_OVERHEAD_BYTES, *rest)
 
     def crc_mismatches(self, indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return those of the given batches, ascending, whose CRC differs from the one in their header."""

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from storage_core.record.batch_header import CONTROL_FLAG, LOG_OVERHEAD_BYTES, MAGIC_V2, TRANSACTIONAL_FLAG
+from storage_core.record.batch_header import (
+    CONTROL_FLAG,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
+    MIN_LENGTH_BY_MAGIC,
+    TRANSACTIONAL_FLAG,
+)
 from storage_core.record.batch_window import BatchWindow
 from storage_core.segment import AbortedTransaction, DamagedRange, DamageScanner
 from storage_core.segment.batch_windows import WindowBuffer, WindowReader, part_of
@@ -156,6 +163,8 @@ def _is_as_planned(opened: OpenFile, span: LogSpan) -> bool:
 
 
 _OFFSET_BYTES: Final = 8
+# Base offset, length and magic.
+_FORMAT: Final = struct.Struct(">qi4xb")
 # After damage, a batch that claims more than this is verified before memory is allocated for it.
 _LARGE_BATCH_BYTES: Final = 1 << 20
 
@@ -182,9 +191,22 @@ class WindowPart:
 
 
 class SpanReader:
-    """Reads one span of the file that it was planned for."""
+    """Reads one span of the file that it was planned for.
 
-    def __init__(self, opened: OpenFile, span: LogSpan, buffer: WindowBuffer, max_batch_bytes: int) -> None:
+    With ``trusts_headers``, CRCs are checked only where headers contradict each other, lead nowhere, or follow damage: a
+    batch may be damaged then whose boundaries are beyond doubt. Without ``with_bytes``, large batches are hopped over.
+    """
+
+    def __init__(
+        self,
+        opened: OpenFile,
+        span: LogSpan,
+        buffer: WindowBuffer,
+        max_batch_bytes: int,
+        *,
+        trusts_headers: bool = False,
+        with_bytes: bool = True,
+    ) -> None:
         self._opened = opened
         self._span = span
         self._max_batch_bytes = max_batch_bytes
@@ -195,6 +217,10 @@ class SpanReader:
         # A wrapper of old formats after damage begins there: its own offsets are relative.
         self._damage_end_offset = 0
         self._known_scanner: DamageScanner | None = None
+        self._trusts_headers = trusts_headers
+        self._with_bytes = with_bytes
+        # Up to here, headers are not trusted.
+        self._doubtful_end_bytes = 0
 
     def parts(self) -> Iterator[WindowPart | DamagedRange]:
         """Yield the span's batches, window by window, and its damaged ranges.
@@ -206,7 +232,8 @@ class SpanReader:
         if not self._span.size_bytes:
             yield self._missing_range()
         while not (source.is_at_end or self._is_past_end):
-            window = source.window(max(self._lowest_offset, self._damage_end_offset))
+            read = source.headers if self._is_trusting and not self._with_bytes else source.window
+            window = read(max(self._lowest_offset, self._damage_end_offset))
             if source.end_position_bytes < self._span.end_position_bytes:
                 raise FileReplacedError
             next_bytes: int | None = None
@@ -234,19 +261,47 @@ class SpanReader:
 
     def _begin(self, window: BatchWindow) -> None:
         """Check that the span still begins with the planned batch: a compacted file may lack it."""
-        if self._span.position_bytes > 0:
+        # Not again, should the window be read twice.
+        if self._span.position_bytes > 0 and self._lowest_offset == self._span.base_offset:
             header = window.header(0)
             if header.base_offset > self._span.start_offset:
                 raise FileReplacedError
-            self._lowest_offset = max(self._lowest_offset, known_offset(header))
+            # Of a wrapper, only the last offset is certain, and the first ones may be below those that are asked for.
+            lowest_offset = min(known_offset(header), self._span.start_offset)
+            self._lowest_offset = max(self._lowest_offset, lowest_offset)
+
+    def _is_sound(self, window: BatchWindow, chosen: BatchSelection) -> bool:
+        """Return True if the headers of a window agree with each other and with what follows: the end, or a header."""
+        position_bytes = window.position_bytes + window.end
+        if len(chosen.out_of_place):
+            return False
+        if position_bytes >= self._span.end_position_bytes:
+            return True
+        head = self._opened.read_at(_FORMAT.size, position_bytes)
+        if len(head) < _FORMAT.size:
+            return False
+        offset, length, magic = _FORMAT.unpack(head)
+        is_header: bool = 0 <= magic <= MAGIC_V2 and length >= MIN_LENGTH_BY_MAGIC[magic]
+        return is_header and bool(offset > chosen.last_offsets[-1])
+
+    @property
+    def _is_trusting(self) -> bool:
+        return self._trusts_headers and self._source.position_bytes >= self._doubtful_end_bytes
 
     def _good_batches(self, window: BatchWindow) -> Generator[WindowPart | DamagedRange, None, int | None]:
         """Yield the parts of a window.
 
         Returns:
-            The position to continue at, if the batch boundaries after some damage are not known; None otherwise.
+            The position to continue at, if the batch boundaries after some damage are not known, or if CRCs have to tell
+            what is damaged; None otherwise.
         """
         chosen = select_batches(window, self._span, self._aborted, self._lowest_offset, self._max_batch_bytes)
+        if self._is_trusting:
+            if self._is_sound(window, chosen):
+                yield self._part(window, chosen, 0, len(window.starts))
+                return None
+            self._doubtful_end_bytes = window.position_bytes + window.end
+            return window.position_bytes
         suspects = self._suspects(window, chosen)
         first, count = 0, len(window.starts)
         for suspect in suspects:

@@ -261,7 +261,7 @@ def _with_unwrapped(chunk: HeaderChunk, span: LogSpan, limit_bytes: int) -> Head
         row = headers[index : index + 1]
         row["base_offset"], row["last_offset_delta"] = offsets[0], header.last_offset - int(offsets[0])
         row["record_count"] = len(offsets)
-    unwrapped = dataclasses.replace(chunk, headers=headers)
+    unwrapped = HeaderChunk(chunk.opened, dataclasses.replace(chunk.window, headers=headers))
     return unwrapped.part(0, int(np.count_nonzero(unwrapped.base_offsets < span.end_offset)))
 
 
