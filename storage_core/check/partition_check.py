@@ -17,7 +17,6 @@ from storage_core.check.segment_check import (
     SegmentFacts,
     SegmentTask,
     Sequence,
-    SequenceBreak,
     break_between,
 )
 from storage_core.checkpoint import (
@@ -427,17 +426,13 @@ class _PartitionCheck:
             )  # fmt: skip
         wrong = facts.wrong_max_timestamps
         if wrong is not None:
-            self._add(
-                "suspect", "record", facts.log_path,
-                f"Expected each header's max timestamp to be the largest of its records, found {wrong.batch_count} batches "
-                f"with another one: the header of the first one says {wrong.claimed_ms} ms, its records {wrong.found_ms} ms. "
-                "Look-ups by time and retention of a broker go by the header.",
-                start_byte=wrong.start_bytes, end_byte=wrong.end_bytes,
-                start_offset=wrong.start_offset, end_offset=min(wrong.end_offset, MAX_OFFSET),
-                **self._action_at(facts, wrong.start_bytes),
-            )  # fmt: skip
+            action = self._action_at(facts, wrong.start_byte)
+            self._findings.append(replace(wrong, **action))
         if not self._is_compacted:
-            self._check_gaps(facts)
+            self._findings += facts.gaps
+            if facts.gap_count > len(facts.gaps):
+                reason = f"There are {facts.gap_count - len(facts.gaps)} more gaps between the offsets."
+                self._add("suspect", "gap", facts.log_path, reason)
 
     def _check_tail(self, facts: SegmentFacts) -> None:
         tail = facts.tail
@@ -457,24 +452,6 @@ class _PartitionCheck:
             severity, "tail", facts.log_path, reason,
             start_byte=tail.start_bytes, end_byte=tail.end_bytes, start_offset=facts.next_offset, **action,
         )  # fmt: skip
-
-    def _check_gaps(self, facts: SegmentFacts) -> None:
-        for gap in facts.gaps:
-            where = "at the end of the segment" if gap.position_bytes is None else "before this batch"
-            self._add(
-                "suspect", "gap", facts.log_path,
-                f"Expected consecutive offsets in a log that is not compacted, found none from {gap.start_offset} to "
-                f"{gap.end_offset - 1} {where}.",
-                start_byte=gap.position_bytes, end_byte=gap.position_bytes,
-                start_offset=gap.start_offset, end_offset=gap.end_offset,
-            )  # fmt: skip
-        if facts.gap_count > len(facts.gaps):
-            self._add(
-                "suspect", "gap", facts.log_path,
-                f"There are {facts.gap_count - len(facts.gaps)} more gaps between the offsets.",
-            )  # fmt: skip
-
-    # Indexes.
 
     def _check_indexes(self, facts: SegmentFacts) -> None:
         for fault in facts.index_faults:
@@ -558,28 +535,18 @@ class _PartitionCheck:
             self._compare_snapshot(facts.base_offset, snapshots, known)
             for found in facts.producers:
                 before = known.get(found.producer_id)
-                broken = break_between(before, found) if before is not None else None
-                if broken is not None:
-                    self._add_break(facts, broken)
+                broken = None if before is None else break_between(before, found, facts.log_path)
+                # A compaction removes whole batches.
+                if broken is not None and not self._is_compacted:
+                    self._findings.append(broken)
                 known[found.producer_id] = found
-            for broken in facts.breaks:
-                self._add_break(facts, broken)
+            if not self._is_compacted:
+                self._findings += facts.breaks
             self._check_aborts(facts, transactions)
             if facts.damage:
                 known.clear()
         if self._log_end_offset not in self._bases:
             self._compare_snapshot(self._log_end_offset, snapshots, known)
-
-    def _add_break(self, facts: SegmentFacts, broken: SequenceBreak) -> None:
-        # A compaction removes whole batches.
-        if self._is_compacted:
-            return
-        self._add(
-            "suspect", "sequence", facts.log_path,
-            f"Expected producer {broken.producer_id} to continue with epoch {broken.expected_epoch} and sequence "
-            f"{broken.expected_sequence}, found epoch {broken.epoch} and sequence {broken.sequence}.",
-            start_offset=broken.offset,
-        )  # fmt: skip
 
     def _check_aborts(self, facts: SegmentFacts, transactions: dict[int, ProducerTransactions]) -> None:
         """Find aborts that the transaction index omits, whose records look committed, and update what is known."""

@@ -62,14 +62,6 @@ class SegmentTask:
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
 
 
-class Gap(NamedTuple):
-    """Offsets that no batch holds, before the batch at a position; None at the segment's end."""
-
-    start_offset: int
-    end_offset: int
-    position_bytes: int | None
-
-
 class EpochRun(NamedTuple):
     """Neighbouring batches of one leader epoch."""
 
@@ -89,29 +81,6 @@ class Sequence(NamedTuple):
     last_epoch: int
     last_sequence: int
     last_offset: int
-
-
-class SequenceBreak(NamedTuple):
-    """A batch whose producer epoch or sequence number does not follow the producer's last one."""
-
-    producer_id: int
-    expected_epoch: int
-    expected_sequence: int
-    epoch: int
-    sequence: int
-    offset: int
-
-
-class WrongMaxTimestamps(NamedTuple):
-    """How many batches have another max timestamp than the largest one of their records, and the first of them."""
-
-    batch_count: int
-    start_bytes: int
-    end_bytes: int
-    start_offset: int
-    end_offset: int
-    claimed_ms: int
-    found_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +125,7 @@ class SegmentFacts:
         last_indexed_bytes: The position in the last entry of the offset index; 0 without entries.
         malformed: Batches whose records contradict a right checksum, and markers that cannot be read.
         has_holes: Whether a batch has fewer records than offsets, which only a compaction makes.
+        breaks: Batches whose producer epoch or sequence number does not follow the producer's last one.
         wrong_max_timestamps: None if each header agrees with its records, or if these were not decoded.
     """
 
@@ -169,17 +139,17 @@ class SegmentFacts:
     damage: tuple[DamagedRange, ...]
     malformed: tuple[DamagedRange, ...]
     tail: Tail | None
-    gaps: tuple[Gap, ...]
+    gaps: tuple[Finding, ...]
     gap_count: int
     epochs: tuple[EpochRun, ...]
     index_faults: tuple[Finding, ...]
     producers: tuple[Sequence, ...]
-    breaks: tuple[SequenceBreak, ...]
+    breaks: tuple[Finding, ...]
     transactions: SegmentTransactions
     overflow_bytes: int | None
     last_indexed_bytes: int
     scan: BrokerScan
-    wrong_max_timestamps: WrongMaxTimestamps | None
+    wrong_max_timestamps: Finding | None
 
     @property
     def base_offset(self) -> int:
@@ -340,10 +310,10 @@ class _Observer:
         self._has_holes = False
         self.overflow_bytes: int | None = None
         self._next_offset = task.file.base_offset
-        self._gaps: list[Gap] = []
+        self._gaps: list[Finding] = []
         self._gap_count = 0
         self._epochs: list[EpochRun] = []
-        self._producers = _Producers()
+        self._producers = _Producers(task.file.path)
         self._malformed: list[DamagedRange] = []
         self._deep = _DeepReader(task) if task.is_deep else None
 
@@ -376,7 +346,16 @@ class _Observer:
         self._gap_count += len(starts)
         most = max(0, MOST_REPORTED - len(self._gaps))
         gaps = zip(starts[:most].tolist(), ends[:most].tolist(), positions[:most].tolist(), strict=True)
-        self._gaps += [Gap(*gap) for gap in gaps]
+        self._gaps += [self._gap(*gap) for gap in gaps]
+
+    def _gap(self, start_offset: int, end_offset: int, position_bytes: int | None = None) -> Finding:
+        where = "at the end of the segment" if position_bytes is None else "before this batch"
+        return Finding(
+            "suspect", "gap", self._task.file.path,
+            f"Expected consecutive offsets in a log that is not compacted, found none from {start_offset} to "
+            f"{end_offset - 1} {where}.",
+            start_byte=position_bytes, end_byte=position_bytes, start_offset=start_offset, end_offset=end_offset,
+        )  # fmt: skip
 
     def _find_epochs(
         self, window: BatchWindow, base_offsets: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64]
@@ -402,7 +381,7 @@ class _Observer:
         end_offset = self._task.file.end_offset
         # Damage at the end covers what is missing there.
         if end_offset is not None and self._next_offset < end_offset:
-            gaps = [*gaps, Gap(self._next_offset, end_offset, None)]
+            gaps = [*gaps, self._gap(self._next_offset, end_offset)]
             self._gap_count += 1
         malformed = [_damage_of(self._task.file.path, error) for error in compared.transactions.malformed]
         return SegmentFacts(
@@ -426,15 +405,16 @@ class _Observer:
             self.overflow_bytes,
             int(compared.indexes[0].columns["position"][-1]) if len(compared.indexes[0]) else 0,
             scan,
-            None if self._deep is None else self._deep.wrong_max_timestamps,
+            None if self._deep is None else self._deep.wrong_max_timestamps(),
         )
 
 
 class _Producers:
     """The sequence numbers of each producer in a segment."""
 
-    def __init__(self) -> None:
-        self.breaks: list[SequenceBreak] = []
+    def __init__(self, path: str) -> None:
+        self.breaks: list[Finding] = []
+        self._path = path
         self.known: dict[int, Sequence] = {}
         # Damage may have held any of their batches.
         self.are_doubtful: set[int] = set()
@@ -471,7 +451,7 @@ class _Producers:
         if before is None:
             self.known[producer_id] = found
             return
-        broken = None if producer_id in self.are_doubtful else break_between(before, found)
+        broken = None if producer_id in self.are_doubtful else break_between(before, found, self._path)
         self.are_doubtful.discard(producer_id)
         if broken is not None and len(self.breaks) < MOST_REPORTED:
             self.breaks.append(broken)
@@ -480,8 +460,8 @@ class _Producers:
         )
 
 
-def break_between(before: Sequence, after: Sequence) -> SequenceBreak | None:
-    """Compare where a producer's batches continue with where they should.
+def break_between(before: Sequence, after: Sequence, path: str) -> Finding | None:
+    """Compare where a producer's batches continue, in a log file, with where they should.
 
     Returns:
         The difference; None if there is none.
@@ -490,9 +470,12 @@ def break_between(before: Sequence, after: Sequence) -> SequenceBreak | None:
     expected = 0 if epoch > last_epoch else (before.last_sequence + 1) % SEQUENCES
     if epoch >= last_epoch and sequence == expected:
         return None
-    return SequenceBreak(
-        before.producer_id, max(last_epoch, epoch), expected, epoch, sequence, after.first_offset
-    )
+    return Finding(
+        "suspect", "sequence", path,
+        f"Expected producer {before.producer_id} to continue with epoch {max(last_epoch, epoch)} and sequence {expected}, "
+        f"found epoch {epoch} and sequence {sequence}.",
+        start_offset=after.first_offset,
+    )  # fmt: skip
 
 
 def _damage_of(path: str, error: CorruptError) -> DamagedRange:
@@ -513,7 +496,10 @@ class _DeepReader:
     """Decodes every record of a segment, and compares their timestamps with the headers."""
 
     def __init__(self, task: SegmentTask) -> None:
-        self.wrong_max_timestamps: WrongMaxTimestamps | None = None
+        self._path = task.file.path
+        self._wrong_count = 0
+        # The first header that disagrees, where its batch begins, and the largest timestamp of its records.
+        self._first_wrong: tuple[npt.NDArray[Any], int, int] | None = None
         self._records = RecordReader(SectionMaker(task.max_batch_bytes, _ALL_FIELDS), _ALL_FIELDS)
 
     def malformed(self, window: BatchWindow) -> list[DamagedRange]:
@@ -538,25 +524,28 @@ class _DeepReader:
             first_rows = np.cumsum(columns.row_counts) - columns.row_counts
             largest_ms = np.maximum(np.maximum.reduceat(timestamps_ms, first_rows), NO_TIMESTAMP_MS)
             wrong = np.flatnonzero(headers["max_timestamp_ms"] != largest_ms)
-            if len(wrong):
-                self._add_wrong(section, wrong, largest_ms)
+            if len(wrong) and self._first_wrong is None:
+                first = wrong[0]
+                self._first_wrong = headers[first], int(section.positions[first]), int(largest_ms[first])
+            self._wrong_count += len(wrong)
         return ()
 
-    def _add_wrong(
-        self, section: RecordSection, wrong: npt.NDArray[np.int64], largest_ms: npt.NDArray[np.int64]
-    ) -> None:
-        known = self.wrong_max_timestamps
-        if known is not None:
-            self.wrong_max_timestamps = known._replace(batch_count=known.batch_count + len(wrong))
-            return
-        header, start_bytes = section.headers[wrong[0]], int(section.positions[wrong[0]])
+    def wrong_max_timestamps(self) -> Finding | None:
+        """Say how many headers disagree with their records.
+
+        Returns:
+            None if there are none.
+        """
+        if self._first_wrong is None:
+            return None
+        header, start_bytes, largest_ms = self._first_wrong
         base_offset = int(header["base_offset"])
-        self.wrong_max_timestamps = WrongMaxTimestamps(
-            len(wrong),
-            start_bytes,
-            start_bytes + LOG_OVERHEAD_BYTES + int(header["batch_length"]),
-            base_offset,
-            base_offset + int(header["last_offset_delta"]) + 1,
-            int(header["max_timestamp_ms"]),
-            int(largest_ms[wrong[0]]),
-        )
+        return Finding(
+            "suspect", "record", self._path,
+            f"Expected each header's max timestamp to be the largest of its records, found {self._wrong_count} batches "
+            f"with another one: the header of the first one says {header['max_timestamp_ms']} ms, its records {largest_ms} "
+            "ms. Look-ups by time and retention of a broker go by the header.",
+            start_byte=start_bytes, end_byte=start_bytes + LOG_OVERHEAD_BYTES + int(header["batch_length"]),
+            start_offset=base_offset,
+            end_offset=min(base_offset + int(header["last_offset_delta"]) + 1, MAX_OFFSET),
+        )  # fmt: skip
