@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.dump.log_text import find_batches
 from storage_core.errors import CorruptError
 from storage_core.filesystem import FileSystem, OpenFile
 from storage_core.record import WantedFields
@@ -20,7 +21,6 @@ from storage_core.record.batch_header import (
     CODEC_MASK,
     CONTROL_FLAG,
     CRC_LAYOUTS,
-    HEADER_SIZE_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
@@ -48,7 +48,6 @@ from storage_core.views.index_comparison import (
 from storage_core.views.segments import SegmentFile
 
 _HEAD: Final = struct.Struct(">qi4xb")
-_LAST_OFFSET_DELTA: Final = struct.Struct(">23xi")
 _ALL_FIELDS: Final = WantedFields(timestamp=True, key=True, value=True, headers=True)
 
 
@@ -237,24 +236,14 @@ def scan_as_broker(
     """Read a damaged log file by a broker's rules, given where its first valid batches end, and its last damage begins."""
     size_bytes = log_file.status.size_bytes
     is_cut_known = not does_overflow and not _is_valid_to_broker(log_file, first_damage_bytes)
-    position_bytes, end_offset, error_bytes = first_damage_bytes, next_offset, None
-    is_end_known = True
-    while position_bytes < size_bytes - MAGIC_POSITION - 1:
-        head = log_file.read_at(HEADER_SIZE_BYTES, position_bytes)
-        if len(head) <= MAGIC_POSITION:
-            break
-        offset, length, magic = _HEAD.unpack_from(head)
-        if length < MIN_LENGTH:
-            error_bytes = position_bytes
-            break
-        if position_bytes > size_bytes - LOG_OVERHEAD_BYTES - length:
-            break
-        if magic >= MAGIC_V2 and len(head) == HEADER_SIZE_BYTES:
-            offset += _LAST_OFFSET_DELTA.unpack_from(head)[0]
-        # A broker decompresses old wrappers on its way, and its sums of offsets wrap.
-        is_end_known &= magic >= MAGIC_V2 and 0 <= offset < MAX_OFFSET
-        end_offset = offset + 1
-        position_bytes += LOG_OVERHEAD_BYTES + length
+    end_offset, error_bytes, is_end_known = next_offset, None, True
+    try:
+        for found in find_batches(log_file, first_damage_bytes, size_bytes):
+            # A broker decompresses old wrappers on its way, and its sums of offsets wrap.
+            is_end_known &= found.magic >= MAGIC_V2 and 0 <= found.last_offset < MAX_OFFSET
+            end_offset = found.last_offset + 1
+    except CorruptError as error:
+        error_bytes = error.position_bytes
     return BrokerScan(
         first_damage_bytes,
         next_offset,

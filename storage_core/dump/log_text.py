@@ -259,10 +259,11 @@ def _integer(text: str, largest: int, name: str) -> int:
 
 
 class FoundBatch(NamedTuple):
-    """Where a batch is, and its last offset."""
+    """Where a batch is, its format and its last offset."""
 
     position_bytes: int
     size_bytes: int
+    magic: int
     last_offset: int
 
 
@@ -289,7 +290,7 @@ def find_batches(log_file: OpenFile, position_bytes: int, end_bytes: int) -> Ite
         else:
             base_offset, _, _, _, _, _, delta, *_ = V2_HEADER.unpack(header)
             last_offset = java_long(base_offset + delta)
-        yield FoundBatch(position_bytes, size_bytes, last_offset)
+        yield FoundBatch(position_bytes, size_bytes, magic, last_offset)
         position_bytes += size_bytes
 
 
