@@ -49,7 +49,7 @@ def paths_of_fields(paths: Paths, names: Collection[str], where: str) -> dict[st
     """Choose the wanted fields of a struct, in the order of the struct, with the paths below each.
 
     Args:
-        paths: Paths within the struct; None for all.
+        paths: Paths within the struct, cut at each dot, also at those within names; None for all.
         names: All fields.
         where: What an error calls the struct.
 
@@ -59,8 +59,10 @@ def paths_of_fields(paths: Paths, names: Collection[str], where: str) -> dict[st
     if paths is None or () in paths:
         return dict.fromkeys(names)
     below: dict[str, list[tuple[str, ...]]] = {}
-    for first, *rest in paths:
-        below.setdefault(first, []).append(tuple(rest))
+    for path in paths:
+        ends = [end for end in range(len(path), 0, -1) if ".".join(path[:end]) in names]
+        end = ends[0] if ends else 1
+        below.setdefault(".".join(path[:end]), []).append(path[end:])
     for name in below:
         if name not in names:
             raise OptionError(f"{where} has no field '{name}': it has {', '.join(names) or 'none'}.")
