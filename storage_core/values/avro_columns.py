@@ -212,9 +212,6 @@ def _nulls(step: Step, cursor: Cursor) -> pa.Array:
     return pa.nulls(len(cursor), step.arrow_type)
 
 
-# -------------------------------------------------------------------------------------------------------------- numbers
-
-
 def _numbers(cursor: Cursor) -> _Int64Array:
     """Read variable-length integers with their signs in the lowest bits."""
     # Long ones are negative here.
@@ -312,9 +309,6 @@ def _branches(cursor: Cursor, count: int) -> _Numbers:
     return branches
 
 
-# --------------------------------------------------------------------------------------------------------------- leaves
-
-
 def _read_null(step: Leaf, cursor: Cursor) -> pa.Array:
     return _nulls(step, cursor)
 
@@ -363,8 +357,9 @@ def _number_array(values: _Numbers, step: Leaf) -> pa.Array:
     if pa.types.is_null(arrow_type):
         return pa.nulls(len(values))
     kind = "f" if pa.types.is_floating(arrow_type) else "i"
-    values = values.astype(f"{kind}{arrow_type.bit_width // 8}", copy=False)
-    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(values)])
+    buffer = pa.allocate_buffer(len(values) * arrow_type.bit_width // 8)
+    np.copyto(np.frombuffer(buffer, f"{kind}{arrow_type.bit_width // 8}"), values, casting="unsafe")
+    return pa.Array.from_buffers(arrow_type, len(values), [None, buffer])
 
 
 def _read_enum(step: Leaf, cursor: Cursor) -> pa.Array:
@@ -479,9 +474,6 @@ _LEAVES: Final = {
 }
 
 
-# ---------------------------------------------------------------------------------------------------------------- parts
-
-
 def _read_struct(step: Struct, cursor: Cursor) -> pa.Array:
     columns: list[pa.Array | None] = [None] * len(step.names)
     for child in step.children:
@@ -585,9 +577,9 @@ def _find_items(step: Sequence, cursor: Cursor) -> tuple[_Int64Array, Cursor]:
             left[going[part.has_failed()]] = 0
         else:
             walk = _walk_items if step.width is None else _items_of_blocks
-            counts, found = walk(step, part, left[going])
-            indexes.append(np.repeat(going, counts))
-            starts.append(found)
+            found, positions = walk(step, part, left[going])
+            indexes.append(going[found])
+            starts.append(positions)
             left[going] = 0
         cursor.join(going, part)
         if step.width is None and len(going) <= _FEW:
@@ -619,27 +611,27 @@ def _block_counts(cursor: Cursor, width: int | None) -> _Int64Array:
 
 
 def _items_of_blocks(step: Sequence, cursor: Cursor, left: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
-    """Move over blocks of items that have the same width; return how many they have, and where each is."""
+    """Move over blocks of items that have the same width; return of each item which array it is in, and where it is."""
     width = step.width or 0
-    total = int(left.sum())
-    _check_item_count(cursor.window, total)
-    number = np.arange(total) - np.repeat(np.cumsum(left) - left, left)
-    starts = np.repeat(cursor.position, left) + number * width
+    _check_item_count(cursor.window, int(left.sum()))
+    indexes = np.repeat(np.arange(len(left)), left)
+    number = np.arange(len(indexes)) - (np.cumsum(left) - left)[indexes]
+    starts = cursor.position[indexes] + number * width
     cursor.position += left * width
-    return left, starts
+    return indexes, starts
 
 
 def _walk_items(step: Sequence, cursor: Cursor, left: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
-    """Move over all that is left of a few arrays, item by item; return how many items that are, and where each is."""
-    counts = np.zeros(len(cursor), np.int64)
+    """Move over all that is left of a few arrays, item by item; return the same of each item."""
     failed = np.zeros(len(cursor), bool)
+    indexes: list[int] = []
     starts: list[int] = []
     for index, left_in_block in enumerate(left.tolist()):
         remaining = left_in_block
         value = cursor.window.input(int(cursor.position[index]), int(cursor.end[index]))
-        before = len(starts)
         try:
             while remaining > 0:
+                indexes.append(index)
                 starts.append(value.position)
                 if step.has_keys:
                     value.take(value.number())
@@ -647,10 +639,9 @@ def _walk_items(step: Sequence, cursor: Cursor, left: _Int64Array) -> tuple[_Int
                 remaining = remaining - 1 or value.block(None)
         except (ValueMalformedError, RecursionError):
             failed[index] = True
-        counts[index] = len(starts) - before
         cursor.position[index] = value.position
     cursor.fail(failed)
-    return counts, np.array(starts, np.int64)
+    return np.array(indexes, np.int64), np.array(starts, np.int64)
 
 
 def _items_in_order(cursor: Cursor, indexes: _Int64Array, starts: _Int64Array) -> tuple[_Int64Array, Cursor]:

@@ -49,7 +49,8 @@ HEADER_NAMES: Final = {"key": KEY_HEADER, "value": VALUE_HEADER}
 """By column, the header that may name the schema of its values."""
 # A reader schema may have long defaults, which each row repeats.
 _MOST_DEFAULT_BYTES: Final = 256 << 20
-_MOST_ROWS: Final = 1 << 17
+# As many as Avro's decoder takes at once: larger columns would be joined from several.
+_MOST_ROWS: Final = 1 << 15
 
 
 class WriterSchema(NamedTuple):
