@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem import FileSystem
     from storage_core.values.registered_schema import RegisteredSchema
-    from storage_core.values.schema_registry import SchemaRegistry
+    from storage_core.values.schema_registry import SchemaRegistry, Settings
 
 
 _IMPORT: Final = "IMPORT"
@@ -200,7 +200,10 @@ def plan_restore(registry: SchemaRegistry) -> RestorePlan:
     calls = [_mode_call(_scope(context), {"mode": _IMPORT}, is_forced=False) for context in contexts]
     calls += map(_registration, schemas)
     calls += _soft_deletions(registry, schemas, left_out)
-    calls += _config_calls(registry.configs)
+    calls += [
+        RegistryCall("PUT", f"/config{_below(subject)}", value)
+        for subject, value in _sorted(registry.configs)
+    ]
     calls += _mode_calls(contexts, registry.modes)
     return RestorePlan(calls, left_out)
 
@@ -283,12 +286,7 @@ def _soft_deletions(
             yield RegistryCall("DELETE", f"/subjects/{_encoded(schema.subject)}/versions/{schema.version}")
 
 
-def _config_calls(configs: Mapping[str | None, str]) -> Iterator[RegistryCall]:
-    for subject, value in _sorted(configs):
-        yield RegistryCall("PUT", "/config" + _below(subject), value)
-
-
-def _mode_calls(contexts: Sequence[str], modes: Mapping[str | None, str]) -> Iterator[RegistryCall]:
+def _mode_calls(contexts: Sequence[str], modes: Settings) -> Iterator[RegistryCall]:
     """Yield the calls that end the import: the modes of the log, or else READWRITE."""
     scopes = [_scope(context) for context in contexts]
     yield from (_mode_call(scope, {"mode": "READWRITE"}) for scope in scopes if scope not in modes)
@@ -302,11 +300,13 @@ def _mode_call(subject: str | None, value: dict[str, Any], *, is_forced: bool = 
     return RegistryCall("PUT", f"/mode{_below(subject)}{forced}", value)
 
 
-def _sorted(settings: Mapping[str | None, str]) -> Iterator[tuple[str | None, dict[str, Any]]]:
+def _sorted(settings: Settings) -> Iterator[tuple[str | None, dict[str, Any]]]:
     """Yield settings without what only the log needs, those for all subjects first."""
     for subject in sorted(settings, key=lambda subject: (subject is not None, subject or "")):
-        loaded = json.loads(settings[subject])
-        yield subject, {name: value for name, value in loaded.items() if name not in _OF_THE_LOG}
+        yield (
+            subject,
+            {name: value for name, value in json.loads(settings[subject]).items() if name not in _OF_THE_LOG},
+        )
 
 
 def _scope(context: str) -> str | None:

@@ -15,7 +15,7 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from storage_core.cached_property import cached_property
 from storage_core.errors import SchemaError, first_of
@@ -55,6 +55,8 @@ _MOST_CHARACTERS: Final = 1 << 30
 _CHARACTERS_PER_SCHEMA: Final = 200
 _SHOWN: Final = 10
 _OF_COLUMNS: Final = ("-key", "-value")
+Settings: TypeAlias = "Mapping[str | None, str]"
+"""Configuration or modes as JSON, by subject; those of the subject None are for all."""
 _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
 _KINDS: Final[Mapping[type, str]] = {dict: "a JSON object", list: "a list", str: "a text"}
@@ -68,15 +70,13 @@ class SchemaRegistry:
 
     Attributes:
         schemas: By subject, version and offset.
-        configs: Configuration as JSON, by subject; that of the subject None is for all.
-        modes: Likewise the modes.
         unreadable_offsets: Of the records that are not what a registry writes.
         unknown_count: How many records are of a kind that is not known.
     """
 
     schemas: tuple[RegisteredSchema, ...]
-    configs: Mapping[str | None, str]
-    modes: Mapping[str | None, str]
+    configs: Settings
+    modes: Settings
     unreadable_offsets: tuple[int, ...] = ()
     unknown_count: int = 0
 
@@ -388,7 +388,11 @@ class _Replay:
             if value is not None:
                 self._delete_subject(offset, _object(value))
         elif kind in self.settings:
-            self._apply_setting(kind, _optional_text(fields, "subject"), value)
+            subject = _optional_text(fields, "subject")
+            if value is None:
+                self.settings[kind].pop(subject, None)
+            else:
+                self.settings[kind][subject] = json.dumps(_object(value))
         elif kind not in _IGNORED:
             self.unknown_count += 1
 
@@ -419,12 +423,6 @@ class _Replay:
         while deletions and deletions[-1][1] <= version:
             deletions.pop()
         deletions.append((offset, version))
-
-    def _apply_setting(self, kind: str, subject: str | None, value: bytes | None) -> None:
-        if value is None:
-            self.settings[kind].pop(subject, None)
-        else:
-            self.settings[kind][subject] = json.dumps(_object(value))
 
     def registry(self) -> SchemaRegistry:
         """Return what is known after the last record."""
@@ -583,6 +581,8 @@ def _registry_with_index(index: str, files: Mapping[str, str]) -> SchemaRegistry
 def _setting(entry: Any) -> tuple[str | None, str]:
     """Return the subject and the value of a setting that an index lists."""
     setting = _checked(entry, dict, "a setting")
+    if "subject" not in setting:
+        raise ValueError("a setting has no subject")
     return _optional_text(setting, "subject"), json.dumps(_checked(setting.get("value"), dict, "its value"))
 
 

@@ -189,12 +189,8 @@ def test_settings_are_those_of_the_last_record_of_their_subject(log):
     log.add(record_key("a", keytype="MODE"), b'{"mode":"READONLY"}')
     log.add(record_key("a", keytype="CONFIG"), None)
     registry = read_registry(log.records)
-    assert {subject: json.loads(value) for subject, value in registry.configs.items()} == {
-        None: {"compatibilityLevel": "BACKWARD"}
-    }
-    assert {subject: json.loads(value) for subject, value in registry.modes.items()} == {
-        "a": {"mode": "READONLY"}
-    }
+    assert registry.configs == {None: '{"compatibilityLevel": "BACKWARD"}'}
+    assert registry.modes == {"a": '{"mode": "READONLY"}'}
 
 
 # Ids and contexts.
@@ -673,6 +669,7 @@ _ENTRY = {"subject": "a", "version": 1, "id": 1, "state": "live", "file": "1.avs
         ({"schemas": [{**_ENTRY, "md5": 1}]}, "md5 is not a text"),
         ({"schemas": [], "modes": [{"subject": [], "value": {}}]}, "subject is not a text"),
         ({"schemas": [], "configs": [{"subject": "a", "value": 5}]}, "its value is not a JSON object"),
+        ({"schemas": [], "configs": [{"value": {}}]}, "a setting has no subject"),
     ],
 )
 def test_an_index_that_is_none_is_an_error_that_says_why(index, message):
