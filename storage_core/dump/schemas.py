@@ -55,7 +55,7 @@ call() {
 
 @dataclass(frozen=True, slots=True)
 class SchemaExport:
-    """What was written: how many versions of subjects, in how many files, and how many have only a tombstone."""
+    """Export that was written: versions of subjects, files, and versions of which only a tombstone is left."""
 
     target: str
     versions: int
@@ -162,14 +162,14 @@ class RegistryCall(NamedTuple):
 
     @property
     def as_json(self) -> str:
-        """The call as a line of JSON in ASCII."""
+        """Call as a line of JSON in ASCII."""
         return json_text(
             {name: value for name, value in self._asdict().items() if value is not None}, is_ascii=True
         )
 
     @property
     def as_shell(self) -> str:
-        """The call as lines of a shell script, of which the shell interprets nothing.
+        """Call as lines of a shell script, of which the shell interprets nothing.
 
         The path has no character that a shell knows. The body is a line that begins with a brace, in ASCII, so it cannot
         end its here-document.
