@@ -54,7 +54,7 @@ _RESERVED_NUMBERS = range(19_000, 20_000)
 _ONES = 2**32 - 1
 # ptars follows unknown groups as deep as they are nested, a byte or two each, until the stack overflows.
 _MOST_TRUSTED_BYTES = 4096
-_LARGEST_PART_ROWS, _LARGEST_PART_BYTES = 1 << 17, 1 << 26
+_LARGEST_PART_ROWS, _LARGEST_PART_BYTES = 1 << 18, 1 << 26
 # Where Protobuf's parser refuses values that it has got together, it gets each of them alone.
 _ROWS_CHECKED_TOGETHER = 256
 _MICROSECONDS = 1_000_000
@@ -288,17 +288,15 @@ class _ProtobufDecoder:
         self._handler = self._handlers.get_for_message(expanded)
 
     def decode(self, payloads: Payloads) -> Decoded:
-        values = payloads.to_array()
-        arrays, errors = [], []
-        for start, stop in _parts(np.cumsum(payloads.ends - payloads.starts)):
-            array, refused, misfits = self._decode_part(values.slice(start, stop - start).cast(pa.binary()))
+        arrays, errors, first = [], [], 0
+        for values in _parts(payloads.to_array()):
+            array, refused, misfits = self._decode_part(values.cast(pa.binary()))
             arrays.append(array)
             errors += [
-                RowError(start + row, "malformed", self._problem(is_refused=refused[row]))
+                RowError(first + row, "malformed", self._problem(is_refused=refused[row]))
                 for row in np.flatnonzero(refused | misfits).tolist()
             ]
-        if not arrays:
-            return Decoded(pa.array([], self.arrow_type), [])
+            first += len(values)
         return Decoded(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), errors)
 
     def _decode_part(self, values: pa.BinaryArray) -> tuple[pa.StructArray, Mask, Mask]:
@@ -336,7 +334,7 @@ class _ProtobufDecoder:
         """
         nothing = np.zeros(len(values), np.bool_)
         lengths = pc.binary_length(values).to_numpy()
-        if lengths.max() > _MOST_TRUSTED_BYTES or _may_panic(values):
+        if lengths.max(initial=0) > _MOST_TRUSTED_BYTES or _may_panic(values):
             return None, nothing
         read = self._read(values)
         try:
@@ -385,14 +383,14 @@ def _message_of(file: FileDescriptorProto, name: str) -> Descriptor:
     return pool.FindMessageTypeByName(name)
 
 
-def _parts(ends: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows to decode at once, by where their values end if one follows the other."""
-    start = 0
-    while start < len(ends):
-        limit = _LARGEST_PART_BYTES + (ends[start - 1] if start else 0)
-        stop = min(max(int(np.searchsorted(ends, limit, "right")), start + 1), start + _LARGEST_PART_ROWS)
-        yield start, stop
-        start = stop
+def _parts(values: pa.LargeBinaryArray) -> Iterator[pa.LargeBinaryArray]:
+    """Yield what to decode at once: all values, or those of ever smaller parts of them."""
+    if len(values) <= 1 or (len(values) <= _LARGEST_PART_ROWS and values.nbytes <= _LARGEST_PART_BYTES):
+        yield values
+        return
+    middle = len(values) // 2
+    yield from _parts(values[:middle])
+    yield from _parts(values[middle:])
 
 
 def _may_panic(values: pa.BinaryArray) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from google.protobuf.descriptor import Descriptor
 
-    Sizes: TypeAlias = npt.NDArray[np.int64]
+    Sizes: TypeAlias = npt.NDArray[np.int32]
     Numbers: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 _Type = FieldDescriptor
@@ -37,15 +37,17 @@ def least_sizes(messages: pa.StructArray, kind: Descriptor) -> Sizes:
     Raises:
         pyarrow.ArrowInvalid: A string is not UTF-8.
     """
-    sizes = np.zeros(len(messages), np.int64)
+    sizes = np.zeros(len(messages), np.int32)
     for field in kind.fields:
         values = messages.field(f"f{field.number}")
         tag_size = (field.number.bit_length() + 9) // 7
         if field.is_repeated:
             sizes += _sizes_of_lists(values, field, tag_size)
             continue
-        numbers = None if field.type == _Type.TYPE_MESSAGE else _numbers(values)
-        is_there = _is_valid(values) if numbers is None or field.has_presence else numbers != 0
+        if field.has_presence:
+            is_there: npt.NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
+        else:
+            is_there = _numbers(values) != 0
         sizes += (_sizes_of_values(values, field) + tag_size) * is_there
     return sizes
 
@@ -53,10 +55,10 @@ def least_sizes(messages: pa.StructArray, kind: Descriptor) -> Sizes:
 def _sizes_of_lists(lists: pa.ListArray, field: FieldDescriptor, tag_size: int) -> Sizes:
     offsets = lists.offsets.to_numpy()
     ends = np.concatenate(
-        (np.zeros(1, np.int64), np.cumsum(_sizes_of_values(lists.values, field), dtype=np.int64))
+        (np.zeros(1, np.int32), np.cumsum(_sizes_of_values(lists.values, field), dtype=np.int32))
     )
     sizes: Sizes = ends[offsets[1:]] - ends[offsets[:-1]]
-    tag_sizes: Sizes = np.diff(offsets).astype(np.int64) * tag_size
+    tag_sizes: Sizes = np.diff(offsets) * tag_size
     if field.is_packed:
         # A list of one item is shorter if it is not packed, and may be either.
         tag_sizes = np.minimum(tag_sizes, tag_size + _varint_sizes(sizes))
@@ -102,8 +104,3 @@ def _numbers(values: pa.Array) -> Numbers:
     kind = np.dtype(f"u{values.type.bit_width // 8}")
     numbers: Numbers = np.frombuffer(first, kind, len(values), values.offset * kind.itemsize)
     return numbers
-
-
-def _is_valid(values: pa.Array) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
-    return found
