@@ -352,14 +352,17 @@ class _ProtobufDecoder:
 
     def _refused(self, values: pa.BinaryArray, asked: Mask) -> Mask:
         """Tell which of the values that are asked for Protobuf's parser refuses."""
-        refused, asked_rows = np.zeros(len(values), np.bool_), np.flatnonzero(asked)
-        for start in range(0, len(asked_rows), _ROWS_CHECKED_TOGETHER):
-            rows = asked_rows[start : start + _ROWS_CHECKED_TOGETHER]
-            some = values.take(pa.array(rows))
+        refused, rows = np.zeros(len(values), np.bool_), np.flatnonzero(asked)
+        if len(rows) < len(values):
+            values = values.take(pa.array(rows))
+        framed, ends = _framed(values)
+        for start in range(0, len(rows), _ROWS_CHECKED_TOGETHER):
+            stop = min(start + _ROWS_CHECKED_TOGETHER, len(rows))
             try:
-                self._rows_class.FromString(_framed(some))
+                self._rows_class.FromString(framed[ends[start] : ends[stop]])
             except DecodeError:
-                refused[rows] = [self._is_refused(value) for value in some.to_pylist()]
+                alone = values[start:stop].to_pylist()
+                refused[rows[start:stop]] = [self._is_refused(value) for value in alone]
         return refused
 
     def _is_refused(self, value: bytes) -> bool:
@@ -403,8 +406,8 @@ def _may_panic(values: pa.BinaryArray) -> bool:
     return bool((words == _ONES).any())
 
 
-def _framed(values: pa.BinaryArray) -> bytes:
-    """Return values as a message that has them in a repeated field with the number 1."""
+def _framed(values: pa.BinaryArray) -> tuple[bytes, npt.NDArray[np.int32]]:
+    """Return a message that has the values in a repeated field with the number 1, and where each begins and ends in it."""
     lengths = pc.binary_length(values).to_numpy()
     # A length may take more bytes than it needs.
     headers = np.full((len(values), 6), 0x0A, np.uint8)
@@ -413,8 +416,8 @@ def _framed(values: pa.BinaryArray) -> bytes:
     headers[:, -1] &= 0x7F
     starts = pa.py_buffer(np.arange(0, headers.size + 1, 6, dtype=np.int32))
     prefixes = pa.Array.from_buffers(pa.binary(), len(values), [None, starts, pa.py_buffer(headers)])
-    framed: bytes = pc.binary_join_element_wise(prefixes, values, b"").buffers()[2].to_pybytes()
-    return framed
+    _, ends, framed = pc.binary_join_element_wise(prefixes, values, b"").buffers()
+    return framed.to_pybytes(), np.frombuffer(ends, np.int32, len(values) + 1)
 
 
 def _finish(array: pa.Array, node: _Node) -> pa.Array:
