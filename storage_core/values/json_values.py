@@ -280,7 +280,7 @@ def _converter(node: JsonNode, where: str) -> Convert:
 
 
 class _UnfitError(Exception):
-    """What a value is not."""
+    """A value that is not what its field needs; the text completes a sentence about it."""
 
 
 def _list_converter(convert: Convert) -> Convert:

@@ -166,6 +166,7 @@ class _Expansion:
     def __init__(self) -> None:
         self.file = FileDescriptorProto(name="columns.proto", syntax="proto3")
         self._open: list[str] = []
+        self._oneofs: dict[tuple[str, str], int] = {}
         self._fields = self._numbers = 0
 
     def add_message(self, message: Descriptor, paths: Paths) -> _Struct:
@@ -225,22 +226,22 @@ class _Expansion:
             field.has_presence and field.message_type is None and not _is_map_entry(field.containing_type)
         ):
             name = f"o{field.number}" if oneof is None else f"oneof{oneof.index}"
-            names = [oneof.name for oneof in target.oneof_decl]
-            declared.oneof_index = names.index(name) if name in names else len(names)
-            if name not in names:
+            index = self._oneofs.setdefault((target.name, name), len(target.oneof_decl))
+            if index == len(target.oneof_decl):
                 target.oneof_decl.add(name=name)
+            declared.oneof_index = index
         return declared
 
     def _add_field(self, target: DescriptorProto, field: FieldDescriptor, paths: Paths) -> _Node:
         kind = _Type.TYPE_INT32 if field.type == _Type.TYPE_ENUM else field.type
         declared = self._declare(target, field, kind)
         if field.message_type is None:
-            if paths is not None and () not in paths:
-                paths_of_fields(paths, (), f"'{field.name}'")
             node: _Node = _enum_leaf(field.enum_type) if field.enum_type else _Leaf(_LEAF_TYPES[kind])
         else:
             declared.type_name = f".M{len(self.file.message_type)}"
             node = self._add_message_field(field, paths)
+        if isinstance(node, _Leaf):
+            paths_of_fields(paths, (), f"'{field.name}'")
         return _List(node) if field.is_repeated and not isinstance(node, _Map) else node
 
     def _add_message_field(self, field: FieldDescriptor, paths: Paths) -> _Node:
@@ -382,7 +383,12 @@ class _ProtobufDecoder:
 
 def _message_of(file: FileDescriptorProto, name: str) -> Descriptor:
     pool = DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
+    try:
+        pool.AddSerializedFile(file.SerializeToString())
+    except TypeError as error:
+        raise SchemaError(
+            f"The Protobuf schema is too large for Protobuf's parser ({error}); name fewer fields in 'columns'."
+        ) from None
     return pool.FindMessageTypeByName(name)
 
 

@@ -307,6 +307,9 @@ def test_paths_leave_only_the_wanted_fields():
         protobuf_type(source, "M")
     grouped = SchemaSource("message M { oneof o { group G = 1 { } int32 a = 2; } optional int32 b = 3; }")
     assert decode(grouped, [b"\x18\x05"], paths=(("b",),)).array.to_pylist() == [{"b": 5}]
+    timed = proto3('import "google/protobuf/timestamp.proto"; message M { google.protobuf.Timestamp t = 1; }')
+    with pytest.raises(OptionError, match="'t' has no field 'seconds'"):
+        protobuf_type(timed, None, (("t", "seconds"),))
     with pytest.raises(SchemaError, match="is a group"):
         protobuf_type(grouped, None, (("a",),))
 
@@ -349,6 +352,7 @@ def test_a_field_is_read_of_messages_that_are_nested_deeply():
         (proto3("message M { N n = 1; } message N { repeated M m = 1; }"), "contains itself"),
         (proto3("message M { map<string, M> m = 1; }"), "'M' contains itself"),
         (proto3("message M { int32 a = 536870911; }"), "'M' has too high numbers of fields"),
+        (proto3("message M {" + "".join(f"optional int32 a{i} = {i};" for i in range(1, 10_000)) + "}"), "too large for Protobuf's parser|malformed: .*maximum size"),
         (proto3("message M { google.protobuf.Struct s = 1; }", ("google/protobuf/struct.proto", "")), "malformed"),
         (proto3("".join(f"message M{i} {{ M{i + 1} a = 1; M{i + 1} b = 2; }}" for i in range(20)) + "message M20 { int32 a = 1; }"), "more than 20,000 fields"),
         (proto3("".join(f"message M{i} {{ M{i + 1} a = 1; }}" for i in range(80)) + "message M80 { int32 a = 1; }"), "more than 64 deep"),
