@@ -312,7 +312,7 @@ class _ProtobufDecoder:
             values = pc.if_else(pa.array(refused), b"", values)
         if read is None or refused.any():
             read = self._read(values)
-        # ptars reads no field 0 of an unknown group, which Protobuf's parser skips.
+        # ptars does not read field 0 of an unknown group, which Protobuf's parser skips.
         doubts = ~refused if read is None else _doubts(read, self._struct) & ~refused
         if doubts.any():
             pairs = zip(values.to_pylist(), doubts, strict=True)
@@ -328,22 +328,20 @@ class _ProtobufDecoder:
         return f"A message '{self._name}' has a time that does not fit microseconds."
 
     def _read_and_prove(self, values: pa.BinaryArray) -> tuple[pa.StructArray | None, Mask]:
-        """Read values with ptars, if that can do no harm.
+        """Read values with ptars, if that can do no harm, and compare how many bytes they have and need.
 
         Returns:
             The values, or None; and which of them Protobuf's parser is known to read in the same way.
         """
-        nothing = np.zeros(len(values), np.bool_)
         lengths = pc.binary_length(values).to_numpy()
-        if lengths.max(initial=0) > _MOST_TRUSTED_BYTES or _may_panic(values):
-            return None, nothing
-        read = self._read(values)
-        try:
-            return read, nothing if read is None else least_sizes(
-                read, self._message_class.DESCRIPTOR
-            ) == lengths
-        except pa.ArrowInvalid:
-            return None, nothing
+        can_harm = lengths.max(initial=0) > _MOST_TRUSTED_BYTES or _may_panic(values)
+        read = None if can_harm else self._read(values)
+        if read is not None:
+            try:
+                return read, least_sizes(read, self._message_class.DESCRIPTOR) == lengths
+            except pa.ArrowInvalid:
+                pass
+        return None, np.zeros(len(values), np.bool_)
 
     def _read(self, values: pa.BinaryArray) -> pa.StructArray | None:
         try:
