@@ -280,15 +280,12 @@ class _Planner:
                 continue
             if schema.schema_type != PROTOBUF:
                 return schema, None
+            from storage_core.values.protobuf import message_name  # noqa: PLC0415  (an extra)
+
             framed = payloads._replace(starts=frames.starts).some(slice(row, row + 1))
             paths = message_types(name, framed).paths
-            return schema, self._message_name(schema, paths[0]) if paths else None
+            return schema, message_name(self.registry.source_of(schema), paths[0]) if paths else None
         return None, None
-
-    def _message_name(self, schema: RegisteredSchema, path: tuple[int, ...]) -> str:
-        from storage_core.values.protobuf import message_name  # noqa: PLC0415  (an extra)
-
-        return message_name(self.registry.source_of(schema), path)
 
 
 def _kind_of_text(choice: ColumnChoice) -> str:
