@@ -211,9 +211,10 @@ class _Planner:
         select_partitions(find_directories(self.filesystem, options), options)
         column = choice.column
         return OptionError(
-            f"Topic {topic} has no subject {topic}-{column} in _schemas, and its first records name no schema there. Choose one "
-            f"with {column}SchemaId or {column}Subject, give the schema of records without a frame as {column}Format=avro and "
-            f"{column}Schema, or read {column}Format=bytes. schemasPath says where _schemas is."
+            f"Topic {topic} has no subject {topic}-{column} in the schema registry, and its first records name no schema of it. "
+            f"Choose one with {column}SchemaId or {column}Subject, give the schema of records without a frame as "
+            f"{column}Format=avro and {column}Schema, or read {column}Format=bytes. schemasPath says where the registry's "
+            "schemas are."
         )
 
     def _given_source(self, choice: ColumnChoice) -> SchemaSource | None:
