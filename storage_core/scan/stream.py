@@ -72,11 +72,24 @@ def offsets_of_json(value: object) -> dict[TopicPartition, int]:
     Raises:
         OptionError: The value is something else.
     """
+    return {key: offset for key, offset in _parsed(value).items() if key[0] not in _PINNED_COLUMNS}
+
+
+def schema_ids_of_json(value: object) -> dict[str, int]:
+    """Parse the ids of schemas beside the offsets in a checkpoint, by column.
+
+    Raises:
+        OptionError: The value is something else.
+    """
+    found = _parsed(value).items()
+    return {_PINNED_COLUMNS[topic]: number for (topic, _), number in found if topic in _PINNED_COLUMNS}
+
+
+def _parsed(value: object) -> dict[TopicPartition, int]:
     try:
         return {
             (topic, _checked(int(number), INT_MAX)): _checked(offset, LONG_MAX)
             for topic, by_partition in value.items()  # type: ignore[attr-defined]
-            if topic not in _PINNED_COLUMNS
             for number, offset in by_partition.items()
         }
     except (AttributeError, TypeError, ValueError):
@@ -91,13 +104,6 @@ def _checked(value: object, largest: int) -> int:
     if number is None or not 0 <= number <= largest:
         raise ValueError
     return number
-
-
-def schema_ids_of_json(value: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return the ids of schemas beside the offsets in a checkpoint, by column."""
-    return {
-        column: value[name]["0"] for name, column in _PINNED_COLUMNS.items() if "0" in value.get(name, ())
-    }
 
 
 def json_of_offsets(

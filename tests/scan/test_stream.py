@@ -18,7 +18,13 @@ from storage_core.filesystem import FileStatus, FileSystem
 from storage_core.options import parse_stream_options
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import project, record_schema
-from storage_core.scan.stream import MicroBatchPlanner, json_of_offsets, offsets_of_json, shares
+from storage_core.scan.stream import (
+    MicroBatchPlanner,
+    json_of_offsets,
+    offsets_of_json,
+    schema_ids_of_json,
+    shares,
+)
 from storage_core.scan.tail import is_settled
 from tests.examples import examples
 from tests.log.logs import Clock, append, name, open_directory, table
@@ -746,9 +752,20 @@ class TestOffsets:
         assert json.dumps(json_of_offsets(offsets)) == '{"a": {"9": 3, "10": 2}, "b": {"0": 1}}'
         assert offsets_of_json(json_of_offsets(offsets)) == offsets
 
-    @pytest.mark.parametrize(
-        "value", [None, 5, {"a": 5}, {"a": {"x": 5}}, {"a": {"0": "5"}}, {"a": {"0": -1}}, {"a": {"-1": 1}}]
-    )
+    def test_with_ids_of_schemas(self):
+        written = json_of_offsets({("a", 0): 2}, {"value": 7})
+        assert json.dumps(written) == '{":valueSchemaId": {"0": 7}, "a": {"0": 2}}'
+        assert offsets_of_json(written) == {("a", 0): 2}
+        assert schema_ids_of_json(written) == {"value": 7}
+
+    @pytest.mark.parametrize("topic", ["a", ":valueSchemaId"])
+    @pytest.mark.parametrize("value", [5, None, {"x": 5}, {"0": "5"}, {"0": -1}, {"-1": 1}])
+    @pytest.mark.parametrize("parse", [offsets_of_json, schema_ids_of_json])
+    def test_of_no_source(self, parse, topic, value):
+        with pytest.raises(OptionError, match="Expected offsets in the checkpoint"):
+            parse({topic: value})
+
+    @pytest.mark.parametrize("value", [None, 5])
     def test_of_another_source(self, value):
         with pytest.raises(OptionError, match="Expected offsets in the checkpoint"):
             offsets_of_json(value)
