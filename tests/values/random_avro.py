@@ -321,7 +321,7 @@ class Peer:
         self._reader_schema = fastavro.parse_schema(_without_logical_types(reader))
         self._named: dict[str, Any] = {}
         self._collect(reader)
-        self._recursive = {name for name in self._named if self._is_recursive(name)}
+        self.recursive = {name for name in self._named if self._is_recursive(name)}
 
     def read(self, data):
         """Return a value in the form of `tests/values/README.md`; raise what fastavro raises, or ValueError where bytes are left."""
@@ -337,7 +337,7 @@ class Peer:
         if value is None:
             return None
         match schema:
-            case {"type": "record", "name": name} if name in self._recursive:
+            case {"type": "record", "name": name} if name in self.recursive:
                 return json.loads(value, parse_constant=_no_constant)
             case {"type": "record"}:
                 return {
