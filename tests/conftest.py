@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pkgutil
@@ -168,6 +169,27 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.settings.load_profile("quick" if _is_quick(config) else "thorough")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import some modules before the others do: in a new checkout, each process compiles a part of them, not all."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    asked = {Path(argument.partition("::")[0]).resolve() for argument in session.config.args}
+    modules = [
+        path
+        for path in sorted(Path(__file__).parent.rglob("test_*.py"))
+        if asked.intersection((path, *path.parents)) and _INTEROP not in path.parents
+        if not (_is_quick(session.config) and _is_thorough(path))
+    ]
+    for path in modules[number :: _processes()] if _processes() > 1 else ():
+        # The collection tells what is wrong with a module.
+        with contextlib.suppress(pytest.Collector.CollectError, pytest.skip.Exception):
+            _ = pytest.Module.from_parent(session, path=path).obj
+
+
+def _processes() -> int:
+    return int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import what would be deselected as a whole."""
     return True if _is_quick(config) and _is_thorough(collection_path) else None
@@ -190,7 +212,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--every-case"):
         _choose_cases(items)
     yield
-    items[:] = _dealt_out(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    items[:] = _dealt_out(items, _processes())
 
 
 def _choose_cases(items: list[pytest.Item]) -> None:
