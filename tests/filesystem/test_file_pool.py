@@ -9,6 +9,7 @@ import pytest
 
 from storage_core.errors import LogDirectoryError, OptionError
 from storage_core.filesystem import FileSystem
+from tests.faults.forked import in_child
 from tests.pooled_files import open_files
 
 pytestmark = pytest.mark.usefixtures("closes_pooled_files")
@@ -27,6 +28,17 @@ def test_no_more_files_are_open_than_is_said(tmp_path, count_descriptors):
     for file in files:
         file.close()
     assert count_descriptors() == 0
+
+
+def test_a_forked_child_closes_no_file_of_its_parent(tmp_path, count_descriptors):
+    filesystem = FileSystem(max_open_files=1)
+    filesystem.open_pooled(str(tmp_path / "parent"), create=True).write_at([b"x"], 0)
+
+    def open_another():
+        filesystem.open_pooled(str(tmp_path / "child"), create=True).write_at([b"x"], 0)
+        return count_descriptors()
+
+    assert in_child(open_another) == 2
 
 
 @pytest.mark.parametrize("most", [0, -1])
