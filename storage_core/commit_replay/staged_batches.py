@@ -113,13 +113,15 @@ def batch_heads(file: OpenFile | WritableFile, start_bytes: int, end_bytes: int)
     """
     while start_bytes < end_bytes:
         found = hop_over_batches(file, start_bytes, end_bytes)
-        if found.end_bytes < end_bytes and len(found.headers) < MOST_HOPS:
-            raise _no_batch(file.path, found.end_bytes)
+        found_end_bytes = start_bytes if found is None else start_bytes + found.end
+        if found is None or (found_end_bytes < end_bytes and len(found.headers) < MOST_HOPS):
+            raise _no_batch(file.path, found_end_bytes)
+        positions_bytes = start_bytes + found.starts
         wrong = np.flatnonzero(found.headers["last_offset_delta"] < 0)
         if len(wrong):
-            raise _no_batch(file.path, int(found.positions_bytes[wrong[0]]))
-        yield BatchHeads(found.positions_bytes, found.headers)
-        start_bytes = found.end_bytes
+            raise _no_batch(file.path, int(positions_bytes[wrong[0]]))
+        yield BatchHeads(positions_bytes, found.headers)
+        start_bytes = found_end_bytes
 
 
 def fingerprint(heads: Iterable[BatchHeads], found: int = 0) -> int:

@@ -8,7 +8,7 @@ headers alone, and `WindowReader.headers` does so where batches are large.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -135,14 +135,11 @@ class WindowReader:
         Lengths are trusted to hop from header to header. Messages of older formats are read whole, however large.
         """
         if self._is_next_large():
-            hops = hop_over_batches(self._log_file, self.position_bytes, self.end_position_bytes)
-            if len(hops.headers):
-                self.size_bytes, self.needed_bytes = hops.end_bytes - self.position_bytes, 0
-                self._typical_batch_bytes = self.size_bytes // len(hops.headers)
-                starts = hops.positions_bytes - self.position_bytes
-                return BatchWindow.without_bytes(
-                    self._log_file.path, self.position_bytes, starts, hops.headers
-                )
+            window = hop_over_batches(self._log_file, self.position_bytes, self.end_position_bytes)
+            if window is not None:
+                self.size_bytes, self.needed_bytes = window.end, 0
+                self._typical_batch_bytes = window.end // len(window.starts)
+                return window
         window = self.window(lowest_offset)
         if len(window.starts):
             self._typical_batch_bytes = window.end // len(window.starts)
@@ -228,19 +225,17 @@ def read_windows(
             )
 
 
-class BatchHops(NamedTuple):
-    """The headers of adjacent batches, a structured array of `HEADER_DTYPE`, their positions, and where they end."""
-
-    positions_bytes: npt.NDArray[np.int64]
-    headers: npt.NDArray[Any]
-    end_bytes: int
-
-
-def hop_over_batches(file: OpenFile | WritableFile, position_bytes: int, end_bytes: int) -> BatchHops:
+def hop_over_batches(
+    file: OpenFile | WritableFile, position_bytes: int, end_bytes: int
+) -> BatchWindow | None:
     """Read the headers of whole batches of format v2 from a boundary on, up to some thousand.
 
     Lengths are trusted. The hops end where no such batch begins.
+
+    Returns:
+        A window without bytes; None if no such batch begins at the boundary.
     """
+    start_bytes = position_bytes
     block, block_start = b"", position_bytes
     # The first batch tells how large the others may be.
     read_bytes = min(_LARGEST_READ_WHOLE_BYTES, end_bytes - position_bytes)
@@ -262,5 +257,9 @@ def hop_over_batches(file: OpenFile | WritableFile, position_bytes: int, end_byt
         read_bytes = HEADER_SIZE_BYTES
         if size_bytes <= _LARGEST_READ_WHOLE_BYTES:
             read_bytes = max(read_bytes, min(_BLOCK_BYTES, end_bytes - position_bytes))
+    if not heads:
+        return None
     headers = np.frombuffer(b"".join(heads), HEADER_DTYPE)
-    return BatchHops(np.array(positions, np.int64), headers, position_bytes)
+    return BatchWindow.without_bytes(
+        file.path, start_bytes, np.array(positions, np.int64) - start_bytes, headers
+    )

@@ -17,7 +17,6 @@ from storage_core.errors import CorruptError, DataLossError, LogDirectoryError, 
 from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
 from storage_core.record.batch_header import MAX_OFFSET, NO_TIMESTAMP_MS
 from storage_core.scan.span_reader import FileReplacedError, SpanReader
-from storage_core.scan.spans import LogSpan
 from storage_core.segment import DamagedRange, SegmentEnd, SegmentReader, TimestampOffset
 from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer
 from storage_core.segment.file_names import (
@@ -36,6 +35,7 @@ from storage_core.segment.transaction_index import (
     decode_transaction_entries,
 )
 from storage_core.views.finding import Finding, sentence
+from storage_core.views.span_headers import whole_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -508,19 +508,7 @@ def _windows_and_damage(log_file: OpenFile, segment: SegmentReader) -> Iterator[
     size_bytes, offset_limit = segment.size_bytes, segment.offset_limit
     if not size_bytes:
         return
-    span = LogSpan(
-        topic="",
-        partition=0,
-        directory=segment.directory,
-        base_offset=segment.base_offset,
-        file_name=os.path.basename(segment.log_path),
-        start_offset=segment.base_offset,
-        end_offset=MAX_OFFSET + 1,
-        position_bytes=0,
-        end_position_bytes=size_bytes,
-        inode=segment.inode,
-        segment_end_offset=offset_limit,
-    )
+    span = whole_span(segment, SegmentEnd(MAX_OFFSET + 1, size_bytes))
     buffer = WindowBuffer(min(WINDOW_BYTES, size_bytes))
     # A batch that is too large to be decoded is no damage.
     max_batch_bytes = max(segment.max_batch_bytes, WINDOW_BYTES)

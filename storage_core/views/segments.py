@@ -37,7 +37,8 @@ from storage_core.record.batch_header import (
 from storage_core.record.decode import batch_timestamps
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import prune
-from storage_core.scan.spans import LogSpan, ReadSettings
+from storage_core.scan.spans import ReadSettings
+from storage_core.segment import DamagedRange
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -52,7 +53,7 @@ from storage_core.segment.file_names import (
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES, SegmentReader
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
-from storage_core.views.span_headers import HeaderChunk, iter_header_chunks
+from storage_core.views.span_headers import HeaderChunk, iter_header_chunks, whole_span
 from storage_core.views.view import (
     PARTITION_COLUMNS,
     TIMESTAMP,
@@ -284,10 +285,15 @@ def summarize_segment(
         end = segment.end()
     statistics = None
     if exact:
-        statistics = _statistics(filesystem, file, segment, end, start_offset)
+        statistics = HeaderStatistics()
+        ranges: list[DamagedRange] = []
+        settings = ReadSettings(segment.max_batch_bytes)
+        if end.position_bytes:
+            span = whole_span(segment, end)
+            for chunk in iter_header_chunks(filesystem, span, settings, on_damage=ranges.append):
+                statistics.add(chunk, start_offset)
         smallest_ms, largest_ms = statistics.min_timestamp_ms, statistics.max_timestamp_ms
-        if damage is None and statistics.size_bytes < end.position_bytes:
-            damage = _first_damage(segment)
+        damage = damage or (str(ranges[0].error()) if ranges else None)
     else:
         smallest_ms, largest_ms, found = _timestamps(segment, end, is_complete)
         damage = damage or found
@@ -310,37 +316,6 @@ def under_present_name(file: SegmentFile, examine: Callable[[SegmentFile], _Answ
             return examine(present)
         except (FileNotFoundError, DataLossError):
             continue
-    return None
-
-
-def _statistics(
-    filesystem: FileSystem, file: SegmentFile, segment: SegmentReader, end: SegmentEnd, start_offset: int
-) -> HeaderStatistics:
-    statistics = HeaderStatistics()
-    if not end.position_bytes:
-        return statistics
-    span = LogSpan(
-        file.topic,
-        file.partition,
-        file.directory,
-        file.base_offset,
-        file.file_name,
-        file.base_offset,
-        end.next_offset,
-        0,
-        end.position_bytes,
-        segment.inode,
-        segment_end_offset=file.end_offset,
-    )
-    for chunk in iter_header_chunks(filesystem, span, ReadSettings(segment.max_batch_bytes)):
-        statistics.add(chunk, start_offset)
-    return statistics
-
-
-def _first_damage(segment: SegmentReader) -> str | None:
-    for item in segment.items():
-        if not isinstance(item, BatchHeader):
-            return str(item.error())
     return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from storage_core.record.batch_window import BatchWindow
 from storage_core.record.control_records import MAX_CONTROL_BYTES, read_marker
 from storage_core.scan.offset_ranges import locate_spans, report_data_loss
 from storage_core.scan.span_reader import FileReplacedError, SpanReader, missing_range, open_span
-from storage_core.scan.spans import ReadSettings
+from storage_core.scan.spans import LogSpan, ReadSettings
 from storage_core.segment import DamagedRange
 from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer, part_of
 from storage_core.segment.damage import BatchProbe
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from storage_core.options import ReadOptions
     from storage_core.record.control_records import EndTransactionMarker
     from storage_core.scan.offset_ranges import PartitionRange
-    from storage_core.scan.spans import LogSpan
+    from storage_core.segment import SegmentEnd, SegmentReader
 
 _log = logging.getLogger(__name__)
 _Int64Array = npt.NDArray[np.int64]
@@ -183,6 +184,23 @@ class PartitionSpans:
         """Read the headers of the batches that hold an offset of the range; see `iter_header_chunks`."""
         for span in self.spans:
             yield from iter_header_chunks(filesystem, span, self.settings, on_damage=on_damage)
+
+
+def whole_span(segment: SegmentReader, end: SegmentEnd) -> LogSpan:
+    """Return the span of all batches of a segment up to an end, of no partition in particular."""
+    return LogSpan(
+        topic="",
+        partition=0,
+        directory=segment.directory,
+        base_offset=segment.base_offset,
+        file_name=os.path.basename(segment.log_path),
+        start_offset=segment.base_offset,
+        end_offset=end.next_offset,
+        position_bytes=0,
+        end_position_bytes=end.position_bytes,
+        inode=segment.inode,
+        segment_end_offset=segment.offset_limit,
+    )
 
 
 def iter_header_chunks(
