@@ -13,7 +13,6 @@ from typing import Any, Final
 from storage_core.check.broker_start import BrokerStart, KnownOfLog, start_of_broker
 from storage_core.check.root_check import RootCheck
 from storage_core.check.segment_check import (
-    EpochRun,
     SegmentFacts,
     SegmentTask,
     Sequence,
@@ -51,6 +50,7 @@ from storage_core.segment.file_names import (
     transaction_index_file_name,
 )
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
+from storage_core.views.epochs import EpochRun
 from storage_core.views.files import LEFTOVERS, UNKNOWN, name_in_partition
 from storage_core.views.finding import Action, Finding, Severity, Verdict, sentence, verdict_of
 from storage_core.views.index_comparison import EndedTransaction, ProducerTransactions

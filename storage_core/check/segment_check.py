@@ -37,6 +37,7 @@ from storage_core.segment import DamagedRange, DamageScanner, SegmentReader
 from storage_core.segment.damage import MAX_ENCODABLE_BATCH_BYTES, BatchProbe, reason_at
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES
+from storage_core.views.epochs import EpochRun, epoch_runs
 from storage_core.views.finding import Finding
 from storage_core.views.index_comparison import (
     MOST_REPORTED,
@@ -59,15 +60,6 @@ class SegmentTask:
     size_bytes: int
     is_deep: bool = False
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
-
-
-class EpochRun(NamedTuple):
-    """Neighbouring batches of one leader epoch."""
-
-    epoch: int
-    first_offset: int
-    last_offset: int
-    position_bytes: int
 
 
 class Sequence(NamedTuple):
@@ -316,7 +308,7 @@ class _Observer:
         self._record_count += int(headers["record_count"].sum(dtype=np.int64))
         self._has_holes = self._has_holes or item.has_holes
         self._find_gaps(item)
-        self._find_epochs(item, base_offsets, last_offsets)
+        self._find_epochs(item)
         largest_offset = self._task.file.base_offset + LARGEST_RELATIVE_OFFSET
         if self.overflow_bytes is None and last_offsets[-1] > largest_offset:
             self.overflow_bytes = item.position_bytes + int(
@@ -346,24 +338,12 @@ class _Observer:
             start_byte=position_bytes, end_byte=position_bytes, start_offset=start_offset, end_offset=end_offset,
         )  # fmt: skip
 
-    def _find_epochs(
-        self, window: BatchWindow, base_offsets: npt.NDArray[np.int64], last_offsets: npt.NDArray[np.int64]
-    ) -> None:
-        epochs = window.headers["leader_epoch"].astype(np.int64)
-        epochs[window.headers["magic"] != MAGIC_V2] = -1
-        firsts = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
-        lasts = np.append(firsts[1:] - 1, len(epochs) - 1)
-        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            epoch = int(epochs[first])
-            if epoch < 0:
-                continue
-            if self._epochs and self._epochs[-1].epoch == epoch:
-                self._epochs[-1] = self._epochs[-1]._replace(last_offset=int(last_offsets[last]))
+    def _find_epochs(self, window: BatchWindow) -> None:
+        for run in epoch_runs(window):
+            if self._epochs and self._epochs[-1].epoch == run.epoch:
+                self._epochs[-1] = self._epochs[-1].followed_by(run)
             else:
-                position_bytes = window.position_bytes + int(window.starts[first])
-                self._epochs.append(
-                    EpochRun(epoch, int(base_offsets[first]), int(last_offsets[last]), position_bytes)
-                )
+                self._epochs.append(run)
 
     def facts(self, compared: IndexComparisons, tail: Tail | None, scan: BrokerScan) -> SegmentFacts:
         gaps = self._gaps

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,9 @@ from storage_core.checkpoint import EpochEntry
 from storage_core.directory import PartitionLog
 from storage_core.errors import CorruptCheckpointError
 from storage_core.filesystem import FileSystem
+from storage_core.record.batch_window import BatchWindow
 from storage_core.scan import ReadOptions
-from storage_core.views.span_headers import HeaderChunk, PartitionSpans
+from storage_core.views.span_headers import PartitionSpans
 from storage_core.views.view import (
     PARTITION_COLUMNS,
     Column,
@@ -54,19 +55,19 @@ class _EpochsTask:
     log_end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class _EpochInLog:
-    """What the batches of an epoch say."""
+class EpochRun(NamedTuple):
+    """Batches of one leader epoch, of which the first begins at a position."""
 
-    first_batch_offset: int
-    last_batch_offset: int
+    epoch: int
+    first_offset: int
+    last_offset: int
+    position_bytes: int
     batch_count: int
 
-    def followed_by(self, later: _EpochInLog) -> _EpochInLog:
-        """Extend the stretch by batches further on in the log."""
-        return _EpochInLog(
-            self.first_batch_offset, later.last_batch_offset, self.batch_count + later.batch_count
-        )
+    def followed_by(self, later: EpochRun) -> EpochRun:
+        """Extend the run by batches further on in the log."""
+        count = self.batch_count + later.batch_count
+        return self._replace(last_offset=later.last_offset, batch_count=count)
 
 
 def _plan(filesystem: FileSystem, options: ReadOptions) -> list[_EpochsTask]:
@@ -85,30 +86,31 @@ def _checkpointed(log: PartitionLog) -> tuple[EpochEntry, ...] | None:
         return None
 
 
-def _epochs_in_log(filesystem: FileSystem, task: _EpochsTask) -> dict[int, _EpochInLog]:
-    in_log: dict[int, _EpochInLog] = {}
+def _epochs_in_log(filesystem: FileSystem, task: _EpochsTask) -> dict[int, EpochRun]:
+    in_log: dict[int, EpochRun] = {}
     for chunk in task.part.chunks(filesystem):
-        for epoch, found in _epochs_of(chunk):
-            known = in_log.get(epoch)
-            in_log[epoch] = found if known is None else known.followed_by(found)
+        for run in epoch_runs(chunk.window):
+            known = in_log.get(run.epoch)
+            in_log[run.epoch] = run if known is None else known.followed_by(run)
     return in_log
 
 
-def _epochs_of(chunk: HeaderChunk) -> Iterator[tuple[int, _EpochInLog]]:
-    """Divide batches into stretches of equal epochs. Batches of older formats have none and are left out."""
-    epochs = chunk.headers["leader_epoch"].astype(np.int64)
+def epoch_runs(window: BatchWindow) -> Iterator[EpochRun]:
+    """Divide batches into runs of equal epochs. Batches of older formats have none and are left out."""
+    epochs = window.headers["leader_epoch"].astype(np.int64)
     firsts = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
     lasts = np.append(firsts[1:], len(epochs)) - 1
-    base_offsets, last_offsets = chunk.base_offsets[firsts], chunk.last_offsets[lasts]
-    columns = (epochs[firsts], base_offsets, last_offsets, lasts - firsts + 1)
-    for epoch, *facts in zip(*(column.tolist() for column in columns), strict=True):
-        if epoch >= 0:
-            yield epoch, _EpochInLog(*facts)
+    positions = window.position_bytes + window.starts
+    columns = epochs, window.base_offsets, positions
+    epoch, first_offset, position_bytes = (column[firsts].tolist() for column in columns)
+    last_offset, count = window.last_offsets[lasts].tolist(), (lasts - firsts + 1).tolist()
+    runs = map(EpochRun, epoch, first_offset, last_offset, position_bytes, count)
+    return (run for run in runs if run.epoch >= 0)
 
 
 def _rows(filesystem: FileSystem, task: _EpochsTask, _wanted: object) -> Iterator[tuple[object, ...]]:
     in_log, entries = _epochs_in_log(filesystem, task), task.entries or ()
-    starts = {epoch: found.first_batch_offset for epoch, found in in_log.items()}
+    starts = {epoch: found.first_offset for epoch, found in in_log.items()}
     starts |= {entry.epoch: entry.start_offset for entry in entries}
     known = {entry.epoch for entry in entries}
     epochs = sorted(starts)
@@ -121,17 +123,15 @@ def _rows(filesystem: FileSystem, task: _EpochsTask, _wanted: object) -> Iterato
             continue
         agrees = epoch in known and start_offset <= task.log_end_offset
         if found is not None:
-            agrees = (
-                agrees and start_offset <= found.first_batch_offset and found.last_batch_offset < end_offset
-            )
+            agrees = agrees and start_offset <= found.first_offset and found.last_offset < end_offset
         yield (
             task.part.topic,
             task.part.partition,
             epoch,
             start_offset,
             max(start_offset, end_offset),
-            None if found is None else found.first_batch_offset,
-            None if found is None else found.last_batch_offset,
+            None if found is None else found.first_offset,
+            None if found is None else found.last_offset,
             0 if found is None else found.batch_count,
             "log" if epoch not in known else "checkpoint" if found is None else "both",
             None if task.entries is None else agrees,
