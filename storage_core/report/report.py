@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_core.check.partition_check import PartitionReport
+from storage_core.check.segment_check import SegmentTask
 from storage_core.check.verify import Plan, VerifyReport, plan_verification, verify
 from storage_core.errors import SegmentLogError
 from storage_core.filesystem import FileSystem
@@ -89,14 +90,6 @@ class TopicHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentBar:
-    """A segment in the map of a log."""
-
-    base_offset: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class DamagedBytes:
     """Bytes of a segment that are damaged or suspected to be, and their place in the bytes of all segments of a log."""
 
@@ -114,10 +107,9 @@ class LogMap:
 
     topic: str
     partition: int
-    path: str
-    segments: tuple[SegmentBar, ...]
+    segments: tuple[SegmentTask, ...]
     damage: tuple[DamagedBytes, ...]
-    start_outcome: str
+    at_start: str
 
     @property
     def name(self) -> str:
@@ -411,23 +403,15 @@ def _log_maps(plan: Plan, checked: VerifyReport) -> Iterator[LogMap]:
         if report is None:
             # Deleted since the listing.
             continue
-        segments = [SegmentBar(each.file.base_offset, each.size_bytes) for each in planned.tasks]
-        damage = tuple(_damaged_bytes(report, segments))
-        yield LogMap(
-            report.topic,
-            report.partition,
-            report.path,
-            tuple(segments),
-            damage,
-            f"a broker: {report.at_start}",
-        )
+        damage = tuple(_damaged_bytes(report, planned.tasks))
+        yield LogMap(report.topic, report.partition, planned.tasks, damage, report.at_start)
 
 
-def _damaged_bytes(report: PartitionReport, segments: Sequence[SegmentBar]) -> Iterator[DamagedBytes]:
-    starts = accumulate((each.size_bytes for each in segments), initial=0)
+def _damaged_bytes(report: PartitionReport, tasks: Sequence[SegmentTask]) -> Iterator[DamagedBytes]:
+    starts = accumulate((each.size_bytes for each in tasks), initial=0)
     by_file = {
-        f"{report.path}/{log_file_name(each.base_offset)}": (each, start)
-        for each, start in zip(segments, starts, strict=False)
+        f"{report.path}/{log_file_name(each.file.base_offset)}": (each, start)
+        for each, start in zip(tasks, starts, strict=False)
     }
     for finding in report.findings:
         if finding.file in by_file and finding.severity != "note":
@@ -435,7 +419,7 @@ def _damaged_bytes(report: PartitionReport, segments: Sequence[SegmentBar]) -> I
             start_byte = finding.start_byte or 0
             end_byte = segment.size_bytes if finding.start_byte is None else finding.end_byte
             yield DamagedBytes(
-                segment.base_offset,
+                segment.file.base_offset,
                 start_byte,
                 end_byte or start_byte + 1,
                 start_in_log + start_byte,

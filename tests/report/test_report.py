@@ -126,7 +126,7 @@ class TestFindings:
     def test_maps_of_logs(self, hostile):
         report, _ = hostile
         (orders,) = [each for each in report.maps if each.topic == "orders"]
-        assert [each.base_offset for each in orders.segments] == [0, 10, 20, 30]
+        assert [each.file.base_offset for each in orders.segments] == [0, 10, 20, 30]
         assert (orders.damage[0].base_offset, orders.damage[0].start_byte, orders.damage[0].end_byte) == (
             10,
             400,
