@@ -43,6 +43,10 @@ from storage_core.segment.offset_index import decode_offset_entries
 
 # So many gaps between the batches of a log are described; the last one reaches to the end of all others.
 _MOST_GAPS: Final = 1_000
+_UNEXPLAINED: Final = (
+    "No batch has these offsets. A compaction, a truncation within a batch, or a recovery by the policy salvage may have "
+    "removed them: nothing says which."
+)
 
 
 class Missing(NamedTuple):
@@ -85,13 +89,6 @@ class _Span(NamedTuple):
     indexed_offset: int
 
 
-class _Gap(NamedTuple):
-    base_offset: int
-    position_bytes: int
-    start_offset: int
-    end_offset: int
-
-
 class OffsetAccount:
     """Follows the valid batches of a log, to tell at its end which offsets none of them holds."""
 
@@ -114,7 +111,7 @@ class OffsetAccount:
         self._snapshots = _offsets_of(self._names, (SNAPSHOT_SUFFIX,), bases)
         self._epochs = epochs
         self._spans: list[_Span] = []
-        self._gaps: list[_Gap] = []
+        self._gaps: list[Missing] = []
         self._falls: list[tuple[int, int, int]] = []
         self._base_offset = self._epoch = -1
         self._next_offset = 0
@@ -131,7 +128,8 @@ class OffsetAccount:
         starts, ends, positions = (column.tolist() for column in gaps_in(window, self._next_offset))
         for start_offset, end_offset, position_bytes in zip(starts, ends, positions, strict=True):
             if len(self._gaps) < _MOST_GAPS:
-                self._gaps.append(_Gap(base_offset, position_bytes, start_offset, end_offset))
+                place = (log_file_name(base_offset), position_bytes)
+                self._gaps.append(Missing(*place, start_offset, end_offset, _UNEXPLAINED))
             else:
                 self._gaps[-1] = self._gaps[-1]._replace(end_offset=end_offset)
         self._next_offset = window.next_offset
@@ -194,11 +192,7 @@ class OffsetAccount:
     def _within(self) -> Iterator[Missing]:
         for gap in self._gaps:
             if not (self._is_cleaned(gap.end_offset) or self._may_be_cleaned()):
-                yield Missing(
-                    log_file_name(gap.base_offset), gap.position_bytes, gap.start_offset, gap.end_offset,
-                    "No batch has these offsets. A compaction, a truncation within a batch, or a recovery by the policy "
-                    "salvage may have removed them: nothing says which.",
-                )  # fmt: skip
+                yield gap
 
     def _between(self) -> Iterator[Missing]:
         for span, following in zip(self._spans, self._spans[1:], strict=False):
