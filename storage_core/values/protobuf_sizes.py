@@ -94,7 +94,7 @@ def _varint_sizes(numbers: Sizes | Numbers) -> npt.NDArray[np.uint8]:
 def _numbers(values: pa.Array) -> Numbers:
     """Return the bits of values as numbers without sign, or how long they are: it is 0 for the default of a field."""
     if pa.types.is_boolean(values.type):
-        bits: Numbers = values.to_numpy(zero_copy_only=False).view(np.uint8)
+        bits: Numbers = values.fill_null(False).to_numpy(zero_copy_only=False).view(np.uint8)
         return bits
     _, first, *rest = values.buffers()
     if rest:

@@ -158,6 +158,13 @@ def test_entries_of_a_map_are_in_the_order_of_the_wire_with_the_last_value_of_ea
                 assert row["n"].as_py() == [(-1, -1), (5, 5), (9, 9), (3, 3), (200, 200)]
 
 
+def test_an_optional_boolean_may_be_absent():
+    decoded = decode(proto3("message M { optional bool a = 1; }"), [b"\x08\x00", b"", b"\x08\x01"], "M")
+
+    assert decoded.array.to_pylist() == [{"a": False}, {"a": None}, {"a": True}]
+    assert decoded.errors == []
+
+
 def test_a_time_in_two_parts_is_one_time():
     source = proto3(
         """import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto";
