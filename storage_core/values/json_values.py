@@ -311,15 +311,13 @@ def _to_boolean(value: Any) -> bool:
 
 def _to_long(value: Any) -> int:
     digits = _of_type(value, _Number, "an integer")
-    is_integer = digits.lstrip("-").isdecimal()
-    if not (is_integer or float(digits).is_integer()):
+    has_digits_alone = digits.lstrip("-").isdecimal()
+    if not (has_digits_alone or float(digits).is_integer()):
         raise _UnfitError("is not an integer")
-    if is_integer and len(digits) > _MOST_DIGITS_OF_LONG:
-        raise _UnfitError("does not fit 64 bits")
-    number = int(digits) if is_integer else int(float(digits))
+    number = int(digits) if has_digits_alone and len(digits) <= _MOST_DIGITS_OF_LONG else float(digits)
     if not -_LARGEST_LONG - 1 <= number <= _LARGEST_LONG:
         raise _UnfitError("does not fit 64 bits")
-    return number
+    return int(number)
 
 
 def _to_double(value: Any) -> float:
