@@ -10,6 +10,7 @@ from storage_core.checkpoint import (
     write_clean_shutdown_file,
 )
 from storage_core.filesystem import FileSystem
+from tests.faults.observed_filesystem import before_each_call
 
 
 @pytest.mark.parametrize("content", [b"", b'{"version":0,"brokerEpoch":9}', b"\0garbage"])
@@ -26,25 +27,19 @@ def test_it_has_kafkas_name():
 # -- Writing and deleting --------
 
 
-class RecordingFileSystem(FileSystem):
-    """Tells in which order the directory was changed and flushed."""
+def recording():
+    """A file system, and in which order the directory is changed and flushed."""
+    effects = []
 
-    def __init__(self):
-        super().__init__()
-        self.effects = []
+    def note(call, path):
+        if call == "flush_directory":
+            # What the file itself still lacks would be counted after this.
+            effects.append(f"flush directory after {filesystem.statistics.flushes} flushes")
+        elif call in {"open_for_writing", "delete"}:
+            effects.append(call)
 
-    def open_for_writing(self, path, *, create=False, **options):
-        self.effects.append("open")
-        return super().open_for_writing(path, create=create, **options)
-
-    def delete(self, path):
-        self.effects.append("delete")
-        return super().delete(path)
-
-    def flush_directory(self, path):
-        # What the file itself still lacks would be counted after this.
-        self.effects.append(f"flush directory after {self.statistics.flushes} flushes")
-        super().flush_directory(path)
+    filesystem = before_each_call(note)
+    return filesystem, effects
 
 
 @pytest.mark.parametrize("before", [None, b"", b"longer than what is written by a good deal of bytes"])
@@ -52,26 +47,26 @@ def test_writes_the_bytes_of_kafka(tmp_path, before):
     path = tmp_path / ".kafka_cleanshutdown"
     if before is not None:
         path.write_bytes(before)
-    filesystem = RecordingFileSystem()
+    filesystem, effects = recording()
     write_clean_shutdown_file(filesystem, str(tmp_path))
     assert path.read_bytes() == b'{"version":0,"brokerEpoch":-1}'
     # In place: no other name ever stood in the directory.
-    assert filesystem.effects == ["open", "flush directory after 1 flushes"]
+    assert effects == ["open_for_writing", "flush directory after 1 flushes"]
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_deletes_for_good(tmp_path):
     write_clean_shutdown_file(FileSystem(), str(tmp_path))
-    filesystem = RecordingFileSystem()
+    filesystem, effects = recording()
     assert delete_clean_shutdown_file(filesystem, str(tmp_path)) is True
     assert not has_clean_shutdown_file(FileSystem(), str(tmp_path))
-    assert filesystem.effects == ["delete", "flush directory after 0 flushes"]
+    assert effects == ["delete", "flush directory after 0 flushes"]
 
 
 def test_a_deletion_that_may_not_have_been_flushed_is_flushed_now(tmp_path):
-    filesystem = RecordingFileSystem()
+    filesystem, effects = recording()
     assert delete_clean_shutdown_file(filesystem, str(tmp_path)) is False
-    assert filesystem.effects == ["delete", "flush directory after 0 flushes"]
+    assert effects == ["delete", "flush directory after 0 flushes"]
 
 
 def test_the_marker_that_was_there_comes_back(tmp_path):

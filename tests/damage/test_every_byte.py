@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import pytest
 
@@ -67,34 +68,26 @@ def judged(campaign, log, text, change, path, mode):
     return [f"{text}, {mode}: {problem}" for problem in problems]
 
 
-@pytest.mark.cases(4, 12)
+def flipped(data, position):
+    return data[:position] + bytes([data[position] ^ 1 << position % 8]) + data[position + 1 :]
+
+
+def cut(data, position):
+    return data[:position]
+
+
+@pytest.mark.cases(8, 24)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("segment", [0, 1], ids=["closed", "active"])
 @pytest.mark.parametrize(("mode", "step"), STEPS)
-def test_every_byte_flipped(campaign, name, segment, mode, step):
+@pytest.mark.parametrize("change", [flipped, cut], ids=["flipped", "cut"])
+def test_every_byte(campaign, name, segment, mode, step, change):
     log = small_log(name)
     path = sorted(log.entries)[segment]
     wrong = []
     for position in range(0, len(log.files[path]), step):
-        mask = 1 << position % 8
-
-        def flip(data, position=position, mask=mask):
-            return data[:position] + bytes([data[position] ^ mask]) + data[position + 1 :]
-
-        wrong += judged(campaign, log, f"byte {position} ^ {mask:#x}", flip, path, mode)
-    assert wrong == []
-
-
-@pytest.mark.cases(4, 12)
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("segment", [0, 1], ids=["closed", "active"])
-@pytest.mark.parametrize(("mode", "step"), STEPS)
-def test_cut_at_every_length(campaign, name, segment, mode, step):
-    log = small_log(name)
-    path = sorted(log.entries)[segment]
-    wrong = []
-    for size in range(0, len(log.files[path]), step):
-        wrong += judged(campaign, log, f"cut to {size}", lambda data, size=size: data[:size], path, mode)
+        at_position = partial(change, position=position)
+        wrong += judged(campaign, log, f"{change.__name__} at byte {position}", at_position, path, mode)
     assert wrong == []
 
 

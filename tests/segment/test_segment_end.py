@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import pytest
 
@@ -22,12 +23,17 @@ def batches(make_batch):
 def end_of(tmp_path):
     path = tmp_path / "00000000000000000007.log"
 
-    def end(content, start_position_bytes=0):
+    def end(content, start_position_bytes=0, **options):
         path.write_bytes(content)
         with FileSystem().open(str(path)) as log_file:
-            return end_of_batches(log_file, 7, start_position_bytes, len(content))
+            return end_of_batches(log_file, 7, start_position_bytes, len(content), **options)
 
     return end
+
+
+@pytest.fixture
+def end_over_damage(end_of):
+    return partial(end_of, skip_damage=True)
 
 
 def test_end_of_whole_batches(end_of, batches):
@@ -134,18 +140,6 @@ def test_what_a_header_declares_is_not_allocated(tmp_path, make_batch):
 
 
 # -- Where damage is skipped --------
-
-
-@pytest.fixture
-def end_over_damage(tmp_path):
-    path = tmp_path / "00000000000000000007.log"
-
-    def end(content, start_position_bytes=0):
-        path.write_bytes(content)
-        with FileSystem().open(str(path)) as log_file:
-            return end_of_batches(log_file, 7, start_position_bytes, len(content), skip_damage=True)
-
-    return end
 
 
 @pytest.mark.parametrize(
