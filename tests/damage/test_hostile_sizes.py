@@ -215,7 +215,7 @@ def test_a_checkpoint_of_zeros(root, indexed, read, name, size):
 
 @pytest.mark.parametrize(
     "content",
-    [b"\n" * (30 << 20), b"0\n1\n" + b" " * (30 << 20), b"0\n1\n" + b"a " * (15 << 20), b"0" * (30 << 20), b"\xff" * (30 << 20),
+    [b"\n" * (30 << 20), b"0\n1\n" + b" " * (30 << 20), b"0\n1\n" + b"a " * (6 << 20), b"0" * (30 << 20), b"\xff" * (30 << 20),
      b"0\n2147483647\n" + b"t 0 5\n" * (5 << 20), b"0\n1\nevents 0 " + b"9" * (30 << 20) + b"\n"],
     ids=["line ends", "blanks", "fields", "digits", "no text", "lines", "a number"],
 )  # fmt: skip
