@@ -45,7 +45,7 @@ from storage_core.record.batch_header import CONTROL_FLAG, MAGIC_V2
 from storage_core.record.batch_window import BatchWindow
 from storage_core.record.control_records import read_marker
 from storage_core.recover.missing_offsets import LeftOut, Missing, OffsetAccount
-from storage_core.segment import DamageScanner, SegmentReader
+from storage_core.segment import SegmentReader
 from storage_core.segment.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -555,11 +555,7 @@ class _Planner:
 
     def _is_blank(self, check: SegmentCheck, position_bytes: int) -> bool:
         """Return True if only zeros follow, which a broker preallocated."""
-        segment = self._open(check.base_offset, check.suffix)
-        with segment.open_log() as log_file:
-            size_bytes = log_file.status.size_bytes
-            rest = DamageScanner(log_file, check.base_offset, size_bytes, None, self._max_batch_bytes)
-            return rest.is_blank(position_bytes)
+        return self._open(check.base_offset, check.suffix).is_preallocated_after(position_bytes, 0)
 
     # The other files.
 

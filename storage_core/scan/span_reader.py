@@ -2,6 +2,7 @@
 
 The file is read in windows of whole batches. Headers, CRCs and the order of offsets are checked for a
 window at once. Only if a check fails, a `DamageScanner` finds out what is damaged, from where to where.
+Who needs headers alone reads them by the same loop, without CRCs as long as the headers agree.
 """
 
 from __future__ import annotations
@@ -193,8 +194,8 @@ class WindowPart:
 class SpanReader:
     """Reads one span of the file that it was planned for.
 
-    With ``trusts_headers``, CRCs are checked only where headers contradict each other, lead nowhere, or follow damage: a
-    batch may be damaged then whose boundaries are beyond doubt. Without ``with_bytes``, large batches are hopped over.
+    With ``trusts_headers``, CRCs are checked only where headers contradict each other or lead nowhere, so a batch may be
+    damaged whose boundaries are beyond doubt. Without ``with_bytes``, large batches are hopped over.
     """
 
     def __init__(
