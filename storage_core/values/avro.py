@@ -131,7 +131,7 @@ def avro_decoder(
         writer: The schema that the values were written with.
         reader: The schema of the column; None for that of the writer.
         paths: Paths of the wanted fields; None for all.
-        has_raw_bytes: Whether values of the type ``bytes`` have no length in front, as Confluent's serializer writes them.
+        has_raw_bytes: True if values of the type ``bytes`` have no length in front, as Confluent's serializer writes them.
 
     Raises:
         SchemaResolutionError: Values of the one schema cannot be read as those of the other.

@@ -70,7 +70,7 @@ _CLOSING: Final = tuple(
 
 
 class TooManyItemsError(Exception):
-    """The values have more items together than are decoded at once: take fewer values."""
+    """Too many items in values that are decoded together: take fewer values."""
 
 
 class Window:
@@ -497,7 +497,7 @@ def _read_choice(step: Choice, cursor: Cursor) -> pa.Array:
     arrays, found = [], []
     for branch, branch_step in enumerate(step.branches):
         indexes = np.flatnonzero(branches == branch)
-        if not len(indexes) or (isinstance(branch_step, Leaf) and branch_step.width == 0):
+        if not len(indexes) or (isinstance(branch_step, Leaf) and branch_step.kind == "null"):
             continue
         if len(indexes) == len(cursor):
             return _read(branch_step, cursor)

@@ -1,4 +1,4 @@
-"""What to do with each part of a value: the writer's schema, resolved to the reader's once for all rows.
+"""Resolve a writer's schema to a reader's once for all rows: a plan says what to do with each part of a value.
 
 The steps follow the writer's schema, in whose order the bytes are, and each says which column comes out, which is the
 reader's. Rules: Avro specification 1.12, "Schema Resolution".
@@ -41,7 +41,7 @@ _UNFINISHED: Final = Struct((), (), (), pa.null())
 
 
 class Plan(NamedTuple):
-    """How to read values, and in how many steps."""
+    """Steps to read values, and how many they are."""
 
     root: Step
     step_count: int
@@ -146,7 +146,7 @@ class _Resolver:
                 return Choice(tuple(branches), pa.null())
         width = _width(written)
         if width is not None:
-            return Leaf("fixed", pa.null(), width)
+            return Leaf("null" if written.kind == "null" else "fixed", pa.null(), width)
         return Leaf("bytes" if KINDS[written.kind].is_bytes else "long", pa.null())
 
     def _skipped_record(self, written: Record, place: _Place) -> Struct:

@@ -1,4 +1,4 @@
-"""What Avro's types become in Arrow, the same as with Spark's ``from_avro``, and what their defaults mean."""
+"""Arrow types of Avro's types, the same as with Spark's ``from_avro``, and values of their defaults."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ MICROSECONDS_PER_MILLISECOND: Final = 1000
 
 
 class Kind(NamedTuple):
-    """What there is to know of the types of one name.
+    """Facts about the types of one name, as ``long``.
 
     Attributes:
         arrow_type: What values become.
         width: The bytes of each value; None if they differ.
         promotions: As what else values can be read.
-        is_bytes: Whether a value is its size and its bytes.
+        is_bytes: True if a value is its size and its bytes.
     """
 
     arrow_type: pa.DataType

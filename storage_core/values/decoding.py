@@ -1,4 +1,4 @@
-"""What goes into a decoder of values and what comes out: byte ranges, columns, and an error for each row that does not decode."""
+"""Input and output of decoders of values: byte ranges, columns, and an error for each row that does not decode."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ import pyarrow as pa
 from storage_core.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     import numpy.typing as npt
-
-    DecodeAll: TypeAlias = Callable[[pa.Array], pa.Array | None]
-    DecodeEach: TypeAlias = Callable[[pa.Array], "Decoded"]
 
 
 # By their bits, numbers as numpy copies them.
 _NUMPY_KINDS: Final = {32: "i4", 64: "i8", 128: "c16"}
-# Below it, parts would be decoded in vain too often where many values are bad.
-_SMALLEST_PART_ROWS: Final = 64
 Reason = Literal["unframed", "unknown-id", "malformed", "encrypted", "unresolvable"]
 """Why a record does not decode."""
 Paths: TypeAlias = tuple[tuple[str, ...], ...] | None
@@ -198,34 +193,3 @@ class Decoder(Protocol):
 
     def decode(self, payloads: Payloads) -> Decoded:
         """Decode values. What does not decode is an error of its row alone."""
-
-
-def decode_by_halves(
-    values: pa.Array, decode_all: DecodeAll, decode_each: DecodeEach, largest_part_rows: int
-) -> Decoded:
-    """Decode values at once as far as possible, and the others one by one.
-
-    Args:
-        values: Encoded values, none of them null.
-        decode_all: Returns a column, or None if it cannot decode all values. What it decodes, it must decode as `decode_each` does.
-        decode_each: Decodes each value by itself.
-        largest_part_rows: How many values to decode at once. More are cheaper if none is bad, and dearer if a few are.
-    """
-    arrays: list[pa.Array] = []
-    errors: list[RowError] = []
-    starts = range(0, max(len(values), 1), largest_part_rows)
-    parts = [(start, min(start + largest_part_rows, len(values))) for start in reversed(starts)]
-    while parts:
-        start, stop = parts.pop()
-        part = values.slice(start, stop - start)
-        array = decode_all(part) if start < stop else None
-        if array is None and stop - start > _SMALLEST_PART_ROWS:
-            middle = (start + stop) // 2
-            parts += [(middle, stop), (start, middle)]
-        elif array is None:
-            decoded = decode_each(part)
-            arrays.append(decoded.array)
-            errors += [error._replace(row=start + error.row) for error in decoded.errors]
-        else:
-            arrays.append(array)
-    return Decoded(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), errors)

@@ -81,6 +81,7 @@ _TYPES = [
     ({"type": "array", "items": record()}, b"\x04\x00", pa.list_(pa.struct([])), [{}, {}]),
     ({"type": "map", "values": "int"}, b"\x02\x02a\x06\x00", pa.map_(pa.string(), pa.int32()), [("a", 3)]),
     (["null", "int"], b"\x00", pa.int32(), None),
+    (["null", {**_FIXED, "size": 0}], b"\x02", pa.binary(), b""),
     (["int", "null"], b"\x00\x02", pa.int32(), 1),
     (["null", "int", "long"], b"\x02\x02", pa.int64(), 1),
     (["float", "double"], b"\x00\x00\x00\xc0\x3f", pa.float64(), 1.5),
