@@ -50,11 +50,6 @@ _TRANSACTION_TIMEOUT_MS = 900_000
 _CONSUMERS = 3
 _PATIENCE_S = 20.0
 _NOTHING_MORE = "nothing more came for"
-_NO_END = 1 << 63
-_ISOLATION = {
-    READ_COMMITTED: IsolationLevel.READ_COMMITTED,
-    READ_UNCOMMITTED: IsolationLevel.READ_UNCOMMITTED,
-}
 _Answer = TypeVar("_Answer")
 Place = tuple[str, int]
 _NOT_READY_YET = {
@@ -193,18 +188,14 @@ def consume(
 ) -> list[Row]:
     """Return the records of partition 0 that a consumer gets from log start to log end, by topic and offset.
 
-    The end is the one at the time of the call, or a later one: a consumer reaches the last record of a topic only while
-    nobody writes to it. A consumer that stands still is replaced by a new one, as a client does that restarts.
+    The end is that of the first fetch, or a later one: a consumer reaches the last record of a topic only while nobody
+    writes to it. A consumer that stands still is replaced by a new one, as a client does that restarts.
     """
     places = [(topic, 0) for topic in ([topics] if isinstance(topics, str) else topics)]
-    level = _ISOLATION[isolation_level]
-    ends = {
-        place: each.offset for place, each in offsets_at(broker, places, OffsetSpec.latest(), level).items()
-    }
     for _ in range(_CONSUMERS):
         # A running broker may delete records that the consumer is about to read.
         found = consume_partitions(
-            broker, places, isolation_level, patience_s=_PATIENCE_S, out_of_range="latest", ends=ends
+            broker, places, isolation_level, patience_s=_PATIENCE_S, out_of_range="latest", is_growing=True
         )
         errors = [each.error for each in found.values() if each.error]
         if not all(error.startswith(_NOTHING_MORE) for error in errors):
@@ -248,7 +239,7 @@ def consume_partitions(
     *,
     patience_s: float = 60.0,
     out_of_range: str = "error",
-    ends: Mapping[tuple[str, int], int] = MappingProxyType({}),
+    is_growing: bool = False,
 ) -> dict[tuple[str, int], Consumed]:
     """Consume partitions from log start to log end; one failure does not affect the other partitions.
 
@@ -258,7 +249,7 @@ def consume_partitions(
         isolation_level: The consumer's isolation level.
         patience_s: Once the first message has come, a partition has failed that delivers nothing for this long.
         out_of_range: What to do at an offset that does not exist: fail, or continue at the ``latest``.
-        ends: By topic and partition, an offset below which all records suffice.
+        is_growing: Whether the end that a partition had at its first fetch suffices, because it is written to.
     """
     log = _ClientLog()
     consumer = Consumer(
@@ -278,7 +269,7 @@ def consume_partitions(
     consumed = {(topic, partition): Consumed() for topic, partition in places}
     try:
         consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in consumed])
-        _consume_all(consumer, consumed, patience_s, ends)
+        _consume_all(consumer, consumed, patience_s, is_growing=is_growing)
         if any((each.error or "").startswith(_NOTHING_MORE) for each in consumed.values()):
             # A test that does not fail for it is slow.
             print("A consumer stands still:", *log.lines, sep="\n  ")
@@ -294,9 +285,11 @@ def _consume_all(
     consumer: Consumer,
     consumed: dict[tuple[str, int], Consumed],
     patience_s: float,
-    ends: Mapping[tuple[str, int], int],
+    *,
+    is_growing: bool,
 ) -> None:
     unfinished = set(consumed)
+    ends: dict[tuple[str, int], int] = {}
     timeout_s = max(patience_s, 60.0)
     while unfinished:
         # Not consume(n): it waits for n messages until its timeout.
@@ -315,7 +308,11 @@ def _consume_all(
             continue
         if error is None:
             consumed[place].rows.append(row_of_message(message))
-            if message.offset() + 1 < ends.get(place, _NO_END):
+            if is_growing and place not in ends:
+                # As the first fetch reported it: the client asks nothing.
+                _, ends[place] = consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+                assert ends[place] > message.offset()
+            if not is_growing or message.offset() + 1 < ends[place]:
                 continue
             consumed[place].end_offset = message.offset() + 1
         elif error.code() == KafkaError._PARTITION_EOF:
