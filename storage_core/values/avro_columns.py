@@ -48,8 +48,6 @@ _ITEMS_AT_ONCE: Final = 1 << 22
 # Above this share of longer numbers, it is cheaper to read all of them as such.
 _DENSE_SHARE: Final = 2
 _CONTINUES: Final = 0x80
-# Half of them can be counted in seven bits.
-_BRANCHES_IN_A_BYTE: Final = 64
 _WORD_BYTES: Final = 8
 _DECIMAL_BYTES: Final = 16
 # More than that of a sum of doubles.
@@ -57,15 +55,12 @@ _DOUBLE_ERROR: Final = 1e-12
 # numpy combines unsigned arrays with unsigned numbers only.
 _U1, _U56, _U63 = (np.uint64(number) for number in (1, 56, 63))
 _CONTINUE_BITS: Final = np.uint64(0x8080808080808080)
-# Of a word with seven bits in each byte: which bits move down, to close the gaps of 1, 2 and 4 bits. They are needed for
-# numbers of more than so many bytes.
-_CLOSING: Final = tuple(
-    (np.uint64(move), np.uint64(bits), size)
-    for move, bits, size in (
-        (0x7F007F007F007F00, 1, 1),
-        (0x3FFF00003FFF0000, 2, 2),
-        (0x0FFFFFFF00000000, 4, 4),
-    )
+# Of a word with seven bits in each byte: which bits move down, and by how many, to close the gaps. A gap is closed only in
+# numbers of more bytes than that.
+_CLOSING: Final = (
+    (np.uint64(0x7F007F007F007F00), np.uint64(1)),
+    (np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
+    (np.uint64(0x0FFFFFFF00000000), np.uint64(4)),
 )
 
 
@@ -204,8 +199,7 @@ def _read(step: Step, cursor: Cursor) -> pa.Array:
         case Choice():
             return _read_choice(step, cursor)
         case Text():
-            texts = _walk_records(step, cursor)
-            return _nulls(step, cursor) if pa.types.is_null(step.arrow_type) else pa.array(texts, pa.string())
+            return _read_text(step, cursor)
 
 
 def _nulls(step: Step, cursor: Cursor) -> pa.Array:
@@ -249,8 +243,8 @@ def _long_numbers(cursor: Cursor, indexes: _Int64Array | slice) -> tuple[_Int64A
     word &= used
     raw = word & ~_CONTINUE_BITS
     longest = sizes.max(initial=0)
-    for move, bits, size in _CLOSING:
-        if longest > size:
+    for move, bits in _CLOSING:
+        if longest > bits:
             moved = raw & move
             raw ^= moved
             moved >>= bits
@@ -298,7 +292,7 @@ def _sizes(cursor: Cursor) -> _Int64Array:
 def _branches(cursor: Cursor, count: int) -> _Numbers:
     """Read the index of a branch or a symbol of each value; 0 for one that does not exist."""
     first = cursor.window.data[cursor.position]
-    if first.max(initial=0) < 2 * min(count, _BRANCHES_IN_A_BYTE) and not (first & 1).any():
+    if first.max(initial=0) < min(2 * count, _CONTINUES) and not (first & 1).any():
         cursor.move(1)
         return first >> 1
     branches = _numbers(cursor)
@@ -307,10 +301,6 @@ def _branches(cursor: Cursor, count: int) -> _Numbers:
         cursor.fail(wrong)
         branches[wrong] = 0
     return branches
-
-
-def _read_null(step: Leaf, cursor: Cursor) -> pa.Array:
-    return _nulls(step, cursor)
 
 
 def _read_refused(step: Leaf, cursor: Cursor) -> pa.Array:
@@ -396,8 +386,7 @@ def _read_bytes(step: Leaf, cursor: Cursor) -> pa.Array:
         return array
     text = array.view(pa.string())
     is_ascii = np.frombuffer(array.buffers()[2] or b"", np.int8).min(initial=0) >= 0
-    others = [] if is_ascii else _not_utf8(text)
-    if others:
+    if not is_ascii and (others := _not_utf8(text)):
         cursor.suspect(np.array(others))
         sizes[others] = 0
         text = _gathered(cursor.window, starts, sizes).view(pa.string())
@@ -460,7 +449,7 @@ def _decimals(
 
 
 _LEAVES: Final = {
-    "null": _read_null,
+    "null": _nulls,
     "boolean": _read_boolean,
     "int": _read_integer,
     "long": _read_integer,
@@ -514,8 +503,8 @@ def _read_choice(step: Choice, cursor: Cursor) -> pa.Array:
     return placed(pa.concat_arrays(arrays), np.concatenate(found), len(cursor))
 
 
-def _walk_records(step: Text, cursor: Cursor) -> list[str | None]:
-    """Read a text at each cursor plainly, and move on; None for one that does not decode."""
+def _read_text(step: Text, cursor: Cursor) -> pa.Array:
+    """Read a text at each cursor plainly; null for one that does not decode."""
     texts: list[str | None] = []
     failed = np.zeros(len(cursor), bool)
     for index, (start, end) in enumerate(zip(cursor.position.tolist(), cursor.end.tolist(), strict=True)):
@@ -530,7 +519,7 @@ def _walk_records(step: Text, cursor: Cursor) -> list[str | None]:
     cursor.fail(failed)
     # A value may have several texts, and more empty items than any of them.
     cursor.suspect(cursor.window.empty_items[cursor.rows] > EMPTY_ITEMS_LIMIT)
-    return texts
+    return _nulls(step, cursor) if pa.types.is_null(step.arrow_type) else pa.array(texts, pa.string())
 
 
 def _read_sequence(step: Sequence, cursor: Cursor) -> pa.Array:
