@@ -35,7 +35,7 @@ _LARGEST_BYTES: Final = (1 << 31) - (1 << 16)
 # Above this share of other bytes between the values, they are copied together.
 _SPARSE_SHARE: Final = 4
 _SPARSE_BYTES: Final = 1 << 16
-# What decode_avro makes one array of.
+# The most bytes that decode_avro decodes into one array.
 _PIECE_BYTES: Final = 1 << 30
 
 
@@ -195,7 +195,7 @@ def decode_avro(
     for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
         chunk_of_bytes = _as_bytes(chunk)
         payloads = Payloads.of_array(chunk_of_bytes)
-        # What is decoded fits one array, too. Values that are no part are no rows.
+        # The decoded values of a part fit one array, too. An empty chunk gives an empty array.
         for first, last in [*_parts(payloads, _PIECE_BYTES, len(chunk))] or [(0, 0)]:
             decoded = _decode_array(decoder, chunk_of_bytes[first:last])
             arrays.append(decoded.array)

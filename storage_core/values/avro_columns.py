@@ -50,7 +50,7 @@ _DENSE_SHARE: Final = 2
 _CONTINUES: Final = 0x80
 _WORD_BYTES: Final = 8
 _DECIMAL_BYTES: Final = 16
-# More than that of a sum of doubles.
+# Larger than the relative error of a sum of doubles.
 _DOUBLE_ERROR: Final = 1e-12
 # numpy combines unsigned arrays with unsigned numbers only.
 _U1, _U56, _U63 = (np.uint64(number) for number in (1, 56, 63))
@@ -124,13 +124,13 @@ class Cursor:
         return len(self.position)
 
     def some(self, indexes: _Int64Array) -> Cursor:
-        """Return cursors of their own for some values; `join` takes them back."""
+        """Return separate cursors for some values; `join` takes them back."""
         part = Cursor(self.window, self.position[indexes], self.end[indexes], self.rows[indexes])
         part._drift = self._drift
         return part
 
     def join(self, indexes: _Int64Array, part: Cursor) -> None:
-        """Move the cursors of some values to where others are."""
+        """Move the cursors of some values to where their separate ones are."""
         self.position[indexes] = part.position
         self.end[indexes] = part.end
         self._drift = max(self._drift, part._drift)
@@ -147,7 +147,7 @@ class Cursor:
             self.check()
 
     def check(self) -> None:
-        """Suspect the values whose ends have been passed."""
+        """Leave values to the plain decoder whose cursors are beyond their ends."""
         self.fail(self.position > self.end)
         self._drift = 0
 
@@ -396,7 +396,7 @@ def _read_bytes(step: Leaf, cursor: Cursor) -> pa.Array:
 def _gathered(window: Window, starts: _Int64Array, sizes: _Int64Array) -> pa.BinaryArray:
     """Copy byte strings out of the data.
 
-    Arrow does it, of an array whose even elements are the strings, and whose odd ones lie between them.
+    Arrow takes the even elements of an array in which the odd ones are the bytes between the strings.
     """
     if not len(starts):
         return pa.array([], pa.binary())
@@ -413,7 +413,7 @@ def _gathered(window: Window, starts: _Int64Array, sizes: _Int64Array) -> pa.Bin
 
 
 def _not_utf8(array: pa.StringArray, first: int = 0) -> list[int]:
-    """Return which strings are not UTF-8, each plus the number of the first."""
+    """Return the indexes of the strings that are not UTF-8, counted from ``first``."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
@@ -541,9 +541,9 @@ def _find_items(step: Sequence, cursor: Cursor) -> tuple[_Int64Array, Cursor]:
     """Move over arrays or maps.
 
     Returns:
-        How many items each has, and cursors at all items (at the keys, if they have them), in their order.
+        The number of items of each, and cursors at all items in order (at the keys of a map).
     """
-    # What is left of the current block of each, and which ones go on.
+    # The items left in the current block of each, and the values that are not at their end.
     left = np.zeros(len(cursor), np.int64)
     going = np.arange(len(cursor))
     indexes, starts = [left[:0]], [left[:0]]
@@ -600,7 +600,7 @@ def _block_counts(cursor: Cursor, width: int | None) -> _Int64Array:
 
 
 def _items_of_blocks(step: Sequence, cursor: Cursor, left: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
-    """Move over blocks of items that have the same width; return of each item which array it is in, and where it is."""
+    """Move over blocks of items of the same width; return the array and the position of each item."""
     width = step.width or 0
     _check_item_count(cursor.window, int(left.sum()))
     indexes = np.repeat(np.arange(len(left)), left)
@@ -611,7 +611,7 @@ def _items_of_blocks(step: Sequence, cursor: Cursor, left: _Int64Array) -> tuple
 
 
 def _walk_items(step: Sequence, cursor: Cursor, left: _Int64Array) -> tuple[_Int64Array, _Int64Array]:
-    """Move over all that is left of a few arrays, item by item; return the same of each item."""
+    """Move over the rest of a few arrays, item by item; return the array and the position of each item."""
     failed = np.zeros(len(cursor), bool)
     indexes: list[int] = []
     starts: list[int] = []

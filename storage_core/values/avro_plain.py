@@ -23,7 +23,7 @@ from storage_core.values.decoding import Reason
 
 EMPTY_ITEMS_LIMIT: Final = 1 << 12
 """Items without bytes that a value may have: their number is only claimed, and nothing else bounds it."""
-# Records in each other: Python's own limit is not far above.
+# Levels of recursive records: Python's own limit is not far above.
 _RECURSION_LIMIT: Final = 100
 _CONTINUES: Final = 0x80
 _LONG_BITS: Final = 64
@@ -117,7 +117,7 @@ class Input:
         """Read how many items follow in the next block of an array or map; 0 ends it.
 
         Args:
-            width: The bytes of each item, if all have as many.
+            width: The bytes of each item; None if they differ.
         """
         count = self.number()
         if count < 0:
@@ -139,7 +139,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Reads a value without parts.
+    """Step that reads a value without parts.
 
     Attributes:
         kind: How it is encoded, as ``long``. Strings are ``bytes``. ``rest`` are bytes up to the end of the value. ``refused``
@@ -180,7 +180,7 @@ class Constant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Reads a record, or a branch of a union as the struct that stands for the union.
+    """Step that reads a record, or a branch of a union as the struct that stands for the union.
 
     Attributes:
         names: The fields that come out, null if they are neither among the children nor the constants.
@@ -210,7 +210,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """Reads an array, or a map, whose items have keys.
+    """Step that reads an array, or a map, whose items have keys.
 
     Attributes:
         item: Reads an item; None if the items are not wanted.
@@ -243,7 +243,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Reads a union."""
+    """Step that reads a union."""
 
     branches: tuple[Step, ...]
     arrow_type: pa.DataType
@@ -255,7 +255,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Text:
-    """Reads a recursive record as JSON text, or a record within it.
+    """Step that reads a recursive record as JSON text, or a record within it.
 
     Attributes:
         records: How to read each recursive record; shared by all of a plan, as they contain each other.
@@ -370,7 +370,7 @@ _LEAVES: Final[dict[str, Callable[[Leaf, Input], Any]]] = {
     "refused": _refused,
 }
 KEY: Final = Leaf("bytes", pa.string())
-"""Reads the key of an item of a map."""
+"""Step that reads the key of an item of a map."""
 _SKIPPED_KEY: Final = Leaf("bytes", pa.null())
 
 

@@ -41,7 +41,7 @@ _UNFINISHED: Final = Struct((), (), (), pa.null())
 
 
 class Plan(NamedTuple):
-    """Steps to read values, and how many they are."""
+    """Steps to read values, and how many there are."""
 
     root: Step
     step_count: int
@@ -204,7 +204,7 @@ class _Resolver:
             source = sources.get(field.name)
             name = "" if source is None else source.name
             if source is not None:
-                # Also what is not wanted has to be readable.
+                # A field that is not wanted has to be readable, too.
                 step = self._resolve(field.schema, source.schema, wanted.get(name, NOTHING), within)
             if name not in targets:
                 step = self._skipped(field.schema, within)

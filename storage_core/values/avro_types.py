@@ -26,7 +26,7 @@ from storage_core.values.decoding import Paths, paths_of_fields
 
 # A schema that uses its types again and again may be short, and yet stand for more columns than any memory holds.
 COLUMNS_LIMIT: Final = 50_000
-# Each row gets all of them.
+# In characters. Each row repeats them.
 _DEFAULTS_LIMIT: Final = 1 << 16
 MOST_DIGITS: Final = 38
 NOTHING: Final[Paths] = ()
@@ -35,12 +35,12 @@ MICROSECONDS_PER_MILLISECOND: Final = 1000
 
 
 class Kind(NamedTuple):
-    """Facts about the types of one name, as ``long``.
+    """Facts about an Avro type, such as ``long``.
 
     Attributes:
-        arrow_type: What values become.
+        arrow_type: Type of the column, without a logical type.
         width: The bytes of each value; None if they differ.
-        promotions: As what else values can be read.
+        promotions: Other types that values can be read as.
         is_bytes: True if a value is its size and its bytes.
     """
 
@@ -127,7 +127,7 @@ class ArrowTypes:
         return self._measured(schema, paths, 0)[0]
 
     def _measured(self, schema: Schema, paths: Paths, depth: int) -> tuple[pa.DataType, int]:
-        """Return a type, and of how many it consists."""
+        """Return a type, and how many types it consists of."""
         if paths == NOTHING:
             return pa.null(), 1
         if depth > NESTING_LIMIT:

@@ -1,4 +1,4 @@
-"""Formats of columns: by which schemas values were written, and with which one they are read.
+"""Formats of columns: the schemas that values may have been written with, and the one that they are read with.
 
 A format is planned once and travels to tasks as plain data. A `ColumnDecoder` applies it: it finds the schema of each value,
 decodes the values of one schema at a time, and puts them back in order.
@@ -98,7 +98,7 @@ class ReaderSchema(NamedTuple):
 
 
 def schema_words(subject: str | None, version: int | None, schema_id: int, message: Message) -> str:
-    """Return the words for a schema of a registry. One of a folder of schema files has an id alone."""
+    """Describe a schema of a registry in a message. A schema from a folder of files has only an id."""
     its_message = "" if message is None else f", message {message}"
     if not subject:
         return f"schema id {schema_id}{its_message}"
@@ -112,7 +112,8 @@ class ColumnFormat:
     Attributes:
         column: ``key`` or ``value``.
         fields: Paths of the wanted fields; None for all.
-        packed_writers: If each value names its schema, these as bytes, as there may be many; see `pack_writers`.
+        packed_writers: The schemas that values may name, as bytes, as there may be many; see `pack_writers`. None if values
+            do not name their schemas.
         notice: What a user should know of the choice of the schema; empty for nothing.
     """
 
@@ -134,7 +135,7 @@ class ColumnFormat:
         return {} if self.packed_writers is None else _unpacked(self.packed_writers)
 
     def ignored(self) -> Iterator[str]:
-        """Say of each version of the reader's subject why values of it are not read, and of how many others."""
+        """Yield why versions of the reader's subject are not read, and how many schemas of other subjects are not."""
         refused = [writer for writer in dict.fromkeys(self.writers.values()) if writer.source is None]
         own = [writer for writer in refused if writer.subject in (self.reader.subject, None)]
         yield from (f"{writer.message} ({writer.reason})" for writer in own)
@@ -144,7 +145,7 @@ class ColumnFormat:
 
 
 def pack_writers(writers: WritersByName) -> bytes:
-    """Write schemas as bytes, which each task gets: texts of versions differ little."""
+    """Compress schemas for the tasks: the texts of versions differ little."""
     return zlib.compress(pickle.dumps(dict(writers)))
 
 
@@ -170,7 +171,7 @@ def decoder_of(
         writer: The schema that they were written with; None for that of the reader.
         message: Protobuf's message type in the writer's schema.
         fields: Paths of the wanted fields; None for all.
-        is_framed: Whether the values were in frames, where Avro's ``"bytes"`` have no length in front.
+        is_framed: Whether the values were in frames, in which Avro's type ``"bytes"`` has no length in front.
 
     Raises:
         SchemaError: A schema is malformed, or not supported.
@@ -184,7 +185,7 @@ def decoder_of(
     if reader.kind == "JSON" or reader.source is None:
         from storage_core.values.json_values import json_decoder  # noqa: PLC0415
 
-        # By JSON's schema nothing is written: its values are read by the reader's alone.
+        # JSON does not depend on the schema that it was written with.
         return json_decoder(reader.source, fields)
     if reader.kind == "PROTOBUF":
         from storage_core.values.protobuf import protobuf_decoder  # noqa: PLC0415  (an extra)
@@ -201,7 +202,7 @@ class ColumnDecoder:
     """Decodes a column by its format.
 
     Attributes:
-        most_rows: How many values are decoded at once at most, so that what their schema adds to each fits into memory.
+        most_rows: The most values that are decoded at once, so that the defaults of their schema fit into memory.
     """
 
     def __init__(self, column_format: ColumnFormat) -> None:
@@ -211,7 +212,7 @@ class ColumnDecoder:
         self.most_rows = min(_MOST_ROWS, max(_MOST_DEFAULT_BYTES // max(text_length, 1), 1))
 
     def decode(self, values: pa.BinaryArray, headers: pa.ListArray | None = None) -> Decoded:
-        """Decode values. What is null stays null.
+        """Decode values. Nulls stay null.
 
         Args:
             values: The values as bytes.
@@ -260,7 +261,7 @@ class ColumnDecoder:
                 self._format.reader, writer.source, message, self._format.fields, is_framed=True
             )
         except SchemaError as error:
-            # Which message types of a file the values have, planning does not know.
+            # Planning does not know which message types of a file the values have.
             return _failed(writer._replace(reason="unresolvable", message=str(error)), rows)
         return _Part(rows, *decoder.decode(payloads), writer.schema_id)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-# By their bits, numbers as numpy copies them.
+# By width in bits, the type by which numpy copies numbers.
 _NUMPY_KINDS: Final = {32: "i4", 64: "i8", 128: "c16"}
 Reason = Literal["unframed", "unknown-id", "malformed", "encrypted", "unresolvable"]
 """Why a record does not decode."""
@@ -65,7 +65,7 @@ def paths_of_fields(paths: Paths, names: Collection[str], where: str) -> dict[st
 
 
 def load_json(text: str) -> Any:
-    """Read a schema whose names and defaults can be those of columns.
+    """Parse the JSON of a schema, and check that its names and defaults can be encoded as UTF-8.
 
     Raises:
         ValueError: The text is not JSON, or has half of a surrogate pair, which UTF-8 cannot have.
@@ -103,7 +103,7 @@ class Payloads(NamedTuple):
         return cls(np.frombuffer(data_buffer, np.uint8), offsets[:-1], offsets[1:])
 
     def some(self, rows: npt.NDArray[np.int64] | slice) -> Payloads:
-        """Return the values of some rows, which ascend."""
+        """Return the values of some rows, in ascending order."""
         if isinstance(rows, np.ndarray) and len(rows) == len(self.starts):
             return self
         return Payloads(self.data, self.starts[rows], self.ends[rows])
@@ -125,14 +125,14 @@ class Payloads(NamedTuple):
 
 
 def placed(array: pa.Array, rows: npt.NDArray[np.int64], length: int) -> pa.Array:
-    """Put values at rows, which need not ascend, of a column of this length; the other rows are null."""
+    """Put values at the given rows of a column of this length, in any order; the other rows are null."""
     sources = np.full(length, -1, np.int64)
     sources[rows] = np.arange(len(rows))
     return array.take(pa.array(sources, mask=sources < 0))
 
 
 def spread(array: pa.Array, rows: npt.NDArray[np.int64], length: int) -> pa.Array:
-    """Put values at rows, which ascend, of a longer column as `placed` does, several times as quickly."""
+    """Do the same as `placed` for rows in ascending order, several times as fast."""
     arrow_type, buffers = array.type, array.buffers()
     is_nested = pa.types.is_struct(arrow_type)
     is_binary = pa.types.is_string(arrow_type) or pa.types.is_binary(arrow_type)

@@ -1,4 +1,4 @@
-"""Frames: the bytes or headers with which a serializer says by which schema a record's key or value is to be read.
+"""Frames: the bytes or headers in which a serializer names the schema of a record's key or value.
 
     Confluent's prefix       00, id (int32, big-endian), payload
     Confluent's header       __value_schema_id or __key_schema_id: 01, GUID (16 bytes); or 00, id. The payload is bare.
@@ -56,8 +56,8 @@ class SchemaName(NamedTuple):
     """Name of a schema in a frame: an id or a GUID.
 
     Attributes:
-        header_rest: What follows the name in a header, for Protobuf the path of the message type; None if the name is
-            before the payload, where the path is then, too.
+        header_rest: What follows the name in a header, for Protobuf the path of the message type; None if the name is a
+            prefix of the payload, which the path follows there.
     """
 
     schema_id: int | None
@@ -105,14 +105,14 @@ class MessageIndexes(NamedTuple):
 
 
 def split_frames(payloads: Payloads, headers: pa.ListArray | None, header_name: str) -> Frames:
-    """Find out by which schema each value is to be read, and where its payload begins.
+    """Find the schema that each value names, and where its payload begins.
 
     Args:
         payloads: The values with their frames; none of them null.
         headers: The headers of the same records; None if they have none.
         header_name: `KEY_HEADER` or `VALUE_HEADER`.
     """
-    # Names of schemas, and sentences on what is wrong: each once, with a number.
+    # Names of schemas, and sentences about what is wrong, each with its number.
     found: dict[SchemaName | str, int] = {}
     if headers is None:
         numbers = _numbered(_heads(payloads), _name_in_prefix, found)
@@ -141,9 +141,9 @@ def split_frames(payloads: Payloads, headers: pa.ListArray | None, header_name: 
 def _numbered(
     values: pa.Array, name_in: Callable[[Any], SchemaName | str], found: dict[SchemaName | str, int]
 ) -> npt.NDArray[np.int64]:
-    """Return the number of what each value says, new ones for what is not found yet."""
+    """Return the number of the name or problem in each value, and add new ones to ``found``."""
     if len(values) and pc.all(pc.equal(values, values[0])).as_py():
-        # As most values are alike, this is looked at first: it takes a tenth of the time.
+        # Checked first, as most columns have one schema: it takes a tenth of the time.
         name = name_in(values[0].as_py())
         return np.full(len(values), found.setdefault(name, len(found)))
     encoded = values.dictionary_encode()
@@ -194,7 +194,7 @@ def _read_headers(
     found: dict[SchemaName | str, int],
     numbers: npt.NDArray[np.int64],
 ) -> None:
-    """Find out what headers say. One whose value is null says nothing, as in Java."""
+    """Read the names of schemas in headers. A header whose value is null names none, as in Java."""
     rows = pc.list_parent_indices(headers).to_numpy()
     items = pc.list_flatten(headers)
     keys, values = pc.struct_field(items, "key"), pc.struct_field(items, "value")
@@ -202,7 +202,7 @@ def _read_headers(
     foreign = _matches(pc.is_in(keys, pa.array([f"apicurio.{column}.{name}" for name in _APICURIO_HEADERS])))
     numbers[rows[foreign]] = found.setdefault(_APICURIO, len(found))
     named = _matches(pc.equal(keys, header_name))
-    # The last one of a record.
+    # The last one of a record counts.
     named = named[np.diff(rows[named], append=-1) != 0]
     named = named[np.asarray(values.is_valid())[named]]
     numbers[rows[named]] = _numbered(values.take(pa.array(named)), _name_in_header, found)
@@ -213,7 +213,7 @@ def _matches(mask: pa.BooleanArray) -> npt.NDArray[np.int64]:
 
 
 def message_types(name: SchemaName, payloads: Payloads) -> MessageIndexes:
-    """Find out which message type of its file each Protobuf value has: a header tells it of all, or each value of itself."""
+    """Find the message type of each Protobuf value: from the header, or else from the start of each value."""
     if name.header_rest is None:
         return _read_paths(payloads)
     data = np.frombuffer(name.header_rest, np.uint8)
@@ -226,7 +226,7 @@ def message_types(name: SchemaName, payloads: Payloads) -> MessageIndexes:
 def _read_paths(payloads: Payloads) -> MessageIndexes:
     """Read the path that each payload begins with.
 
-    One path is read at a time, and found in all payloads that begin with the same bytes: varints end themselves.
+    One path is read at a time, and assigned to all payloads that begin with the same bytes: a varint shows where it ends.
     """
     data, starts, ends = payloads
     paths: dict[tuple[int, ...], int] = {}

@@ -2,7 +2,7 @@
 
 pyarrow reads a file of documents and trusts its user: it neither checks UTF-8 nor minds where a value ends, takes NaN,
 and crashes on some input. So it gets only values that lie in one line each, from the first brace to the last, and what
-it returns counts only if it has found as many documents. All that it does not read the other way decides.
+it returns counts only if it has found as many documents. Python's reader decides about everything else.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ def string_decoder() -> Decoder:
 
 @dataclass(frozen=True, slots=True)
 class _Decoder:
-    """Decodes by column, or where that fails, one value at a time.
+    """Decoder by column, or where that fails, of one value at a time.
 
     Attributes:
-        decode_all: Returns a column, if it can what `decode_one` makes of each value; None if it never can.
-        decode_one: Decodes a value. Like the other it raises ValueError; with what is wrong, as one sentence.
+        decode_all: Decodes a column as `decode_one` would, or raises ValueError; None if it never could.
+        decode_one: Decodes a value, or raises ValueError with what is wrong, as one sentence.
     """
 
     arrow_type: pa.DataType
@@ -170,10 +170,10 @@ def _read_type(node: JsonNode) -> pa.DataType | None:
 
 
 def _read_documents(strings: pa.StringArray, fields: pa.StructType) -> pa.StructArray:
-    """Read objects, one of each string.
+    """Read one object from each string.
 
     Raises:
-        ValueError: Not each string is one object, or one has a value of another type.
+        ValueError: A string is not one object, or has a value of another type.
     """
     strings = pc.ascii_trim(strings, " \t\r\n")
     _, offsets_buffer, data = strings.buffers()
@@ -216,7 +216,7 @@ def _are_readable(strings: pa.StringArray, text: bytes, offsets: np.ndarray) -> 
 
 
 def _with_times(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:
-    """Make times and dates of their texts.
+    """Convert texts to times and dates.
 
     Raises:
         ValueError: A text is no time, or pyarrow has made infinity of a number that no double holds.

@@ -4,8 +4,8 @@ The types are those of Spark's ``from_protobuf`` with ``upcast.unsigned.ints``. 
 purpose: it has the wanted fields only, and none of the types that ptars would show otherwise than Spark (enums, times,
 wrappers, maps).
 
-ptars trusts its input. What counts is what Protobuf's own parser says, but that takes as long again. So it gets only values
-that take more bytes than what ptars has read of them needs. Those with two members of a oneof it also writes anew.
+ptars trusts its input, so Protobuf's own parser decides which values are valid. As that takes as long again, it gets only
+values that have more bytes than what ptars has read of them needs. It also rewrites values with two members of a oneof.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ONES = 2**32 - 1
 # ptars follows unknown groups as deep as they are nested, a byte or two each, until the stack overflows.
 _MOST_TRUSTED_BYTES = 4096
 _LARGEST_PART_ROWS, _LARGEST_PART_BYTES = 1 << 18, 1 << 26
-# Where Protobuf's parser refuses values that it has got together, it gets each of them alone.
+# If Protobuf's parser refuses values that it has got together, it gets each of them alone.
 _ROWS_CHECKED_TOGETHER = 256
 _MICROSECONDS = 1_000_000
 
@@ -106,7 +106,7 @@ def protobuf_decoder(
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A value without parts; of an enum the numbers and names, too."""
+    """A value without parts; for an enum with its numbers and names."""
 
     arrow_type: pa.DataType
     enum: tuple[pa.Array, pa.Array] | None = None
@@ -269,7 +269,7 @@ def _enum_leaf(enum: EnumDescriptor) -> _Leaf:
 
 
 class _ProtobufDecoder:
-    """Messages into the columns of a message type."""
+    """Decoder of messages into the columns of a message type."""
 
     def __init__(self, message: Descriptor, paths: Paths) -> None:
         expansion = _Expansion()
@@ -304,7 +304,7 @@ class _ProtobufDecoder:
         """Decode values.
 
         Returns:
-            The messages; which values are none; and which have a time that does not fit microseconds.
+            The messages; which values are not messages; and which have a time that does not fit microseconds.
         """
         read, is_proven = self._read_and_prove(values)
         refused = self._refused(values, ~is_proven)
@@ -350,7 +350,7 @@ class _ProtobufDecoder:
             return None
 
     def _refused(self, values: pa.BinaryArray, asked: Mask) -> Mask:
-        """Tell which of the values that are asked for Protobuf's parser refuses."""
+        """Ask Protobuf's parser about some of the values, and return which of them it refuses."""
         refused, rows = np.zeros(len(values), np.bool_), np.flatnonzero(asked)
         if len(rows) < len(values):
             values = values.take(pa.array(rows))
@@ -391,7 +391,7 @@ def _message_of(file: FileDescriptorProto, name: str) -> Descriptor:
 
 
 def _parts(values: pa.LargeBinaryArray) -> Iterator[pa.LargeBinaryArray]:
-    """Yield what to decode at once: all values, or those of ever smaller parts of them."""
+    """Halve values until each part can be decoded at once, and yield the parts."""
     if len(values) <= 1 or (len(values) <= _LARGEST_PART_ROWS and values.nbytes <= _LARGEST_PART_BYTES):
         yield values
         return
@@ -411,7 +411,7 @@ def _may_panic(values: pa.BinaryArray) -> bool:
 
 
 def _framed(values: pa.BinaryArray) -> tuple[bytes, npt.NDArray[np.int32]]:
-    """Return a message that has the values in a repeated field with the number 1, and where each begins and ends in it."""
+    """Encode values as a repeated field with the number 1; return the message, and where each value ends in it."""
     lengths = pc.binary_length(values).to_numpy()
     # A length may take more bytes than it needs.
     headers = np.full((len(values), 6), 0x0A, np.uint8)
@@ -457,7 +457,7 @@ def _finish_leaf(array: pa.Array, leaf: _Leaf) -> pa.Array:
 
 
 def _finish_map(array: pa.ListArray, node: _Map) -> pa.MapArray:
-    """Make maps of lists of entries. Of the entries of a key the last counts; a value that is missing has its default."""
+    """Convert lists of entries to maps. The last entry of a key counts; a missing value has its default."""
     offsets, entries = array.offsets, array.values
     is_last = _are_last_of_their_keys(array)
     if not is_last.all():
@@ -473,7 +473,7 @@ def _finish_map(array: pa.ListArray, node: _Map) -> pa.MapArray:
 
 
 def _are_last_of_their_keys(array: pa.ListArray) -> Mask:
-    """Tell which entries of maps have no later one with their key in their map."""
+    """Return a flag for each entry: True if no later entry of its map has its key."""
     keys = array.values.field("f1").dictionary_encode()
     rows = np.repeat(np.arange(len(array)), np.diff(array.offsets.to_numpy()))
     numbers = rows * len(keys.dictionary) + keys.indices.to_numpy()
@@ -483,14 +483,14 @@ def _are_last_of_their_keys(array: pa.ListArray) -> Mask:
 
 
 def _finish_time(array: pa.StructArray) -> pa.Int64Array:
-    """Return microseconds, and in those that do not fit anything."""
+    """Return times in microseconds. Those that do not fit are meaningless; `_doubts` finds them."""
     seconds, nanoseconds = array.field("f1"), array.field("f2")
     microseconds = pc.add(pc.multiply(seconds, _MICROSECONDS), pc.divide(nanoseconds, 1000))
     return pc.if_else(array.is_valid(), microseconds, None) if array.null_count else microseconds
 
 
 def _to_decimals(array: pa.Array) -> pa.Array:
-    """Widen 64 bits without sign to the 128 of a decimal."""
+    """Widen unsigned integers of 64 bits to decimals of 128 bits."""
     validity, data = array.buffers()
     wide = np.zeros((array.offset + len(array), 2), np.uint64)
     wide[:, 0] = np.frombuffer(data, np.uint64, len(wide)) if data is not None else 0
@@ -500,7 +500,7 @@ def _to_decimals(array: pa.Array) -> pa.Array:
 
 
 def _doubts(array: pa.Array, node: _Node) -> Mask | np.bool_:
-    """Tell which values have two members of a oneof, of which the last counts, or a time that does not fit microseconds.
+    """Find values with two members of a oneof, of which the last counts, or with a time that does not fit microseconds.
 
     Returns:
         A mask, or one value for all.

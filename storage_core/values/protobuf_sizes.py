@@ -28,7 +28,7 @@ _FIXED_SIZES = {
 
 
 def least_sizes(messages: pa.StructArray, kind: Descriptor) -> Sizes:
-    """Return how many bytes each message takes at least.
+    """Return the fewest bytes that each message can have.
 
     Args:
         messages: Columns named ``f`` with the number of their field; strings are binary, maps lists of entries.
@@ -84,7 +84,7 @@ def _sizes_of_values(values: pa.Array, field: FieldDescriptor) -> Sizes | Number
 
 
 def _varint_sizes(numbers: Sizes | Numbers) -> npt.NDArray[np.uint8]:
-    """Return how many bytes numbers take, seven bits in each."""
+    """Return how many bytes numbers take as varints."""
     sizes, largest = np.ones(len(numbers), np.uint8), int(numbers.max(initial=0))
     for bits in range(7, largest.bit_length(), 7):
         sizes += (numbers >= 1 << bits).view(np.uint8)
@@ -92,7 +92,7 @@ def _varint_sizes(numbers: Sizes | Numbers) -> npt.NDArray[np.uint8]:
 
 
 def _numbers(values: pa.Array) -> Numbers:
-    """Return the bits of values as numbers without sign, or how long they are: it is 0 for the default of a field."""
+    """Return the bits of numbers as unsigned integers, or the lengths of byte strings: 0 for a field's default."""
     if pa.types.is_boolean(values.type):
         bits: Numbers = values.fill_null(False).to_numpy(zero_copy_only=False).view(np.uint8)
         return bits

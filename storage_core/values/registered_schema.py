@@ -21,7 +21,7 @@ _ENCRYPTING: Final = ("ENCRYPT", "ENCRYPT_PAYLOAD")
 
 
 class SchemaReference(NamedTuple):
-    """Another schema that a schema refers to, and the name that it has there."""
+    """Reference to another schema, by the name that it has in the text."""
 
     name: str
     subject: str
@@ -33,7 +33,7 @@ class RegisteredSchema(NamedTuple):
 
     Attributes:
         schema_id: None if only the tombstone of the version is left; so are the type and the text.
-        offset: Of the record that the schema is from; of the tombstone if only that is left.
+        offset: Offset of the record that the schema is from; of the tombstone if only that is left.
         md5: The hash that the registry has stored with it, in base64; None without one.
         metadata: As JSON; None without any.
         rule_set: As JSON; None without any.
@@ -77,7 +77,7 @@ class RegisteredSchema(NamedTuple):
 
     @property
     def is_encrypted(self) -> bool:
-        """Return True if a rule that is not disabled encrypts fields or whole payloads (CSFLE)."""
+        """True if a rule that is not disabled encrypts fields or whole payloads (CSFLE)."""
         if self.rule_set is None:
             return False
         return any(

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 SUFFIXES: Final = {AVRO: ".avsc", PROTOBUF: ".proto", JSON: ".json"}
-"""Of the files of schemas, by type."""
+"""Suffixes of schema files, by type."""
 OTHER_SUFFIX: Final = ".schema"
-"""Of the files of schemas of other types."""
+"""Suffix of schema files of other types."""
 # One text for all schemas of a type.
 _SHARED_TYPES: Final = {schema_type: schema_type for schema_type in SUFFIXES}
 _TYPES: Final = {suffix: schema_type for schema_type, suffix in SUFFIXES.items()}
@@ -69,9 +69,9 @@ class SchemaRegistry:
     """Schemas of a registry.
 
     Attributes:
-        schemas: By subject, version and offset.
-        unreadable_offsets: Of the records that are not what a registry writes.
-        unknown_count: How many records are of a kind that is not known.
+        schemas: Sorted by subject, version and offset.
+        unreadable_offsets: Offsets of the records that no registry writes.
+        unknown_count: Number of records of unknown kinds.
     """
 
     schemas: tuple[RegisteredSchema, ...]
@@ -115,13 +115,13 @@ class SchemaRegistry:
 
     @cached_property
     def _by_guid(self) -> dict[str, list[RegisteredSchema]]:
-        """Schemas by GUID; by one that is computed before one that is stored: a registry may change texts as it reads them."""
+        """Schemas by GUID, computed GUIDs before stored ones: a registry may change texts as it reads them."""
         guids = [(each.guids, each) for each in self.schemas]
         return _grouped((of_one[n], each) for n in (0, 1) for of_one, each in guids if n < len(of_one))
 
     @cached_property
     def duplicate_ids(self) -> dict[tuple[str, int], list[RegisteredSchema]]:
-        """Different schemas with one id in one context, by both. The registry that gave it out twice knows the first by it."""
+        """Different schemas that share an id, by context and id. A registry that gave it out twice knows the first by it."""
         repeated = [
             (context, schema_id, schemas)
             for context, by_id in self._by_id.items()
@@ -142,7 +142,7 @@ class SchemaRegistry:
     def by_name(
         self, name: int | str, contexts: Sequence[str] = (DEFAULT_CONTEXT,), subject: str | None = None
     ) -> RegisteredSchema | None:
-        """Look a schema up by an id of contexts, or by its GUID: that of its text, or else the one that the registry stored.
+        """Look up a schema by its id in some contexts, or by its GUID: that of its text, or else the one that was stored.
 
         If different schemas of one context have the id, take that of the subject, or else the first. Contexts matter for GUIDs,
         too: schemas with the same one may refer to others, each to those of its context.
@@ -184,10 +184,10 @@ class SchemaRegistry:
         return schema.schema_type, layout_free(source.text), references, schema.is_encrypted
 
     def contexts_of(self, topic: str, *, is_key: bool = False, subject: str | None = None) -> tuple[str, ...]:
-        """Return the contexts that ids in a topic's records may be of, the default one first.
+        """Return the contexts that the ids in a topic's records may belong to, the default one first.
 
-        It is that of a subject that is named, or those of the topic's subjects, or else all that there are: subjects may have
-        the names of records, and then nothing tells in which context they are.
+        They are that of the named subject, or those of the topic's subjects, or else all: subjects may be named after
+        records, and then nothing tells which context the topic uses.
         """
         if subject:
             return (context_and_name(subject)[0],)
@@ -271,7 +271,7 @@ class SchemaRegistry:
     def _collect(
         self, schema: RegisteredSchema, path: tuple[RegisteredSchema, ...], found: dict[str, str]
     ) -> None:
-        """Add the texts that a schema refers to, each behind those that it needs; the first one of a name counts."""
+        """Add the texts that a schema refers to, each after those that it needs; the first one of a name counts."""
         path = (*path, schema)
         if len(path) > _DEEPEST_REFERENCE:
             raise SchemaError(f"The references of {path[0].described} are deeper than {_DEEPEST_REFERENCE}.")
@@ -500,7 +500,7 @@ def _object(data: bytes | None) -> dict[str, Any]:
 
 
 def _checked(value: Any, kind: type[_Item], name: str) -> _Item:
-    """Return a value of JSON that is of a kind, and raise `ValueError` for another one."""
+    """Return a JSON value, or raise `ValueError` if it is of another type."""
     if not isinstance(value, kind):
         raise ValueError(f"{name} is not {_KINDS[kind]}")  # noqa: TRY004  (what a caller catches)
     return value
@@ -509,7 +509,7 @@ def _checked(value: Any, kind: type[_Item], name: str) -> _Item:
 def _text(fields: dict[str, Any], name: str) -> str:
     value = _checked(fields.get(name), str, name)
     if not value.isascii():
-        # Surrogates without their other half are no text.
+        # Raises if there is half of a surrogate pair.
         value.encode()
     return value
 
@@ -530,7 +530,7 @@ def _number(fields: dict[str, Any], name: str, most: int = _MOST_NUMBER) -> int:
 
 
 def _size(schema: RegisteredSchema) -> int:
-    """Return about how many characters a schema takes."""
+    """Estimate how many characters a schema takes in memory."""
     texts = len(schema.text or "") + len(schema.metadata or "") + len(schema.rule_set or "")
     return texts + _CHARACTERS_PER_SCHEMA * (1 + len(schema.references))
 
