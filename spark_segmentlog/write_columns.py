@@ -47,8 +47,8 @@ class WriteColumns:
     """The index of each column in the DataFrame; None if it is missing or unused.
 
     Attributes:
-        in_other_case: The names of those columns whose names differ in case.
-        in_two_cases: Names of those columns, each with another column's that differs in case only.
+        in_other_case: Names of the chosen columns that are spelled in another case.
+        in_two_cases: Names of the chosen columns, each with the name of another column that differs only in case.
         look_alikes: Columns of the DataFrame that are left out, and the names that they may have been meant to have.
     """
 

@@ -168,7 +168,7 @@ def _commits(job: JobContext, clock: Clock) -> CommitsFile:
 
 
 def _is_one_too_many(commits: CommitsFile, spec: JobSpec) -> bool:
-    """Return True if there is no room for another application. Other jobs do not make the file longer for good."""
+    """Return True if the file has no room for a new application. Other jobs do not make it grow for good."""
     app_id = spec.txn_app_id
     is_full = commits.size_bytes + LONGEST_LINE_BYTES > MAX_COMMITS_BYTES
     return is_full and app_id is not None and commits.last_of(app_id) is None
@@ -343,7 +343,7 @@ class CommitJob:
             return CommitOutcome(journal.entry.generation, was_committed_before=False)
 
     def remove_other_attempts(self) -> int:
-        """Delete what stopped runs of a streaming query have staged, after a commit of its last batch; return how many files.
+        """Delete what stopped runs of a streaming query have staged, once its last batch is committed; return the file count.
 
         No other run of the query is under way, and what an earlier one has left in doubt is completed by a commit.
         """

@@ -278,7 +278,7 @@ def _archive(file: OpenFile) -> tuple[int, int]:
 
 
 def _archived(file: OpenFile, low_bytes: int, high_bytes: int, token: bytes) -> CommitEntry | None:
-    """Find the line of an application by a binary search; the bounds are starts of lines."""
+    """Find the line of an application by binary search between two positions where lines begin."""
     while low_bytes < high_bytes:
         middle_bytes = (low_bytes + high_bytes) // 2
         # The line that holds the byte in the middle begins within this window, unless it is the first one.

@@ -127,7 +127,7 @@ def _entry(schema: RegisteredSchema, files: Mapping[tuple[int | None, str], str]
 
 
 def restorable_fields(schema: RegisteredSchema) -> dict[str, Any]:
-    """Return what a registry is told of a schema, but its text, in its own words; what is absent is None."""
+    """Return the fields of a schema as a registry names them, without its text; None for what is absent."""
     return {
         "subject": schema.subject,
         "version": schema.version,

@@ -190,7 +190,7 @@ class ProducerBatches:
 
     @classmethod
     def of_window(cls, window: BatchWindow) -> ProducerBatches:
-        """Extract them from a window of a segment file, without batches that do not affect the final state.
+        """Extract the batches of producers from a window of a segment file, except those that do not affect the final state.
 
         A malformed marker raises `CorruptRecordError`.
         """

@@ -300,7 +300,7 @@ def _read_markers(window: BatchWindow) -> None:
 
 
 def _dropped_from(log_file: OpenFile, base_offset: int, scan: SegmentScan, size_bytes: int) -> list[str]:
-    """Complete batches after the last valid one in a file."""
+    """Describe what a recovery drops of a file: complete batches after the last valid one."""
     scanner = DamageScanner(log_file, base_offset, size_bytes, None, MAX_ENCODABLE_BATCH_BYTES)
     position_bytes = scan.end_position_bytes
     if scanner.is_blank(position_bytes):

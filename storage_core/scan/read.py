@@ -185,7 +185,7 @@ class _SegmentOrder:
         self._epoch = -1
 
     def check(self, window: BatchWindow, span: LogSpan) -> None:
-        """Compare the leader epoch that a window begins with with the one that was read last, and warn if it is lower."""
+        """Warn if the first leader epoch of a window is lower than the one that was read last."""
         first, last = window.headers[0], window.headers[-1]
         if first["magic"] != MAGIC_V2 or last["magic"] != MAGIC_V2:
             self._epoch = -1

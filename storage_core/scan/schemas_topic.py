@@ -56,7 +56,7 @@ def load_registry(filesystem: FileSystem, options: ReadOptions, *, is_quiet: boo
     Args:
         filesystem: Where to look.
         options: Where the schemas are.
-        is_quiet: Whether ids that were given out twice and records that cannot be read are not logged.
+        is_quiet: True to log nothing about duplicate ids and unreadable records.
 
     Raises:
         SchemaError: There is no topic of a registry, or a schema file cannot be read.
@@ -163,7 +163,7 @@ def _records(
 
 
 def _schema_files(filesystem: FileSystem, options: ReadOptions) -> list[str]:
-    """Return the paths of schema files, if one folder is named that has some; of none otherwise."""
+    """Return the paths of the schema files, if ``schemasPath`` is one folder that has some; otherwise none."""
     folders = split_paths(filesystem, options.schemas_paths or ())
     status = filesystem.status(folders[0], follow_symlinks=True) if len(folders) == 1 else None
     if status is None or not status.is_directory:

@@ -2,7 +2,7 @@
 
 The file is read in windows of whole batches. Headers, CRCs and the order of offsets are checked for a
 window at once. Only if a check fails, a `DamageScanner` finds out what is damaged, from where to where.
-Who needs headers alone reads them by the same loop, without CRCs as long as the headers agree.
+Views that need only headers use the same loop, without CRCs as long as the headers agree.
 """
 
 from __future__ import annotations

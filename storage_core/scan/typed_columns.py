@@ -1,7 +1,7 @@
 """Plan how columns are decoded: which schema they are read with, and which ones records may have been written with.
 
 The schemas come from the options or from the topic of a schema registry, which is read once. Schemas that tasks may need
-travel to them as text. Of those that values cannot be read by, only the reason does.
+travel to them as text. Where values cannot be read, only the reason does.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def plan_formats(
         filesystem: Where to look for schemas.
         options: What to read.
         kept: By column, the reader schema that an earlier plan has decided on.
-        is_quiet: Whether nothing is logged, because the same is planned again.
+        is_quiet: True to log nothing, because the same is planned again.
 
     Raises:
         OptionError: The topics have different schemas, or none is known.
@@ -193,7 +193,7 @@ class _Planner:
         return _TopicReader(reader, contexts, _notice(topic, choice, reader, of_subject))
 
     def _newer(self, topic: str, choice: ColumnChoice) -> str:
-        """Say whether a version is there that a new read would be read with."""
+        """Describe the newer version that a new query would read with; return nothing if there is none."""
         reader = self.kept[choice.column]
         if reader.schema_id is None or choice.chooses_schema:
             return ""
@@ -290,7 +290,7 @@ class _Planner:
 
 
 def _kind_of_text(choice: ColumnChoice) -> str:
-    """Tell the kind of a schema that is given by its file's name, or by its text."""
+    """Tell the kind of a given schema from its file's name, or else from its text."""
     file = choice.schema_file
     if file is not None:
         return _KIND_OF_SUFFIX["." + file.rpartition(".")[2]]
@@ -298,7 +298,7 @@ def _kind_of_text(choice: ColumnChoice) -> str:
 
 
 def _notice(topic: str, choice: ColumnChoice, reader: ReaderSchema, schema: RegisteredSchema | None) -> str:
-    """Say what is unusual about the reader schema of a topic, which is that of its subject if there is one."""
+    """Say what is unusual about the reader schema of a topic, given that of its subject."""
     column = choice.column
     if schema is None:
         return (
@@ -313,9 +313,9 @@ def _notice(topic: str, choice: ColumnChoice, reader: ReaderSchema, schema: Regi
 def _writers_by_name(
     registry: SchemaRegistry, reader: ReaderSchema, contexts: tuple[str, ...]
 ) -> dict[int | str, WriterSchema]:
-    """Return the schemas that frames may name: by their ids in contexts, and by each GUID that headers may have.
+    """Return the schemas that frames may name: by their ids in some contexts, and by all GUIDs.
 
-    A name that contexts have for different schemas is one whose values are not read.
+    If the contexts have different schemas of a name, its values are not read.
     """
     names = _record_names(reader.source.text) if reader.kind == AVRO and reader.source else []
     resolved = cache(partial(_resolved, registry, reader, names))
@@ -333,7 +333,7 @@ def _writers_by_name(
 def _resolved(
     registry: SchemaRegistry, reader: ReaderSchema, names: list[str], schema: RegisteredSchema
 ) -> WriterSchema:
-    """Resolve a schema to that of a reader, whose record has these names; none for another type."""
+    """Resolve a schema to the reader's. The names are those of the reader's record; empty for another type."""
     described = schema.described
     refused = WriterSchema(schema.schema_id, None, subject=schema.subject)
     if schema.is_encrypted:
@@ -357,7 +357,7 @@ def _resolved(
 def _record_names(text: str) -> list[str]:
     """Return the name of an Avro record, then its aliases, unqualified; none for another type.
 
-    A registry may have thousands of records. That most have another name is seen without their fields, which take long.
+    A registry may have thousands of records. Comparing names first is much faster than resolving their fields.
     """
     try:
         schema = json.loads(text)
@@ -371,7 +371,7 @@ def _record_names(text: str) -> list[str]:
 
 
 class PinnedFormats:
-    """Formats of a read that goes on: columns keep the schema that they are read with, and get new ones of writers.
+    """Formats of a continuing read: columns keep their reader schema, and learn new writer schemas.
 
     Args:
         filesystem: Where to look for schemas.

@@ -77,7 +77,7 @@ class UndecodedRecords:
 
 
 class TypedRows:
-    """Turns rows with keys and values as bytes into those of a schema.
+    """Decoder of rows whose keys and values are bytes into rows of a schema.
 
     Args:
         schema: The schema of the rows that are wanted.
@@ -132,7 +132,7 @@ class TypedRows:
                 rows += batch.num_rows
                 size_bytes += batch.nbytes
         except SegmentLogError:
-            # The rows before what is wrong are read; there are none after a row that does not decode.
+            # Rows before the error are still returned, up to one that does not decode.
             yield from self._decoded(collected)
             raise
         yield from self._decoded(collected)
@@ -171,7 +171,7 @@ class TypedRows:
     def _describe(
         self, failures: list[tuple[int, _Errors]], stored: pa.RecordBatch, columns: dict[str, pa.Array]
     ) -> None:
-        """Describe records that do not decode in the column for that, beside what it says of their damage."""
+        """Write why records do not decode into the column of corrupt records, beside any damage described there."""
         name = self._settings.corrupt_record_column
         if name in columns:
             damage = columns[name]
@@ -197,7 +197,7 @@ class TypedRows:
 
 
 def _mask(failures: list[tuple[int, _Errors]], count: int) -> pa.BooleanArray:
-    """Return a flag for each row: whether it is among those that do not decode."""
+    """Return a flag for each row: True if it does not decode."""
     is_failed = np.zeros(count, np.bool_)
     is_failed[[row for row, _ in failures]] = True
     return pa.array(is_failed)
@@ -220,7 +220,7 @@ def _place(stored: pa.RecordBatch, row: int) -> tuple[str, int, int]:
 
 
 def _failure_json(row: int, errors: _Errors, stored: pa.RecordBatch, damage: str | None) -> str:
-    """Describe a record that does not decode as JSON: its value, or else its key; if both do not, the key within."""
+    """Describe as JSON why a record does not decode: its value, or else its key; if neither does, the key is nested."""
     (column, error), *others = errors.items()
     place = dict(zip(_PLACE, _place(stored, row), strict=True))
     described = {"column": column, **_error_fields(error, stored.column(column)), **place}

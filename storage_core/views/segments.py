@@ -150,7 +150,7 @@ class SegmentFile:
 
 @dataclass(slots=True)
 class HeaderStatistics:
-    """What the headers of some batches say.
+    """Statistics of some batches, from their headers.
 
     Attributes:
         wrapper_count: How many are compressed messages of format v0 or v1, whose headers do not count their records.
@@ -167,7 +167,7 @@ class HeaderStatistics:
     magics: set[int] = field(default_factory=set)
 
     def add(self, chunk: HeaderChunk, start_offset: int = 0) -> None:
-        """Count some more batches, and of their records those from an offset on."""
+        """Count more batches, and their records from an offset on."""
         headers = chunk.headers
         attributes = headers["attributes"]
         is_control = (attributes & CONTROL_FLAG) != 0
@@ -186,7 +186,7 @@ class HeaderStatistics:
         )
 
     def merge(self, other: HeaderStatistics) -> None:
-        """Add those of other batches."""
+        """Add the statistics of other batches."""
         self.batch_count += other.batch_count
         self.record_count += other.record_count
         self.control_batch_count += other.control_batch_count

@@ -220,7 +220,7 @@ def iter_header_chunks(
         span: As planned by `plan_scan`.
         settings: The largest batch that is read, and whether a vanished file is an error.
         with_records: Whether to read whole batches.
-        on_damage: Is told of each range in which no batch can be made out.
+        on_damage: Called with each range in which no batch can be made out.
 
     Raises:
         DataLossError: The segment was deleted or replaced since the span was planned.
@@ -261,7 +261,7 @@ def iter_header_chunks(
 
 
 def _overlapping(chunk: HeaderChunk, span: LogSpan) -> Iterator[HeaderChunk]:
-    """Yield the batches of a chunk that hold an offset of the span. Spans are cut where batches begin: none holds two spans'."""
+    """Yield the batches of a chunk that hold an offset of the span. No batch is in two spans, which are cut between batches."""
     inside = np.flatnonzero(
         (chunk.last_offsets >= span.start_offset) & (chunk.base_offsets < span.end_offset)
     )
