@@ -37,7 +37,7 @@ except ImportError:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
     class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef,misc]
-        """What PySpark 4.0 takes for a streaming writer of Arrow batches."""
+        """Streaming writer of Arrow batches, as PySpark 4.0 takes it."""
 
 
 _logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class StagedMicroBatch(WriterCommitMessage):
-    """What a task has staged of a micro-batch, and all that its commit needs.
+    """Part of a micro-batch that a task has staged, with all that its commit needs.
 
     Attributes:
         job: The job, with the topics of this task's rows.

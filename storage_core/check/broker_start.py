@@ -29,7 +29,7 @@ _LARGEST_FILE_BYTES: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class BrokerStart:
-    """What a broker does with a partition at its next start.
+    """Outcome for a partition at a broker's next start.
 
     Attributes:
         refusal: Why it does not start with it; None if it does.
@@ -66,7 +66,7 @@ class _UnknownError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KnownOfLog:
-    """What a broker knows of a log before it reads its segments.
+    """State of a log that a broker knows before it reads the segments.
 
     Attributes:
         snapshots: The offsets of the producer snapshots that can be read, ascending.

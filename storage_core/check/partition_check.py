@@ -70,7 +70,7 @@ _Snapshots = dict[int, "tuple[ProducerStateEntry, ...] | None"]
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """What was found out about one partition.
+    """Result of the check of one partition.
 
     Attributes:
         topic_id: Of its ``partition.metadata``; None without one that can be read.

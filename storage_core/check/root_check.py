@@ -55,7 +55,7 @@ _BROKERS_ENTRIES: Final = frozenset({"bootstrap.checkpoint", f"{CLUSTER_METADATA
 
 @dataclass(frozen=True, slots=True)
 class RootReport:
-    """What was found out about the own files of a log directory, and whether its cluster's metadata is here."""
+    """Result of the check of a log directory's own files, and whether its cluster's metadata is here."""
 
     path: str
     is_clean: bool

@@ -87,7 +87,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class BrokerScan:
-    """How a broker reads one log file.
+    """Result of reading one log file by a broker's rules.
 
     Attributes:
         valid_bytes: Where its recovery cuts the file.
@@ -108,7 +108,7 @@ class BrokerScan:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What was found out about one segment.
+    """Result of the check of one segment.
 
     Attributes:
         gap_count: How many gaps there are; at most `MOST_REPORTED` are described.

@@ -41,7 +41,7 @@ from storage_core.views.segments import SegmentFile
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was found out about log directories."""
+    """Result of the check of log directories."""
 
     verdict: Verdict
     counts: Mapping[str, int]
@@ -60,7 +60,7 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be verified. A partition that cannot be listed has no tasks, and is among the unreadable."""
+    """Partitions and files to verify. A partition that cannot be listed has no tasks, and is among the unreadable."""
 
     roots: tuple[LogDir, ...]
     partitions: tuple[PlannedPartition, ...]

@@ -57,7 +57,7 @@ def _printable(character: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where and how a command prints its result.
+    """Destination and format of a command's result.
 
     Attributes:
         has_formulas: Leave cells of CSV as they are that a spreadsheet would run as formulas.

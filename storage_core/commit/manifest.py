@@ -39,7 +39,7 @@ _INT64_MIN: Final = -LONG_MAX - 1
 
 @dataclass(frozen=True, slots=True)
 class StagedManifest:
-    """What an attempt reports: the name of its manifest in the root and the CRC-32C of the whole file."""
+    """Manifest as an attempt reports it: its name in the root and the CRC-32C of the whole file."""
 
     name: str
     crc32c: int

@@ -92,7 +92,7 @@ class LinkOperation:
 
 @dataclass(frozen=True, slots=True)
 class JournalledPartition:
-    """What a commit changes in one partition.
+    """Changes of a commit in one partition.
 
     Attributes:
         is_new: Whether the commit creates the directory.

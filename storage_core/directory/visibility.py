@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VisibleCommits:
-    """Which commits of a log directory are visible.
+    """Commits of a log directory that are visible.
 
     Two are equal if the same rows are visible, and no log was truncated or deleted in between.
 

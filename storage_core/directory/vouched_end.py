@@ -37,7 +37,7 @@ class VouchedEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Vouchers:
-    """What says how far one log reached, read before its files were listed: a running broker only adds to them.
+    """Checkpointed evidence of how far a log reached, read before its files were listed, to which a broker only adds.
 
     Attributes:
         is_closed: Whether a clean stop closed its files.

@@ -63,7 +63,7 @@ _SMALL_PART: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ConvertSettings:
-    """How files are written.
+    """Settings of the files that a conversion writes.
 
     Attributes:
         row_group_bytes: How many bytes of rows make a row group.
@@ -94,7 +94,7 @@ class ConvertedFile:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What a conversion wrote."""
+    """Result of a conversion."""
 
     target: str
     rows: int

@@ -102,7 +102,7 @@ class RecordFormat:
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """What to print, named as the tool's flags.
+    """Choice of what to print, named like the tool's flags.
 
     Attributes:
         record_format: How records are printed; None to print batches alone.
@@ -118,7 +118,7 @@ class DumpOptions:
 
 @dataclass(slots=True)
 class DumpReport:
-    """What the tool prints to standard error, and whether anything is wrong.
+    """Report that the tool prints to standard error, and whether anything is wrong.
 
     Attributes:
         offset_mismatches: By index file: offsets of entries, and of the batches where they point.
@@ -259,7 +259,7 @@ def _integer(text: str, largest: int, name: str) -> int:
 
 
 class FoundBatch(NamedTuple):
-    """Where a batch is, its format and its last offset."""
+    """Position, size, format and last offset of a batch."""
 
     position_bytes: int
     size_bytes: int

@@ -90,7 +90,7 @@ _USUAL_VALUE_LENGTH: Final = 12
 
 
 class EndTransactionMarker(NamedTuple):
-    """How a transaction ended, and the epoch of the coordinator that ended it."""
+    """End of a transaction, and the epoch of the coordinator that ended it."""
 
     is_abort: bool
     coordinator_epoch: int

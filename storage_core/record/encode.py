@@ -65,7 +65,7 @@ _CHUNK_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class BatchEncoding:
-    """How batches are made.
+    """Settings by which records are encoded as batches.
 
     Attributes:
         codec: Number of the codec, 0 for none.

@@ -123,7 +123,7 @@ class RecoveredPartition:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What a recovery kept and left out; in JSON it is the manifest.
+    """Result of a recovery: what it kept and left out. As JSON, it is the manifest.
 
     Attributes:
         target: The log directory that was made; None for a dry run. In place, the source.
@@ -208,7 +208,7 @@ def _require_new_file(filesystem: FileSystem, path: str, source: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryScan:
-    """What is in the log directory to recover.
+    """Content of the log directory to recover.
 
     Attributes:
         metadata: The logs of KRaft controllers, which are copied as they are.

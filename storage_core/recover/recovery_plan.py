@@ -76,7 +76,7 @@ _ByteRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """What is kept of one segment.
+    """Parts of one segment that are kept.
 
     Attributes:
         suffix: The suffix of its file names: of the output of an interrupted compaction.
@@ -109,7 +109,7 @@ class SegmentPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What is kept of one partition, and what is left out.
+    """Parts of one partition that are kept, and those that are left out.
 
     Attributes:
         is_clean: Whether its log counts as closed cleanly when it is loaded.
@@ -177,7 +177,7 @@ def plan_partition(
 
 @dataclass(slots=True)
 class _Counted:
-    """What was counted in one segment."""
+    """Counts of one segment."""
 
     batches: int = 0
     records: int = 0

@@ -101,7 +101,7 @@ class SegmentRange:
 
 
 class WalkBudget:
-    """What a walk over batch headers may read: a small part of the range.
+    """Budget of bytes that a walk over batch headers may read: a small part of the range.
 
     Of large batches that is enough for every header. A walk over small ones reads all of them, and ends soon.
     """

@@ -29,7 +29,7 @@ WindowObserver: TypeAlias = "Callable[[BatchWindow], Iterable[AbortedTransaction
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSegment:
-    """What a recovery has found, and what it truncates.
+    """Result of a recovery: what it has found, and what it truncates.
 
     Args:
         truncated_bytes: How many bytes follow the last valid batch.
@@ -71,7 +71,7 @@ def scan_segment(
 
 
 class SegmentScan:
-    """What a scan of the valid batches at the beginning of a log file has found.
+    """Result of a scan of the valid batches at the beginning of a log file.
 
     Attributes:
         entries: The entries of the indexes, one part for each window.

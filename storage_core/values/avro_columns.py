@@ -103,7 +103,7 @@ class Window:
 
 
 class Cursor:
-    """Where values are being read.
+    """Positions at which values are being read.
 
     Attributes:
         position: The next byte of each.

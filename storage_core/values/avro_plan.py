@@ -63,7 +63,7 @@ def compile_plan(writer: AvroSchema, reader: AvroSchema, paths: Paths = None) ->
 
 
 class _Place(NamedTuple):
-    """Where in the schemas a step is."""
+    """Place of a step in the schemas."""
 
     path: str = ""
     depth: int = 0

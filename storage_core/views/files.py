@@ -101,7 +101,7 @@ _METADATA_SNAPSHOT_NAME: Final = re.compile(r"([0-9]{20})-[0-9]{10}(?:-[^/]*)?\.
 
 
 class Leftover(NamedTuple):
-    """What the suffix of a file says that awaits its removal, replaces another one or was never finished.
+    """Meaning of the suffix of a file that awaits its removal, replaces another one or was never finished.
 
     Attributes:
         reason: Why it is there, of one file.
@@ -145,7 +145,7 @@ _NO_SUCH_NAME: Final = "neither Kafka nor segmentlog has a file of this name her
 
 
 class NamedFile(NamedTuple):
-    """What a file's name says.
+    """Meaning of a file's name.
 
     Attributes:
         kind: What it is; `UNKNOWN` if the name tells nothing.

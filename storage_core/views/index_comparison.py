@@ -284,7 +284,7 @@ class _TimeEntries(_Entries):
 
 
 class ProducerTransactions(NamedTuple):
-    """What a log says of a producer's transactions up to an offset.
+    """State of a producer's transactions in a log up to an offset.
 
     Attributes:
         marker_offset: The offset of its last marker; -1 if there is none.

@@ -107,7 +107,7 @@ class TopicSummary:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What log directories hold.
+    """Inventory of log directories.
 
     Attributes:
         partitions: Every directory of a partition, by topic, partition and path; those that no read takes, too.

@@ -129,7 +129,7 @@ class ReplicaChoice:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSummary:
-    """What one directory of a partition holds. What is not known is None.
+    """Content of one directory of a partition. Unknown values are None.
 
     Attributes:
         state: That of its location, or `UNCOMMITTED`.
@@ -320,7 +320,7 @@ class _Listing:
 
 @dataclass(slots=True)
 class _PartitionFacts:
-    """What is learnt of a partition step by step; problems of one step do not stop the others."""
+    """Facts about a partition, learnt step by step; problems of one step do not stop the others."""
 
     values: dict[str, object] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)

@@ -236,7 +236,7 @@ def _count_from(chunk: HeaderChunk, index: int, start_offset: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """What one segment holds: statistics if every header was read, and what was found that is no batch."""
+    """Summary of a segment: statistics if every header was read, and damage if something is not a batch."""
 
     file: SegmentFile
     size_bytes: int
@@ -385,7 +385,7 @@ class SegmentsTask:
 
 @dataclass(frozen=True, slots=True)
 class NotALogFile:
-    """What has the name of a log file and is none: a directory, a link, a FIFO. The partition cannot be read."""
+    """Directory, link or FIFO with the name of a log file. The partition cannot be read."""
 
     topic: str
     partition: int
