@@ -49,7 +49,7 @@ AVRO_SCHEMAS = {"flat": _FLAT, "nested": _NESTED}
 
 
 def write_typed_log_directory(directory: Path, counts: Mapping[str, int], partitions: int = 1) -> None:
-    """Write a registry's topic, and so many records of each topic, with the same number of partitions."""
+    """Write a registry's topic, and the given number of records of each other topic."""
     import pyarrow as pa
 
     from storage_core import LogDirectory

@@ -1,4 +1,4 @@
-"""What a user of Spark without its functions for Avro writes: a function in Python that decodes framed values by fastavro."""
+"""A Python function for Spark that decodes framed Avro values with fastavro, as users write it who lack spark-avro."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ class Job:
     """One read, into Spark's noop sink or into one row of aggregates.
 
     Attributes:
-        format: Of the source.
-        options: Of the source.
-        path: What is loaded.
+        format: Format of the source.
+        options: Options of the source.
+        path: Path that is loaded.
         select: Expressions of SQL; all columns if empty.
         aggregates: Expressions of SQL over these; if empty, every row goes into the sink.
         avro_schema: What the function ``by_fastavro`` decodes values with, if the job uses it.
@@ -168,7 +168,7 @@ class SparkProcess:
         return self._ask(job)
 
     def aggregates(self, job: Job) -> dict[str, int]:
-        """Run a job with aggregates; they, by name."""
+        """Run a job with aggregates, and return them by name."""
         answer: dict[str, int] = self._ask(job)["aggregates"]
         return answer
 
@@ -250,13 +250,13 @@ class SparkProcess:
 
 
 def segmentlog_session(settings: Settings, master: str) -> SparkProcess:
-    """A session under this environment's Spark with the settings that the product ships."""
+    """Start a session under this environment's Spark with the settings that the product ships."""
     name = f"segmentlog-{_plain(master)}"
     return SparkProcess(name, Path(sys.executable), _configuration(master), settings.size_directory / "spark")
 
 
 def kafka_source_session(settings: Settings, master: str) -> SparkProcess:
-    """A session with Spark's own Kafka source."""
+    """Start a session with Spark's own Kafka source."""
     configuration = _configuration(master) | {"spark.jars": jars_of(KAFKA_SOURCE, settings)}
     name = f"kafka-{_plain(master)}"
     return SparkProcess(
@@ -265,7 +265,7 @@ def kafka_source_session(settings: Settings, master: str) -> SparkProcess:
 
 
 def spark_avro_session(settings: Settings, master: str, packages: Path) -> SparkProcess:
-    """A session with Spark's functions for Avro, segmentlog and the peers.
+    """Start a session with Spark's functions for Avro, segmentlog and the peers.
 
     Args:
         settings: The run.

@@ -127,7 +127,7 @@ class Chromium:
         self.send("Emulation.setEmulatedMedia", media=media, features=features)
 
     def open(self, address: str) -> None:
-        """Load a page, and wait until it is loaded: that page, and whether the browser says so before it answers."""
+        """Load a page, and wait until the browser reports that it is loaded, which may be before its answer."""
         loader = self.send("Page.navigate", url=address)["loaderId"]
         while loader not in self._loaded:
             self._receive()

@@ -151,7 +151,7 @@ def logical(kind, logical_type, **attributes):
 
 
 def differences(case, found_type, found):
-    """Yield what Spark has otherwise than we have."""
+    """Yield the differences between what Spark has and what we have."""
     if found_type != case.spark_type:
         yield f"{case.name}: type {found_type.simpleString()}, ours {case.spark_type.simpleString()}"
     if found is None:
@@ -285,7 +285,7 @@ def test_types_and_values_that_are_seldom(spark_avro):
 
 
 def unresolved(writer, reader, value):
-    """Return a case whose schemas do not resolve, as we say, for Spark alone."""
+    """Return a case for Spark alone, whose schemas do not resolve for us."""
     with pytest.raises(SchemaResolutionError):
         Case("", writer, reader, [])
     case = Case("", writer, writer, [value])
