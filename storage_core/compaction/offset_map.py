@@ -167,7 +167,6 @@ class OffsetMap:
     Args:
         memory_bytes: The memory for keys. It is touched only as keys are added.
         load_factor: The share of the slots that may be used.
-        seed: Determines the hash function; None: random.
 
     Attributes:
         limit: The maximum number of keys.
@@ -178,7 +177,7 @@ class OffsetMap:
         OptionError: The memory is too small for two keys.
     """
 
-    def __init__(self, memory_bytes: int, load_factor: float = 0.9, *, seed: bytes | None = None) -> None:
+    def __init__(self, memory_bytes: int, load_factor: float = 0.9) -> None:
         self.slots = memory_bytes // MAP_SLOT_BYTES
         self.limit = int(self.slots * load_factor)
         self.size = 0
@@ -190,7 +189,7 @@ class OffsetMap:
             )
         # At least one slot is always free, where the search for a missing key ends.
         self._slot_count = _prime_above(self.slots)
-        self._hash = KeyHash(seed)
+        self._hash = KeyHash()
         self._table = np.zeros((self._slot_count, _COLUMNS), np.uint64)
 
     def clear(self) -> None:
