@@ -270,7 +270,7 @@ class Text:
         """Read a value."""
         value.depth += 1
         if value.depth > _RECURSION_LIMIT:
-            raise ValueMalformedError(f"more than {_RECURSION_LIMIT} records are in each other")
+            raise ValueMalformedError(f"records nest deeper than {_RECURSION_LIMIT} levels")
         result = self.records[self.key].read(value)
         value.depth -= 1
         is_part = value.depth or pa.types.is_null(self.arrow_type)
@@ -290,7 +290,7 @@ def read_value(step: Step, data: bytes) -> Any:
     try:
         result = step.read(value)
     except RecursionError:
-        raise ValueMalformedError("records nest too deep") from None
+        raise ValueMalformedError("records nest too deeply") from None
     if value.position < value.end:
         raise ValueMalformedError(
             f"{value.end - value.position:,} bytes follow the value: is this its schema?"
@@ -309,7 +309,7 @@ def _integer(step: Leaf, value: Input) -> int | float:
     number = value.number()
     limit = _INT32_LIMIT if step.kind == "int" else _INT64_LIMIT
     if not -limit <= number < limit:
-        raise ValueMalformedError(f"{number:,} is no int of 32 bits")
+        raise ValueMalformedError(f"{number:,} does not fit an int of 32 bits")
     result = number * step.factor
     if not -_INT64_LIMIT <= result < _INT64_LIMIT:
         raise ValueMalformedError(f"a timestamp of {number:,} milliseconds has too many microseconds")
@@ -332,7 +332,7 @@ def _enum(step: Leaf, value: Input) -> str:
     index = value.branch(len(step.symbols))
     symbol = step.symbols[index]
     if symbol is None:
-        raise ValueUnresolvableError(f"the reader's enum has no symbol for the writer's of index {index}")
+        raise ValueUnresolvableError(f"the reader's enum has no symbol for the writer's symbol {index}")
     return symbol
 
 

@@ -241,7 +241,7 @@ class ColumnDecoder:
             name, written, its_rows = frames.names[number], payloads.some(group), rows[group]
             writer = writers.get(name.guid or name.schema_id or 0)
             if writer is None:
-                message = f"{name.described} is not one of the schema registry"
+                message = f"{name.described} is not in the schema registry"
                 writer = WriterSchema(name.schema_id, None, "unknown-id", message)
             if writer.source is None or self._format.reader.kind != "PROTOBUF":
                 yield self._decoded(writer, None, written, its_rows)

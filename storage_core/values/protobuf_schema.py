@@ -73,7 +73,7 @@ def find_message(source: SchemaSource, message: Message) -> Descriptor:
         return candidates[0]
     listed = ", ".join([m.full_name for m in messages.values()][:20]) or "none"
     asked = (
-        "Which message the values are is not said"
+        "Name the message of the values with valueMessage or keyMessage"
         if message is None
         else f"The Protobuf schema has no message {message!r}"
     )

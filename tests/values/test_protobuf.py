@@ -291,7 +291,7 @@ def test_messages_are_found_by_name_and_by_index():
     for message in ("B", "q.A", (3,), (0, 1), (-1,), ()):
         with pytest.raises(SchemaError, match=r"no message .*; its messages: p\.A, p\.A\.B, p\.C\."):
             protobuf_type(source, message)
-    with pytest.raises(SchemaError, match="is not said"):
+    with pytest.raises(SchemaError, match="Name the message of the values with valueMessage"):
         protobuf_type(source, None)
 
 

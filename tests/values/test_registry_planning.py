@@ -218,7 +218,7 @@ def test_unknown_and_unresolvable_schemas(logs: Path) -> None:
         ("unknown-id", 99),
     ]
     # It may lie in another topic than _schemas, or in a folder.
-    assert failures[3]["message"] == "schema id 99 is not one of the schema registry"
+    assert failures[3]["message"] == "schema id 99 is not in the schema registry"
     with pytest.raises(ValueDecodeError, match=r"offset 0 .* unresolvable \(schema id 11\)"):
         read(logs)
     explanation = storage_core.explain(logs, subscribe="orders", value_format="registry")
