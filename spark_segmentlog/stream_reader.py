@@ -151,7 +151,7 @@ class SegmentLogStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTrig
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Raises an error in its first call: if the reader's constructor raised it, Spark would bury it under another."""
+    """Reader that raises an error in its first call: if the constructor raised it, Spark would bury it under another."""
 
     def __init__(self, error: SegmentLogError) -> None:
         self._error = error

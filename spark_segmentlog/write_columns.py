@@ -191,7 +191,7 @@ class _Columns:
         )
 
     def look_alikes(self, wanted: set[str]) -> tuple[tuple[str, str], ...]:
-        """Return the unused columns with a name like one that is wanted: ``Key`` beside ``key``, or ``header``."""
+        """Return the unused columns whose names resemble a wanted one: ``Key`` beside ``key``, or ``header``."""
         unused = [name for name in self._types if name not in self._used.values()]
         found = []
         for name in unused:

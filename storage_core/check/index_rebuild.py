@@ -173,7 +173,7 @@ def rebuild_indexes(
     config: LogConfig | None = None,
     advance: Callable[[int], object] = lambda _: None,
 ) -> IndexReport:
-    """Build the indexes again that are wrong, or all, in place or in a folder of ``target`` for each partition.
+    """Rebuild the wrong indexes, or all, in place or in a folder of ``target`` for each partition.
 
     In place, each file is written beside the old one, flushed, and renamed over it, under the log directory's lock. So
     a crash leaves the old or the new file.

@@ -133,7 +133,7 @@ class PlannedPartition:
 def check_partition(
     filesystem: FileSystem, root: RootCheck, partition: PlannedPartition, facts: Iterable[SegmentFacts | None]
 ) -> PartitionReport:
-    """Judge a partition by what was found out about its segments, in order: None for one whose file was replaced."""
+    """Judge a partition by the facts about its segments, in order; None stands for one whose file was replaced."""
     return _PartitionCheck(filesystem, root, partition, facts).report()
 
 

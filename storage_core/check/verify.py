@@ -131,7 +131,7 @@ def verify(
     indexes_only: bool = False,
     advance: Callable[[int], object] = lambda _: None,
 ) -> VerifyReport:
-    """Verify what was planned, shared by several processes. What cannot be read is a finding.
+    """Carry out a plan with several processes. What cannot be read is a finding.
 
     With ``indexes_only``, only that and what is wrong with index files is reported. ``advance`` receives how many bytes were
     read since its last call.

@@ -96,7 +96,7 @@ def command(
 
 
 def _finding_value(finding: Finding) -> dict[str, object]:
-    """Return what JSON has of a finding: no broker's action, no bytes and no offsets, which an inventory never knows."""
+    """Return a finding for JSON, without a broker's action, bytes and offsets, which an inventory never knows."""
     return {
         "severity": finding.severity,
         "kind": finding.kind,

@@ -160,7 +160,7 @@ def _with_flags(error: Exception, arguments: Sequence[str] | None) -> str:
 
 
 def _check_streams() -> None:
-    """See that there is where to print, whatever a caller has closed, and that every character can be printed."""
+    """Make sure that there are streams to print to, whatever a caller has closed, and that they take every character."""
     if cast("TextIO | None", sys.stderr) is None:
         # Lives as long as the process.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

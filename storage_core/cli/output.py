@@ -69,7 +69,7 @@ class Output:
     def write_batches(
         self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, zone: dt.tzinfo = dt.UTC
     ) -> None:
-        """Print rows: as they come, but a table, which shows the first thousand in a zone, and JSON, which is one list."""
+        """Print rows as they come; a table shows only the first thousand, in a time zone, and JSON is one list."""
         match self.format:
             case "arrow":
                 _write_arrow(schema, batches)

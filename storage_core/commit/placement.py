@@ -233,7 +233,7 @@ def _require_offsets(staged: list[StagedBatches]) -> None:
 
 
 def _checked_heads(file: OpenFile, staged: StagedBatches) -> list[BatchHeads]:
-    """Return the headers of what was staged, which must be what the manifest says."""
+    """Return the headers of the staged batches, after checking them against the manifest."""
     end_bytes = staged.position_bytes + staged.size_bytes
     blocks: list[BatchHeads] = []
     if end_bytes <= file.status.size_bytes:

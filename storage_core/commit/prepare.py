@@ -161,7 +161,7 @@ def _commit_entry(
     rows: RowsDigest,
     partitions: Iterable[JournalledPartition],
 ) -> CommitEntry:
-    """Return the line of the commit; an application's says later whether a job is repeated and its rows are there."""
+    """Return the line of the commit. That of an application shows later whether a job is repeated, and its rows are there."""
     spec = job.spec
     entry = CommitEntry(generation, spec.job_id, time_ms, spec.txn_app_id, spec.txn_version, spec.query_id)
     if spec.txn_app_id is None:
@@ -375,7 +375,7 @@ def require_space(filesystem: FileSystem, root: str, partitions: Sequence[Journa
 
 
 def _copied_bytes(filesystem: FileSystem, root: str, partition: JournalledPartition) -> int:
-    """Return the size of log files that are appended to and have another name, that of a backup: a copy takes their place."""
+    """Return the size of the log files to append to that have a second name, as in a backup: a copy takes their place."""
     directory = f"{root}/{partition.topic}-{partition.partition}"
     found = (
         filesystem.status(f"{directory}/{log_file_name(operation.segment_base_offset)}")

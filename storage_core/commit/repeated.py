@@ -194,7 +194,7 @@ def _lost(job: JobContext, entry: CommitEntry, directories: Sequence[PartitionDi
 def _bounds(
     job: JobContext, directory: PartitionDirectory, start: int, end: int, truncations_bytes: int | None
 ) -> tuple[int, int]:
-    """Return the part of a range of offsets that is neither below the log start nor was truncated since, if that is known."""
+    """Return the part of a range of offsets that is still in the log: not below its start, and not known to be truncated."""
     try:
         log = PartitionLog.load(job.filesystem, directory)
         first, last = max(start, log.log_start_offset), min(end, log.log_end_offset)

@@ -53,7 +53,7 @@ class SourceLogs:
     def bounds_to_restore(
         self, filesystem: FileSystem, written: Collection[str], may_create: Callable[[str], bool]
     ) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return the bounds of the topics that a job writes, and of those of which no DataFrame can hold a row.
+        """Return the bounds of the topics that a job writes, and of those without records that a DataFrame could hold.
 
         The records of these are all deleted, aborted or of open transactions. Other topics are not created: the DataFrame
         may hold only some of the source's topics. Internal topics must be written. A log is read up to its first row, so

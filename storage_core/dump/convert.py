@@ -178,7 +178,7 @@ def _log_directories(filesystem: FileSystem, plan: ScanPlan, options: ReadOption
 
 
 def _partition_files(plan: ScanPlan) -> Iterator[str]:
-    """Yield the directory of each partition, and the log file of its last segment: what is made of them is as private."""
+    """Yield the directory of each partition and the log file of its last segment, whose permissions the output gets."""
     for each in plan.resolution.partitions:
         yield each.log.directory.path
         bases = each.log.segments.base_offsets
@@ -294,7 +294,7 @@ class _Target:
         self._filesystem.flush_directory(path)
 
     def abandon(self) -> None:
-        """Delete what was staged; what is in place stays."""
+        """Delete the staged files; those that are in place stay."""
         # The error that ended the conversion matters more than one of the clean-up.
         with contextlib.suppress(SegmentLogError):
             self._delete_tree(self.staging)

@@ -137,7 +137,7 @@ class LogFollower:
             position.failures = 0
 
     def _fit_to_log(self, position: _Position, tailed: TailedPartition, log: PartitionLog) -> None:
-        """Go back or forward where what was read does not fit the log as it is now."""
+        """Go back or forward where the log no longer fits what was read."""
         # The offset up to which the log still has what was read.
         offset = min(position.next_offset, max(log.log_end_offset, log.log_start_offset))
         if tailed.truncated_to is not None:

@@ -398,7 +398,7 @@ def temporary_name(path: str) -> str:
 
 
 def _mode_in(path: str, like: Sequence[str], mode: int = _FILE_MODE) -> int:
-    """Return the permissions of what is made at a path: no others than its directory, and those ``like``, give."""
+    """Return the permissions of a new file: at most those of its directory and of the paths ``like``."""
     for each in (os.path.dirname(path) or ".", *like):
         # What does not exist, or cannot be examined, has nothing to hide; the creation reports what is wrong.
         with contextlib.suppress(OSError, ValueError):

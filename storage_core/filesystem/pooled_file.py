@@ -192,7 +192,7 @@ class PooledFile:
         flush()
 
     def prepare_flush(self) -> Callable[[], None]:
-        """Prepare a flush, after a running one: of two concurrent ones, the kernel reports an error to one only.
+        """Prepare a flush after a running one has ended: the kernel reports an error to only one of two concurrent flushes.
 
         Returns:
             The flush of what was written before, which must be called once, outside of all locks. Until then the file
@@ -261,7 +261,7 @@ class PooledFile:
             self._lock.release()
 
     def _keep_unflushed(self, file: WritableFile) -> None:
-        """Make sure that a later flush reports errors of bytes written through a descriptor that is closed now."""
+        """Make sure that a later flush reports the write errors of a descriptor that is about to be closed."""
         if self.is_unflushed and self._held is None and self._failure is None:
             self._held = file.hold()
             if self._held is None:

@@ -70,7 +70,7 @@ class UnknownRecordTypeError(UnsupportedFormatError):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRecord:
-    """A record of a group, transaction or share coordinator. That of a tombstone has neither value nor version."""
+    """A record of a group, transaction or share coordinator. A tombstone has neither value nor version."""
 
     name: str
     type_id: int

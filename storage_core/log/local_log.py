@@ -448,7 +448,7 @@ def _lowest_removed(state: LogState, target_offset: int) -> int:
 
 
 def _end_of_batches_before(state: LogState, offset: int) -> int:
-    """Return where the batches below an offset end, in the segment that holds it: before a gap that it is in."""
+    """Return where the batches below an offset end in its segment; for an offset in a gap, before the gap."""
     segment = state.segments.floor(offset)
     if segment is None:
         return offset

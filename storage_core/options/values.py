@@ -238,7 +238,7 @@ _TRIMMED = "".join(map(chr, range(0x21)))
 
 
 class ParsedTime(NamedTuple):
-    """Time that was parsed, and what its text says of it.
+    """Time that was parsed, and how its text states it.
 
     Attributes:
         value: Since 1970, in milliseconds or microseconds, as the parser says.

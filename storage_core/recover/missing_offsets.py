@@ -50,7 +50,7 @@ _UNEXPLAINED: Final = (
 
 
 class Missing(NamedTuple):
-    """Offsets that are not there, the place in a log file where they should be, and whether a compaction accounts for them."""
+    """Missing offsets, the place in a log file where they should be, and whether a compaction accounts for them."""
 
     file: str
     position_bytes: int

@@ -350,7 +350,7 @@ def scan_for_recovery(
 
 
 def warn_of_damaged_commits(filesystem: FileSystem, found: RecoveryScan) -> None:
-    """Warn of a damaged list of commits, which is kept: without it, jobs would write rows again that are here."""
+    """Warn of a damaged list of commits, which is kept: without it, repeated jobs would write their rows twice."""
     path = found.commits_path
     try:
         data = read_small_file(filesystem, path, LARGEST_COMMITS_BYTES) or b""
@@ -396,7 +396,7 @@ def _foreign(filesystem: FileSystem, root: str, known: set[str]) -> Iterable[Lef
 
 
 def _refused(filesystem: FileSystem, root: str, *, is_in_place: bool) -> Iterator[LeftOutFile]:
-    """Find what a broker does not start with: ``meta.properties``, and in place the directories that are nobody's to move."""
+    """Find what keeps a broker from starting: ``meta.properties``, and in place, directories that must not be moved."""
     kinds = ("metadata", "file") if is_in_place else ("metadata",)
     for each in RootCheck(filesystem, LogDir(root)).report().findings:
         if each.action == "refuse" and each.kind in kinds:
@@ -404,7 +404,7 @@ def _refused(filesystem: FileSystem, root: str, *, is_in_place: bool) -> Iterato
 
 
 def _not_found(filesystem: FileSystem, root: LogDirectoryFiles, known: set[str]) -> Iterator[LeftOutFile]:
-    """Find the partitions that checkpoints name, or that a directory is named after, and that have no log here."""
+    """Find the partitions that a checkpoint or a directory names, and that have no log here."""
     present: set[tuple[str, int]] = set()
     for entry in filesystem.list_directory(root.path):
         name = parse_partition_directory_name(entry.name)
@@ -721,7 +721,7 @@ def _may_link(plan: PartitionPlan, end_offset: int) -> bool:
 
 
 def copy_ranges(filesystem: FileSystem, source: str, target: str, segment: SegmentPlan) -> None:
-    """Copy what is kept of a log file, with its modification time, by which brokers delete segments without timestamps."""
+    """Copy the kept parts of a log file with its modification time: brokers use it to delete segments without timestamps."""
     copy_parts(filesystem, source, target, segment.kept)
     filesystem.set_modified_ms(target, segment.status.modified_ms)
 

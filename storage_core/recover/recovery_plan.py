@@ -292,7 +292,7 @@ class _Planner:
         ]
 
     def _missing(self, log_start_offset: int) -> tuple[tuple[LeftOut, ...], tuple[LeftOut, ...]]:
-        """Find the offsets that are not there, and those that a compaction accounts for. Damaged ends take what follows."""
+        """Find the missing offsets, and those that a compaction accounts for. Damaged ends take what follows."""
         missing, compacted = [], []
         parts = [(each.start_offset, each.end_offset) for each in (*self._left_out, *self._damaged)]
         for each in self._account.missing(parts, log_start_offset):
@@ -305,7 +305,7 @@ class _Planner:
         return tuple(missing), tuple(compacted)
 
     def _name_open_transactions(self, producers: ProducerStateManager) -> None:
-        """Say whose transaction may have ended in what is left out: it stays open, and consumers wait before it."""
+        """Name the producers whose transactions may have ended in the parts left out: they stay open, and consumers wait."""
         if not self._is_salvage:
             return
         for producer_id, state in sorted(producers.producers.items()):
@@ -390,7 +390,7 @@ class _Planner:
                 return
 
     def _cut_parts_after(self, last: int, reason: str) -> None:
-        """Cut what a recovery splits off segments before the last one that it keeps, and then discards as later ones."""
+        """Cut the parts that a recovery splits off segments before the last one it keeps, only to discard them."""
         for base_offset in self._bases[:last]:
             if base_offset in self._cuts or base_offset not in self._recovered:
                 continue

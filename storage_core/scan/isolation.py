@@ -374,7 +374,7 @@ class AbortedTransactions:
         self._lowest_first_offsets = lowest
 
     def touching(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """Return those that have an offset from ``start_offset`` to below ``end_offset``, in the order of their markers."""
+        """Return the aborted transactions with an offset from ``start_offset`` to before ``end_offset``, in marker order."""
         first_index = bisect_left(self._last_offsets, start_offset)
         if first_index == len(self._transactions):
             return ()

@@ -519,7 +519,7 @@ class _TaskReader:
 
 
 class _StaleListingError(FileReplacedError):
-    """File that is another segment than the one that was listed."""
+    """File that is not the segment that was listed."""
 
 
 class _TruncatedError(Exception):

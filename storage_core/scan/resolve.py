@@ -101,7 +101,7 @@ class ReadLimit:
         return high_watermark
 
     def end_read(self) -> int:
-        """Return the same offset for a read that ends there, and report it if records that are lost may be why.
+        """Return the end offset of a read unchanged, and report if it may be lower because records were lost.
 
         If a transaction is open where the end of the log is lost, its marker may have been there.
 
@@ -302,7 +302,7 @@ _are_matches_required: ContextVar[bool] = ContextVar("are_matches_required", def
 
 @contextmanager
 def matches_required() -> Iterator[None]:
-    """Make it an error, for as long as this is open, that a pattern or a partition that is named matches nothing."""
+    """Make it an error, while this is open, that a pattern or a named partition matches nothing."""
     token = _are_matches_required.set(True)
     try:
         yield
@@ -346,7 +346,7 @@ def select_partitions(
 
 
 def _unnamed(directories: Iterable[PartitionDirectory], options: ReadOptions) -> list[PartitionDirectory]:
-    """Return those that are read without being named: not internal topics, nor the schemas of the values that are read."""
+    """Return the partitions that are read without being named: not those of internal topics or of the values' schemas."""
     schemas = options.schemas_topic if options.reads_framed_columns else None
     return [each for each in directories if not each.is_internal and each.topic != schemas]
 

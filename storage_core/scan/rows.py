@@ -135,7 +135,7 @@ class DamageReporter:
 
 
 class ReplacedHeaderKeys:
-    """Counts the header keys of a read that are no UTF-8, by partition: their column holds U+FFFD instead of their bytes."""
+    """Count of the header keys that are not UTF-8, by partition: their column holds U+FFFD instead of the bytes."""
 
     def __init__(self) -> None:
         # The first offset, and how many keys.

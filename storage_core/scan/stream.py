@@ -543,7 +543,7 @@ def shares(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartiti
 
 
 def _end_within(wanted: PartitionRange, max_bytes: int) -> int:
-    """Return the end offset of the first batches of a range that have about ``max_bytes``, of one batch at least."""
+    """Return the end offset of the first batches of a range with about ``max_bytes``, but at least one batch."""
     left_bytes = max_bytes
     for span in locate_spans(wanted):
         if span.size_bytes > left_bytes:
@@ -559,7 +559,7 @@ def _end_within(wanted: PartitionRange, max_bytes: int) -> int:
 
 
 def _warn_of_damage_before(wanted: PartitionRange) -> None:
-    """Warn of what a batch loses to damage that begins in an earlier batch, which may have been whole when it was read."""
+    """Warn of records that a batch loses to damage from an earlier batch, which may have been whole when it was read."""
     log, start_offset, end_offset = wanted.log, wanted.start_offset, wanted.end_offset
     index = log.segment_index_for(start_offset)
     if index is None or not log.skip_damage:

@@ -118,7 +118,7 @@ class ArrowTypes:
         self._default_length = 0
 
     def of(self, schema: Schema, paths: Paths = None) -> pa.DataType:
-        """Return the type of what is wanted of a value; that of nulls if it is nothing.
+        """Return the type of the wanted parts of a value; that of nulls if none is wanted.
 
         Raises:
             SchemaError: The type is beyond what is supported.

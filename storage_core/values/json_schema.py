@@ -200,7 +200,7 @@ def _identifier(document: Any) -> str:
 
 
 def _split_address(reference: str) -> tuple[str, str]:
-    """Split a reference before its fragment. What is no address by RFC 3986 is a name that a reference may still have."""
+    """Split a reference before its fragment. An address that RFC 3986 does not allow may still be a reference's name."""
     address, _, fragment = reference.partition("#")
     return address, fragment
 

@@ -257,7 +257,7 @@ def _reject_constant(name: str) -> NoReturn:
 
 
 def _converter(node: JsonNode, where: str) -> Convert:
-    """Return what makes a column's value of one that Python's reader returns, or raises ValueError; `where` names the value."""
+    """Return a function that converts a value of Python's reader to the column's, or raises ValueError naming ``where``."""
     match node:
         case JsonLeaf():
             convert = _LEAVES[node.name]

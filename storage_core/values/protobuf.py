@@ -158,7 +158,7 @@ _Node: TypeAlias = _Leaf | _List | _Map | _Struct
 
 
 class _Expansion:
-    """Makes the file with the messages that ptars decodes: one for each place where a message is, with the wanted fields.
+    """Builder of the file that ptars decodes by: a message for each place of a message in the schema, with the wanted fields.
 
     A map is a list of entries, as it is on the wire, so that the entries keep their order.
     """

@@ -92,7 +92,7 @@ def message_name(schema: SchemaSource, message: Message) -> str:
 
 
 def _name_at(names: list[str], indexes: tuple[int, ...]) -> str:
-    """Return the name that indexes lead to, each among the names within the one before; empty if there is none."""
+    """Return the name at a path of indexes, each counting the names within the one before; empty if there is none."""
     name = ""
     for index in indexes:
         level = [inner for inner in names if inner.rpartition(".")[0] == name]

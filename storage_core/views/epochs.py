@@ -48,7 +48,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _EpochsTask:
-    """A partition, the entries of its checkpoint if it can be read, and where its log ends, whatever is asked for."""
+    """A partition, the entries of its checkpoint if it can be read, and its log end, whatever range is asked for."""
 
     part: PartitionSpans
     entries: tuple[EpochEntry, ...] | None

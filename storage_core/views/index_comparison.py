@@ -295,7 +295,7 @@ class ProducerTransactions(NamedTuple):
     first_offset: int = -1
 
     def then(self, later: ProducerTransactions) -> ProducerTransactions:
-        """Extend what is known by what the next part of the log says by itself."""
+        """Extend the state by that of the next part of the log."""
         if later.marker_offset >= 0:
             return later
         return self._replace(first_offset=self.first_offset if self.first_offset >= 0 else later.first_offset)

@@ -397,7 +397,7 @@ def _topic(topic: str, directories: Sequence[PartitionSummary]) -> TopicSummary:
 
 
 def _directories_read(directories: Iterable[PartitionSummary]) -> list[PartitionSummary]:
-    """Choose a directory of each partition: the one that is read, or of conflicting ones that with the highest log end."""
+    """Choose a directory of each partition: the one that is read, or among conflicting ones the one with the highest log end."""
     chosen: dict[int, PartitionSummary] = {}
     for each in directories:
         known = chosen.get(each.partition)
