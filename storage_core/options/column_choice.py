@@ -51,10 +51,10 @@ _OPTIONS: Final = (
     Option("SchemaVersion", "schema_version", _ID,
            doc="The version of that schema in its subject, instead of the latest live one."),
     Option("Subject", "subject", _TEXT,
-           doc="The subject of that schema, if it is not the topic's name and `-{column}`; or the context of ids alone, as "
-               "`:.staging:`."),
+           doc="The subject of that schema, if it is not the topic's name and `-{column}`; or only a context in which to look "
+               "up ids, such as `:.staging:`."),
     Option("Message", "message", _TEXT,
-           doc="With Protobuf, the name of the message, if frames do not tell it or differ."),
+           doc="With Protobuf, the name of the message, if frames name none, or different ones."),
 )
 # fmt: on
 FORMAT_OPTIONS: Final = tuple(

@@ -118,9 +118,9 @@ class ColumnExplanation:
 
     Attributes:
         type: Type of the column.
-        subject: Subject of the schema that it is read with; None, as version and id, if it is not one of the registry.
+        subject: Subject of the schema that it is read with; None, like version and id, if it is not in the registry.
         message: Protobuf's message type.
-        not_read: Schemas of the registry by which its values are not read, and why, a line each.
+        not_read: A line for each schema of the registry whose values are not read, with the reason.
     """
 
     column: str
