@@ -283,7 +283,7 @@ class _Planner:
                 return schema, None
             from storage_core.values.protobuf import message_name  # noqa: PLC0415  (an extra)
 
-            framed = payloads._replace(starts=frames.starts).some(slice(row, row + 1))
+            framed = payloads._replace(starts=frames.starts).take(slice(row, row + 1))
             paths = message_types(name, framed).paths
             return schema, message_name(self.registry.source_of(schema), paths[0]) if paths else None
         return None, None

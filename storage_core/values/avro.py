@@ -15,7 +15,7 @@ from storage_core.values.avro_columns import TooManyItemsError, decode_window
 from storage_core.values.avro_plain import Leaf, Step, Struct, ValueMalformedError, read_value
 from storage_core.values.avro_plan import Plan, compile_plan
 from storage_core.values.avro_schema import parse_avro_schema
-from storage_core.values.decoding import Decoded, Paths, Payloads, RowError, SchemaSource, placed
+from storage_core.values.decoding import Decoded, Paths, Payloads, RowError, SchemaSource, scatter
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -59,7 +59,7 @@ class AvroDecoder:
         while parts:
             first, last = parts.pop()
             try:
-                decoded = self._decode_part(payloads.some(slice(first, last)))
+                decoded = self._decode_part(payloads.take(slice(first, last)))
             except TooManyItemsError:
                 middle = (first + last) // 2
                 parts += [(middle, last), (first, middle)]
@@ -222,8 +222,8 @@ def _decode_array(decoder: AvroDecoder, values: pa.Array) -> Decoded:
     if not values.null_count:
         return decoder.decode(payloads)
     rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-    decoded = decoder.decode(payloads.some(rows))
-    array = placed(decoded.array, rows, len(values))
+    decoded = decoder.decode(payloads.take(rows))
+    array = scatter(decoded.array, rows, len(values))
     return Decoded(array, [error._replace(row=int(rows[error.row])) for error in decoded.errors])
 
 

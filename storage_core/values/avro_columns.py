@@ -26,7 +26,7 @@ from storage_core.values.avro_plain import (
     Text,
     ValueMalformedError,
 )
-from storage_core.values.decoding import placed, spread
+from storage_core.values.decoding import scatter, scatter_sorted
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -123,7 +123,7 @@ class Cursor:
     def __len__(self) -> int:
         return len(self.position)
 
-    def some(self, indexes: _Int64Array) -> Cursor:
+    def take(self, indexes: _Int64Array) -> Cursor:
         """Return separate cursors for some values; `join` takes them back."""
         part = Cursor(self.window, self.position[indexes], self.end[indexes], self.rows[indexes])
         part._drift = self._drift
@@ -490,7 +490,7 @@ def _read_choice(step: Choice, cursor: Cursor) -> pa.Array:
             continue
         if len(indexes) == len(cursor):
             return _read(branch_step, cursor)
-        part = cursor.some(indexes)
+        part = cursor.take(indexes)
         array = _read(branch_step, part)
         cursor.join(indexes, part)
         if array.null_count < len(array):
@@ -499,8 +499,8 @@ def _read_choice(step: Choice, cursor: Cursor) -> pa.Array:
     if not arrays:
         return _nulls(step, cursor)
     if len(arrays) == 1:
-        return spread(arrays[0], found[0], len(cursor))
-    return placed(pa.concat_arrays(arrays), np.concatenate(found), len(cursor))
+        return scatter_sorted(arrays[0], found[0], len(cursor))
+    return scatter(pa.concat_arrays(arrays), np.concatenate(found), len(cursor))
 
 
 def _read_text(step: Text, cursor: Cursor) -> pa.Array:
@@ -550,11 +550,11 @@ def _find_items(step: Sequence, cursor: Cursor) -> tuple[_Int64Array, Cursor]:
     while len(going):
         ended = going[left[going] == 0]
         if len(ended):
-            part = cursor.some(ended)
+            part = cursor.take(ended)
             left[ended] = _block_counts(part, step.width)
             cursor.join(ended, part)
             going = going[left[going] > 0]
-        part = cursor.some(going)
+        part = cursor.take(going)
         if step.width is None and len(going) > _FEW:
             indexes.append(going)
             starts.append(part.position.copy())
@@ -583,7 +583,7 @@ def _block_counts(cursor: Cursor, width: int | None) -> _Int64Array:
     if len(negative):
         # Their sizes in bytes follow, for readers that skip them.
         counts[negative] = -counts[negative]
-        part = cursor.some(negative)
+        part = cursor.take(negative)
         _sizes(part)
         cursor.join(negative, part)
     if width == 0:

@@ -25,7 +25,7 @@ from storage_core.values.decoding import (
     Reason,
     RowError,
     SchemaSource,
-    placed,
+    scatter,
 )
 from storage_core.values.frames import (
     KEY_HEADER,
@@ -219,7 +219,7 @@ class ColumnDecoder:
             headers: Headers of the same records, among them those that may name schemas; None if there are none.
         """
         rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-        payloads = Payloads.of_array(values).some(rows)
+        payloads = Payloads.of_array(values).take(rows)
         if not self._format.is_framed:
             decoder = decoder_of(self._format.reader, fields=self._format.fields)
             parts = [_Part(rows, *decoder.decode(payloads))]
@@ -238,7 +238,7 @@ class ColumnDecoder:
         yield _Part(rows, None, frames.errors)
         payloads = payloads._replace(starts=frames.starts)
         for number, group in _groups(frames.name_numbers):
-            name, written, its_rows = frames.names[number], payloads.some(group), rows[group]
+            name, written, its_rows = frames.names[number], payloads.take(group), rows[group]
             writer = writers.get(name.guid or name.schema_id or 0)
             if writer is None:
                 message = f"{name.described} is not in the schema registry"
@@ -250,7 +250,7 @@ class ColumnDecoder:
             yield _Part(its_rows, None, types.errors, writer.schema_id)
             written = written._replace(starts=types.starts)
             for path_number, same in _groups(types.path_numbers):
-                yield self._decoded(writer, types.paths[path_number], written.some(same), its_rows[same])
+                yield self._decoded(writer, types.paths[path_number], written.take(same), its_rows[same])
 
     def _decoded(self, writer: WriterSchema, message: Message, payloads: Payloads, rows: _Rows) -> _Part:
         """Decode values that were written with one schema and message type, or say why they cannot be."""
@@ -300,7 +300,7 @@ def _joined(parts: list[_Part], count: int, arrow_type: pa.DataType) -> Decoded:
         return Decoded(decoded[0][1], errors)
     rows, arrays = zip(*decoded, strict=True)
     array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-    return Decoded(placed(array, np.concatenate(rows), count), errors)
+    return Decoded(scatter(array, np.concatenate(rows), count), errors)
 
 
 def _groups(numbers: _Rows) -> Iterator[tuple[int, _Rows]]:

@@ -102,7 +102,7 @@ class Payloads(NamedTuple):
         offsets = offsets.astype(np.int64)
         return cls(np.frombuffer(data_buffer, np.uint8), offsets[:-1], offsets[1:])
 
-    def some(self, rows: npt.NDArray[np.int64] | slice) -> Payloads:
+    def take(self, rows: npt.NDArray[np.int64] | slice) -> Payloads:
         """Return the values of some rows, in ascending order."""
         if isinstance(rows, np.ndarray) and len(rows) == len(self.starts):
             return self
@@ -124,28 +124,28 @@ class Payloads(NamedTuple):
         return pa.Array.from_buffers(pa.large_binary(), max(len(cuts) - 1, 0), buffers)
 
 
-def placed(array: pa.Array, rows: npt.NDArray[np.int64], length: int) -> pa.Array:
+def scatter(array: pa.Array, rows: npt.NDArray[np.int64], length: int) -> pa.Array:
     """Put values at the given rows of a column of this length, in any order; the other rows are null."""
     sources = np.full(length, -1, np.int64)
     sources[rows] = np.arange(len(rows))
     return array.take(pa.array(sources, mask=sources < 0))
 
 
-def spread(array: pa.Array, rows: npt.NDArray[np.int64], length: int) -> pa.Array:
-    """Do the same as `placed` for rows in ascending order, several times as fast."""
+def scatter_sorted(array: pa.Array, rows: npt.NDArray[np.int64], length: int) -> pa.Array:
+    """Do the same as `scatter` for rows in ascending order, several times as fast."""
     arrow_type, buffers = array.type, array.buffers()
     is_nested = pa.types.is_struct(arrow_type)
     is_binary = pa.types.is_string(arrow_type) or pa.types.is_binary(arrow_type)
     is_list = pa.types.is_list(arrow_type) or pa.types.is_map(arrow_type)
     is_number = pa.types.is_primitive(arrow_type) and arrow_type.bit_width in _NUMPY_KINDS
     if array.null_count or array.offset or not (is_nested or is_binary or is_list or is_number):
-        return placed(array, rows, length)
+        return scatter(array, rows, length)
     is_present = np.zeros(length, np.bool_)
     is_present[rows] = True
     made = [pa.py_buffer(np.packbits(is_present, bitorder="little"))]
     children = [array.values] if is_list else []
     if is_nested:
-        children = [spread(child, rows, length) for child in array.flatten()]
+        children = [scatter_sorted(child, rows, length) for child in array.flatten()]
     elif is_number:
         kind = _NUMPY_KINDS[arrow_type.bit_width]
         values = np.zeros(length, kind)

@@ -120,7 +120,7 @@ def split_frames(payloads: Payloads, headers: pa.ListArray | None, header_name: 
         numbers = np.full(len(payloads.starts), NO_FRAME, np.int64)
         _read_headers(headers, header_name, found, numbers)
         rows = np.flatnonzero(numbers == NO_FRAME)
-        numbers[rows] = _numbered(_heads(payloads.some(rows)), _name_in_prefix, found)
+        numbers[rows] = _numbered(_heads(payloads.take(rows)), _name_in_prefix, found)
     names = [each if isinstance(each, SchemaName) else None for each in found]
     is_name = np.array([name is not None for name in names], np.bool_)
     is_prefix = np.array([name is not None and name.header_rest is None for name in names], np.bool_)
