@@ -434,7 +434,7 @@ def announced_truncation(state: LogState, offset: int) -> Iterator[None]:
 
 
 def _announce_truncation_again(state: LogState) -> None:
-    """Make readers retry that began after the first announcement."""
+    """Make readers that began after the first announcement retry."""
     directory = state.directory
     if state.truncations_file is not None:
         state.truncations_file.note_begin(directory.topic, directory.partition, state.truncated_to)

@@ -206,7 +206,7 @@ class ProducerBatches:
     def of_headers(
         cls, headers: npt.NDArray[Any], batch_at: Callable[[int], tuple[memoryview, int]], *, path: str
     ) -> ProducerBatches:
-        """Extract them by their headers, without batches that do not affect the final state.
+        """Extract the batches of producers by their headers, except those that do not affect the final state.
 
         Of control batches, ``batch_at`` gives the bytes and the position. A malformed marker raises
         `CorruptRecordError`.

@@ -52,7 +52,7 @@ class AvroDecoder:
         return self._step.arrow_type
 
     def decode(self, payloads: Payloads) -> Decoded:
-        """Decode values. What does not decode is an error of its row alone."""
+        """Decode values. One that does not decode is an error of its row alone."""
         arrays = [pa.nulls(0, self.arrow_type)]
         errors: list[RowError] = []
         parts = [*_parts(payloads, _BYTES_AT_ONCE, self._rows_at_once)][::-1]

@@ -147,7 +147,7 @@ class Cursor:
             self.check()
 
     def check(self) -> None:
-        """Leave values to the plain decoder whose cursors are beyond their ends."""
+        """Leave values whose cursors are beyond their ends to the plain decoder."""
         self.fail(self.position > self.end)
         self._drift = 0
 
@@ -504,7 +504,7 @@ def _read_choice(step: Choice, cursor: Cursor) -> pa.Array:
 
 
 def _read_text(step: Text, cursor: Cursor) -> pa.Array:
-    """Read a text at each cursor plainly; null for one that does not decode."""
+    """Read a text at each cursor with the plain decoder; null for one that does not decode."""
     texts: list[str | None] = []
     failed = np.zeros(len(cursor), bool)
     for index, (start, end) in enumerate(zip(cursor.position.tolist(), cursor.end.tolist(), strict=True)):

@@ -192,4 +192,4 @@ class Decoder(Protocol):
         """Type of the column."""
 
     def decode(self, payloads: Payloads) -> Decoded:
-        """Decode values. What does not decode is an error of its row alone."""
+        """Decode values. One that does not decode is an error of its row alone."""
