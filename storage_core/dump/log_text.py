@@ -275,6 +275,9 @@ def find_batches(log_file: OpenFile, position_bytes: int, end_bytes: int) -> Ite
     """
     while position_bytes < end_bytes - _SHORTEST_END_BYTES:
         header = log_file.read_at(HEADER_SIZE_BYTES, position_bytes)
+        if len(header) < min(HEADER_SIZE_BYTES, end_bytes - position_bytes):
+            # The file became shorter.
+            raise _short_header(len(header), log_file.path, position_bytes)
         length, magic = LENGTH_AND_MAGIC.unpack_from(header, LENGTH_POSITION)
         if length < MIN_LENGTH:
             raise too_short(length, log_file.path, position_bytes)
@@ -284,14 +287,16 @@ def find_batches(log_file: OpenFile, position_bytes: int, end_bytes: int) -> Ite
         if magic < MAGIC_V2:
             last_offset = MESSAGE.unpack_from(header)[0]
         elif len(header) < HEADER_SIZE_BYTES:
-            raise tool_fails(
-                f"Found only {len(header)} bytes for the header of a batch", log_file.path, position_bytes
-            )
+            raise _short_header(len(header), log_file.path, position_bytes)
         else:
             base_offset, _, _, _, _, _, delta, *_ = V2_HEADER.unpack(header)
             last_offset = java_long(base_offset + delta)
         yield FoundBatch(position_bytes, size_bytes, magic, last_offset)
         position_bytes += size_bytes
+
+
+def _short_header(size_bytes: int, path: str, position_bytes: int) -> CorruptRecordError:
+    return tool_fails(f"Found only {size_bytes} bytes for the header of a batch", path, position_bytes)
 
 
 def too_short(length: int, path: str, position_bytes: int) -> CorruptRecordError:

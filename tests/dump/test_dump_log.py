@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.dump.log_text import DumpOptions, RecordFormat
+from storage_core.dump.log_text import DumpOptions, RecordFormat, find_batches
 from storage_core.dump.record_lines import RecordLines
+from storage_core.errors import CorruptRecordError
+from storage_core.filesystem import FileSystem
 from tests.conformance.archives import case_names, unpack_case
 from tests.dump.dumped import CONTENT, INDEX_FLAGS, digests, dumped, expected_digests, options_of
 from tests.examples import examples
@@ -203,6 +206,23 @@ def test_the_text_ends_where_the_tool_fails(tmp_path):
     assert found.stdout.endswith(b"headerKeys: [] payload: v\n")
     assert "Found a record size of 0, below 14" in found.failure
     assert "byte 69]" in found.failure
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 16, 20, 60])
+def test_batches_are_found_up_to_where_the_file_was_cut_meanwhile(tmp_path, kept_bytes):
+    message = Message(value=bytes(50))
+    path = log_of(tmp_path, message, message)
+    size_bytes = len(message.encode())
+    with FileSystem().open(str(path)) as log_file:
+        end_bytes = log_file.status.size_bytes
+        os.truncate(path, size_bytes + kept_bytes)
+        found = find_batches(log_file, 0, end_bytes)
+        assert next(found).size_bytes == size_bytes
+        with pytest.raises(
+            CorruptRecordError, match=f"Found only {kept_bytes} bytes for the header"
+        ) as caught:
+            next(found)
+    assert caught.value.position_bytes == size_bytes
 
 
 def test_records_before_a_cut_are_printed(tmp_path):
