@@ -35,6 +35,7 @@ from storage_core.values.column_format import (
 )
 from storage_core.values.decoding import Message, Payloads, SchemaSource
 from storage_core.values.frames import NO_FRAME, message_types, split_frames
+from storage_core.values.registered_schema import context_and_name, qualified
 from storage_core.values.schema_registry import AVRO, JSON, PROTOBUF
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class _Planner:
         select_partitions(find_directories(self.filesystem, options), options)
         column = choice.column
         return OptionError(
-            f"Topic {topic} has no subject {topic}-{column} in the schema registry, and its first records name no schema of it. "
+            f"Topic {topic} has no subject {_subject(topic, choice)} in the schema registry, and its first records name no schema of it. "
             f"Choose one with {column}SchemaId or {column}Subject, give the schema of records without a frame as "
             f"{column}Format=avro and {column}Schema, or read {column}Format=bytes. schemasPath says where the registry's "
             "schemas are."
@@ -297,13 +298,18 @@ def _kind_of_text(choice: ColumnChoice) -> str:
     return AVRO if (choice.schema or "").startswith(("{", "[", '"')) else PROTOBUF
 
 
+def _subject(topic: str, choice: ColumnChoice) -> str:
+    """Return the subject that a topic's column has by default, in the context that is named."""
+    return qualified(context_and_name(choice.subject or "")[0], f"{topic}-{choice.column}")
+
+
 def _notice(topic: str, choice: ColumnChoice, reader: ReaderSchema, schema: RegisteredSchema | None) -> str:
     """Say what is unusual about the reader schema of a topic, given that of its subject."""
     column = choice.column
     if schema is None:
         return (
-            f"Topic {topic} has no subject {topic}-{column}: its {column}s are read with {reader.described}, that of the "
-            f"first record that names a schema. Choose another one with {column}SchemaId or {column}Subject."
+            f"Topic {topic} has no subject {_subject(topic, choice)}: its {column}s are read with {reader.described}, that of "
+            f"the first record that names a schema. Choose another one with {column}SchemaId or {column}Subject."
         )
     if schema.state != "live" and not choice.chooses_schema:
         return f"Subject {schema.subject} has no live version: {column}s are read with {schema.described}."

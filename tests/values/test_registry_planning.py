@@ -138,6 +138,20 @@ def test_a_topic_without_a_subject_and_frames_is_refused(tmp_path: Path) -> None
         read(logs)
 
 
+def test_a_subject_that_a_topic_lacks_is_named_with_its_context(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = tmp_path / "logs"
+    register(logs, "orders-value", 1, 6, FIRST)
+    register(logs, ":.a:Order", 1, 5, FIRST)
+    append(logs, "orders", [(None, framed(5, FIRST, {"id": 1}))])
+
+    assert values(logs, value_subject=":.a:") == [{"id": 1}]
+    assert "Topic orders has no subject :.a:orders-value: its values are read with :.a:Order" in caplog.text
+    with pytest.raises(OptionError, match=r"Topic orders has no subject :\.b:orders-value"):
+        read(logs, value_subject=":.b:")
+
+
 def test_a_topic_that_does_not_exist_is_named(logs: Path) -> None:
     for topics in ("ordres", "orders,ordres"):
         with pytest.raises(
