@@ -79,13 +79,30 @@ class Case:
             assert is_damaged
             assert self.is_evolved
             return "read by us alone"
-        assert self.peer.with_objects(value) == expected
+        if self.peer.with_objects(value) != expected:
+            # fastavro skips a block of items by its size.
+            assert is_damaged
+            assert self.is_evolved
+            self._check_as_written(row)
+            return "read by us alone"
         return "damaged, but read" if is_damaged else "sound"
+
+    def _check_as_written(self, row):
+        """Check a value that both read differently with the later schema: they agree where nothing of it is skipped."""
+        source, peer = SchemaSource(json.dumps(self.writer)), Peer(self.writer, self.writer)
+        decoded = avro_decoder(source).decode(payloads([self.values[row]]))
+        try:
+            expected = peer.read(self.values[row])
+        except (EOFError, IndexError, ValueError):
+            assert decoded.errors
+        else:
+            assert [peer.with_objects(value) for value in canonical(decoded.array)] == [expected]
 
 
 @examples(30, deadline=None)
 @example(61095)  # a skipped number of more than 64 bits
 @example(61369)  # several texts with empty items
+@example(9000588)  # a block that is skipped, and has a wrong size
 @given(st.integers(0, (1 << 32) - 1))
 def test_random_values_of_random_schemas(seed):
     assert Case(seed).check().total() == _ROWS
