@@ -12,6 +12,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
@@ -311,13 +312,24 @@ def _to_boolean(value: Any) -> bool:
 
 def _to_long(value: Any) -> int:
     digits = _of_type(value, _Number, "an integer")
-    has_digits_alone = digits.lstrip("-").isdecimal()
-    if not (has_digits_alone or float(digits).is_integer()):
-        raise _UnfitError("is not an integer")
-    number = int(digits) if has_digits_alone and len(digits) <= _MOST_DIGITS_OF_LONG else float(digits)
+    number: int | Decimal
+    if len(digits) <= _MOST_DIGITS_OF_LONG and digits.lstrip("-").isdecimal():
+        number = int(digits)
+    else:
+        # A double would lose digits of 9007199254740993.0, which is an integer, too.
+        number = _exact(digits)
+        if number != number.to_integral_value():
+            raise _UnfitError("is not an integer")
     if not -_LARGEST_LONG - 1 <= number <= _LARGEST_LONG:
         raise _UnfitError("does not fit 64 bits")
     return int(number)
+
+
+def _exact(digits: str) -> Decimal:
+    try:
+        return Decimal(digits)
+    except InvalidOperation:
+        raise _UnfitError("has an exponent that no decimal has") from None
 
 
 def _to_double(value: Any) -> float:
