@@ -15,11 +15,12 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    OffsetSpec,
     ResourceType,
 )
 
 from tests.interop.broker import MAX_TRANSACTION_TIMEOUT_MS
-from tests.interop.clients import new_producer, wait_for_markers
+from tests.interop.clients import new_producer, offsets_at, wait_for_markers, wait_until
 from tests.interop.workload import BASE_TIMESTAMP_MS, Sendable, records_of_every_shape, send
 
 if TYPE_CHECKING:
@@ -159,9 +160,17 @@ class Produced:
         # A complete transaction after the first unstable offset.
         finishing[0].begin_transaction()
         _send_some(finishing[0], records, source)
+        end = self._end_of_transactions()
         finishing[0].abort_transaction()
+        # A broker that is killed between the marker and its entry in the transaction index has one without the other.
+        # Records after the marker show that it has both.
+        wait_until(lambda: self._end_of_transactions() > end, "No marker follows the aborted transaction.")
         _send_some(plain, records, source)
         self._open_producers.append(staying_open)
+
+    def _end_of_transactions(self) -> int:
+        place = (TRANSACTIONS, 0)
+        return offsets_at(self._broker, [place], OffsetSpec.latest())[place].offset
 
     def _made_recent(self, record: Sendable) -> Sendable:
         """Return the same record with a timestamp of some hours ago: brokers forget producers after a day."""
