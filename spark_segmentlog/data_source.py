@@ -77,9 +77,10 @@ class SegmentLogDataSource(DataSource):
             overwrite: Whether its rows replace the existing ones.
         """
         from spark_segmentlog import write_options, write_plan, writer  # noqa: PLC0415
-        from storage_core.filesystem import FileSystem  # noqa: PLC0415
 
         parsed = write_options.write_options(self.options)
+        from storage_core.filesystem import FileSystem  # noqa: PLC0415
+
         plan = write_plan.plan_write(FileSystem(), schema, parsed, is_overwrite=overwrite)
         ignored = write_options.ignored_write_options(self.options)
         if ignored:
@@ -124,7 +125,6 @@ class SegmentLogDataSource(DataSource):
             overwrite: Whether the query has the output mode complete, which is not supported.
         """
         from spark_segmentlog import stream_writer, write_options, write_plan  # noqa: PLC0415
-        from storage_core.filesystem import FileSystem  # noqa: PLC0415
 
         if overwrite:
             raise OptionError(
@@ -133,6 +133,8 @@ class SegmentLogDataSource(DataSource):
                 "txnVersion (the number of the batch)."
             )
         parsed, app_id = write_options.stream_write_options(self.options)
+        from storage_core.filesystem import FileSystem  # noqa: PLC0415
+
         plan = write_plan.plan_write(FileSystem(), schema, parsed, is_overwrite=False)
         ignored = write_options.ignored_write_options(self.options, is_stream=True)
         return stream_writer.SegmentLogStreamWriter(plan, app_id, ignored)

@@ -50,7 +50,7 @@ def lag(
     """
     # Loaded here, because importing the package is cheap.
     from storage_core.errors import OptionError  # noqa: PLC0415
-    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import parse_stream_options  # noqa: PLC0415
     from storage_core.scan.stream import backlog, offsets_of_json  # noqa: PLC0415
 
@@ -58,7 +58,7 @@ def lag(
     read = offsets_of_json(_json(reported["endOffset"]) or {})
     if path is not None:
         stream = parse_stream_options({"path": os.fspath(path), **options})
-        left = backlog(FileSystem(), stream, read)
+        left = backlog(open_file_system(stream.read.storage), stream, read)
         records = {key: count for key, (count, _) in left.items()}
         return Lag(records, sum(size_bytes for _, size_bytes in left.values()))
     ends = _json(reported.get("latestOffset"))

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_segmentlog.tracebacks import raises_without_frames, without_frames
 from spark_segmentlog.workers import SentToWorkers, explained_memory_limit, require_directories
 from storage_core.errors import OptionError, SegmentLogError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import open_file_system
 from storage_core.options import RECORDS
 from storage_core.options.predicate import (
     And,
@@ -170,7 +170,9 @@ class SegmentLogReader(BatchReader):
     @raises_without_frames
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition per task. Runs once per `load()`, on the driver."""
-        plan = plan_scan(FileSystem(), self._options, self._predicate, formats=self._formats)
+        plan = plan_scan(
+            open_file_system(self._options.storage), self._options, self._predicate, formats=self._formats
+        )
         return [InputPartition(task) for task in plan.tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -188,10 +190,11 @@ def read_records_of(task: ScanTask, schema: pa.Schema, planned_on: str) -> Itera
     try:
         # Not the partitions: what was deleted since planning is for failOnDataLoss to judge.
         roots = {os.path.dirname(span.directory) for span in task.spans}
-        require_directories(FileSystem(), roots, planned_on)
+        filesystem = open_file_system(task.settings.storage)
+        require_directories(filesystem, roots, planned_on)
         with (
             explained_memory_limit(),
-            contextlib.closing(prefetch(lambda: read_task(FileSystem(), task, schema))) as batches,
+            contextlib.closing(prefetch(lambda: read_task(filesystem, task, schema))) as batches,
         ):
             yield from batches
     except SegmentLogError as error:
@@ -217,7 +220,7 @@ class ViewReader(BatchReader):
     @raises_without_frames
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the view: one partition per task, with the directories that it looks into."""
-        filesystem = FileSystem()
+        filesystem = open_file_system(self._options.storage)
         paths = split_paths(filesystem, self._options.paths)
         return [InputPartition((paths, task)) for task in plan_view(filesystem, self._options)]
 
@@ -228,7 +231,7 @@ class ViewReader(BatchReader):
             return
         paths, task = partition.value
         try:
-            filesystem = FileSystem()
+            filesystem = open_file_system(self._options.storage)
             require_directories(filesystem, set(paths), self._planned_on, may_be_empty=True)
             with explained_memory_limit():
                 yield from read_view_task(filesystem, task, arrow_schema(self._columns, self._options))

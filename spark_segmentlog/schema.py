@@ -87,10 +87,10 @@ def planned_formats(options: ReadOptions, *, is_quiet: bool = False) -> tuple[Co
     if not options.typed_columns:
         return ()
     # A read of bytes needs none of this.
-    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.scan.typed_columns import plan_formats  # noqa: PLC0415
 
-    return plan_formats(FileSystem(), options, is_quiet=is_quiet)
+    return plan_formats(open_file_system(options.storage), options, is_quiet=is_quiet)
 
 
 def source_schema(options: ReadOptions, formats: Sequence[ColumnFormat] = ()) -> StructType:

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_segmentlog.reader import arrow_schema, read_records_of
 from spark_segmentlog.tracebacks import raises_without_frames, without_frames
 from spark_segmentlog.workers import SentToWorkers
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import open_file_system
 from storage_core.scan.stream import (
     MicroBatchPlanner,
     json_of_offsets,
@@ -79,7 +79,7 @@ class SegmentLogStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTrig
     def _planner(self) -> MicroBatchPlanner:
         # The reader that is sent to tasks has none.
         if self._stream is None:
-            filesystem = FileSystem()
+            filesystem = open_file_system(self._options.read.storage)
             formats = PinnedFormats(filesystem, self._options.read, self._formats)
             self._stream = MicroBatchPlanner(filesystem, self._options, formats)
             for notice in self._notices:

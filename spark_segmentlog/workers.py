@@ -20,7 +20,7 @@ from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
 
 
 _SHARED_STORAGE: Final = (
@@ -104,7 +104,7 @@ def _restoring_function() -> Callable[..., object]:
 
 
 def require_directories(
-    filesystem: FileSystem, paths: set[str], planned_on: str, *, may_be_empty: bool = False
+    filesystem: ReadableFileSystem, paths: set[str], planned_on: str, *, may_be_empty: bool = False
 ) -> None:
     """Check in a task on another host that directories exist which existed where the job was planned.
 
@@ -116,7 +116,7 @@ def require_directories(
     host = socket.gethostname()
     if host == planned_on:
         return
-    for path in sorted(paths):
+    for path in sorted(path for path in paths if not filesystem.is_shared(path)):
         found = _what_is_missing(filesystem, path, may_be_empty=may_be_empty)
         if found is not None:
             raise LogDirectoryError(
@@ -126,7 +126,7 @@ def require_directories(
             )
 
 
-def _what_is_missing(filesystem: FileSystem, path: str, *, may_be_empty: bool) -> str | None:
+def _what_is_missing(filesystem: ReadableFileSystem, path: str, *, may_be_empty: bool) -> str | None:
     if filesystem.status(path, follow_symlinks=True) is None:
         return "none"
     with contextlib.suppress(UnreadableError):
@@ -136,7 +136,7 @@ def _what_is_missing(filesystem: FileSystem, path: str, *, may_be_empty: bool) -
     return None
 
 
-def require_shared_storage(filesystem: FileSystem, staged: Mapping[str, str]) -> None:
+def require_shared_storage(filesystem: ReadableFileSystem, staged: Mapping[str, str]) -> None:
     """Check on the driver that the manifests that tasks staged on other hosts are here, given the host of each path.
 
     Raises:

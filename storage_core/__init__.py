@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from storage_core import errors
 from storage_core.errors import SegmentLogError
-from storage_core.filesystem import FileSystem, IoStatistics
 from storage_core.lazy_imports import lazy_imports
 from storage_core.log_config import LogConfig
 
 if TYPE_CHECKING:
+    from storage_core.filesystem import FileSystem, IoStatistics
     from storage_core.log import (
         AppendInfo,
         CleanerConfig,
@@ -63,5 +63,10 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy_imports(
-    __name__, "storage_core.scan", "storage_core.views", "storage_core.record", "storage_core.log"
+    __name__,
+    "storage_core.filesystem",
+    "storage_core.scan",
+    "storage_core.views",
+    "storage_core.record",
+    "storage_core.log",
 )

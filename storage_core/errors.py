@@ -9,6 +9,7 @@
     ├── OffsetOutOfRangeError           a requested offset is below the log start or beyond the log end
     │   └── TimestampNotFoundError      no record is at or after the requested timestamp
     ├── DataLossError                   planned offsets are gone: retention or compaction deleted them
+    │   ├── FileReplacedError           a file is not the one that was listed
     │   └── LogTruncationError          the log was truncated or deleted while it was read
     ├── UnsupportedFormatError          a message format or codec that this version does not support
     ├── TimestampRangeError             a record's timestamp does not fit the column's type
@@ -62,6 +63,7 @@ __all__ = [
     "CorruptRecordError",
     "CorruptSnapshotError",
     "DataLossError",
+    "FileReplacedError",
     "InvalidProducerEpochError",
     "InvalidRecordError",
     "InvalidTimestampError",
@@ -207,6 +209,10 @@ class TimestampNotFoundError(OffsetOutOfRangeError):
 
 class DataLossError(SegmentLogError):
     """Offsets that existed at planning are gone: deleted or truncated since."""
+
+
+class FileReplacedError(DataLossError):
+    """A file is not the one that was listed: a cleaner, an upload or a deletion came in between."""
 
 
 class LogTruncationError(DataLossError):

@@ -14,7 +14,7 @@ from typing import Final
 from storage_core.checkpoint import PARTITION_METADATA, read_partition_metadata
 from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, parse_partition_directory_name
 from storage_core.errors import BatchTooLargeError, CorruptCheckpointError, LogDirectoryError, SegmentLogError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.internal_records.internal_records import read_metadata_record
 from storage_core.record import WantedFields
 from storage_core.record.decode import decode_records
@@ -80,7 +80,7 @@ class ClusterTopics:
 
 
 def read_cluster_topics(
-    filesystem: FileSystem, directory: str, *, is_partly_enough: bool = False
+    filesystem: ReadableFileSystem, directory: str, *, is_partly_enough: bool = False
 ) -> ClusterTopics | None:
     """Read the directory of ``__cluster_metadata-0``, or only what comes before damage if that is enough.
 
@@ -98,7 +98,7 @@ def read_cluster_topics(
     return topics if files else None
 
 
-def _files(filesystem: FileSystem, directory: str) -> tuple[int, list[str]]:
+def _files(filesystem: ReadableFileSystem, directory: str) -> tuple[int, list[str]]:
     """Find the newest snapshot and the log files after it, and the offset after the snapshot."""
     names = [each.name for each in filesystem.list_directory(directory) if each.is_regular_file]
     bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
@@ -118,7 +118,7 @@ def _is_snapshot(name: str) -> bool:
     return found.kind == METADATA_SNAPSHOT and found.leftover is None and name.count("-") == 1
 
 
-def _values(filesystem: FileSystem, path: str, lowest_offset: int) -> Iterator[bytes]:
+def _values(filesystem: ReadableFileSystem, path: str, lowest_offset: int) -> Iterator[bytes]:
     inflated_bytes = 0
     with filesystem.open(path) as opened:
         for header in BatchWalk(opened, 0, opened.status.size_bytes).batches():
@@ -161,7 +161,7 @@ class TopicIds:
     directory has it once more: in ``__cluster_metadata``, and in the topic's other partitions.
     """
 
-    def __init__(self, filesystem: FileSystem, root: str) -> None:
+    def __init__(self, filesystem: ReadableFileSystem, root: str) -> None:
         self._of_cluster: dict[str, str] = {}
         self._of_partitions: dict[str, set[str]] = {}
         for entry in filesystem.list_directory(root):
@@ -203,7 +203,7 @@ class TopicIds:
         return None
 
 
-def _id_in(filesystem: FileSystem, path: str) -> str | None:
+def _id_in(filesystem: ReadableFileSystem, path: str) -> str | None:
     with contextlib.suppress(CorruptCheckpointError, LogDirectoryError):
         return read_partition_metadata(filesystem, os.path.join(path, PARTITION_METADATA))
     return None

@@ -37,7 +37,7 @@ from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, I
 from storage_core.directory.segment_listing import SegmentFiles
 from storage_core.directory.vouched_end import Vouchers
 from storage_core.errors import BatchTooLargeError, CorruptError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.segment.file_names import (
     INDEX_SUFFIXES,
@@ -131,7 +131,10 @@ class PlannedPartition:
 
 
 def check_partition(
-    filesystem: FileSystem, root: RootCheck, partition: PlannedPartition, facts: Iterable[SegmentFacts | None]
+    filesystem: ReadableFileSystem,
+    root: RootCheck,
+    partition: PlannedPartition,
+    facts: Iterable[SegmentFacts | None],
 ) -> PartitionReport:
     """Judge a partition by the facts about its segments, in order; None stands for one whose file was replaced."""
     return _PartitionCheck(filesystem, root, partition, facts).report()
@@ -142,7 +145,7 @@ class _PartitionCheck:
 
     def __init__(
         self,
-        filesystem: FileSystem,
+        filesystem: ReadableFileSystem,
         root: RootCheck,
         partition: PlannedPartition,
         facts: Iterable[SegmentFacts | None],

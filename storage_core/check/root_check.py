@@ -43,7 +43,7 @@ from storage_core.directory.log_directory_files import (
     keeps_broker_from_starting,
 )
 from storage_core.errors import CorruptError, LogDirectoryError
-from storage_core.filesystem import DirectoryEntry, FileSystem
+from storage_core.filesystem import DirectoryEntry, ReadableFileSystem
 from storage_core.views.finding import Action, Finding, Severity
 from storage_core.views.roots import LIVE, LogDir, PartitionLocation, leads_to_directory
 
@@ -82,7 +82,7 @@ class RootCheck:
         is_sole_voter: Whether no other node has newer ones.
     """
 
-    def __init__(self, filesystem: FileSystem, root: LogDir) -> None:
+    def __init__(self, filesystem: ReadableFileSystem, root: LogDir) -> None:
         self.path = root.path
         self.topics: ClusterTopics | None = None
         self.is_sole_voter = False
@@ -257,7 +257,9 @@ class RootCheck:
 # The log directories of one node, and what its cluster knows of them.
 
 
-def compare_roots(filesystem: FileSystem, roots: Sequence[LogDir], checks: Mapping[str, RootCheck]) -> None:
+def compare_roots(
+    filesystem: ReadableFileSystem, roots: Sequence[LogDir], checks: Mapping[str, RootCheck]
+) -> None:
     """Compare the log directories that belong together, and find out what their clusters know."""
     by_node: dict[tuple[int, str | None], list[LogDir]] = defaultdict(list)
     for root in roots:
@@ -279,7 +281,7 @@ def compare_roots(filesystem: FileSystem, roots: Sequence[LogDir], checks: Mappi
 
 
 def _find_topics(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     by_node: Mapping[tuple[int, str | None], Sequence[LogDir]],
     checks: Mapping[str, RootCheck],
 ) -> None:
@@ -301,7 +303,7 @@ def _find_topics(
             check.topics = check.topics or known.get(cluster_id)
 
 
-def _voters(filesystem: FileSystem, directory: str, check: RootCheck) -> list[int]:
+def _voters(filesystem: ReadableFileSystem, directory: str, check: RootCheck) -> list[int]:
     """Read the controllers that ``quorum-state`` names.
 
     Returns:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from storage_core.dump.log_text import find_batches
 from storage_core.errors import CorruptError
-from storage_core.filesystem import FileSystem, OpenFile
+from storage_core.filesystem import ReadableFile, ReadableFileSystem
 from storage_core.record import WantedFields
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -165,7 +165,7 @@ class SegmentFacts:
         return self.task.file.path
 
 
-def check_segment(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts:
+def check_segment(filesystem: ReadableFileSystem, task: SegmentTask) -> SegmentFacts:
     """Check one segment. All of its log is read.
 
     Raises:
@@ -183,7 +183,7 @@ def check_segment(filesystem: FileSystem, task: SegmentTask) -> SegmentFacts:
 
 
 def _scan(
-    log_file: OpenFile, compared: IndexComparisons, tail: Tail | None, *, does_overflow: bool
+    log_file: ReadableFile, compared: IndexComparisons, tail: Tail | None, *, does_overflow: bool
 ) -> BrokerScan:
     end, damage = compared.end, compared.damage
     places = [each.start_bytes for each in damage] + ([] if tail is None else [tail.start_bytes])
@@ -193,7 +193,7 @@ def _scan(
     return scan_as_broker(log_file, places[0], places[-1], next_offset, does_overflow=does_overflow)
 
 
-def _tail(log_file: OpenFile, segment: SegmentReader, compared: IndexComparisons) -> Tail | None:
+def _tail(log_file: ReadableFile, segment: SegmentReader, compared: IndexComparisons) -> Tail | None:
     """Examine the bytes after the last valid batch of a segment.
 
     A damaged range is only reported where a batch follows.
@@ -218,7 +218,7 @@ def _tail(log_file: OpenFile, segment: SegmentReader, compared: IndexComparisons
 
 
 def scan_as_broker(
-    log_file: OpenFile,
+    log_file: ReadableFile,
     first_damage_bytes: int,
     last_damage_bytes: int,
     next_offset: int,
@@ -246,7 +246,7 @@ def scan_as_broker(
     )
 
 
-def _is_valid_to_broker(log_file: OpenFile, position_bytes: int) -> bool:
+def _is_valid_to_broker(log_file: ReadableFile, position_bytes: int) -> bool:
     """Return True if a batch has a right CRC, whatever its offsets and its magic: no CRC covers either."""
     head = log_file.read_at(MAGIC_POSITION + 1, position_bytes)
     if len(head) <= MAGIC_POSITION:

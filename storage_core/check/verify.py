@@ -29,9 +29,10 @@ from storage_core.check.segment_check import SegmentFacts, SegmentTask, check_se
 from storage_core.directory.consistent import GONE, list_again_if_gone
 from storage_core.directory.segment_listing import FileNames, SegmentFiles, list_segments
 from storage_core.errors import LogDirectoryError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem, open_file_system
 from storage_core.filesystem.values import MissingError
 from storage_core.options import ReadOptions
+from storage_core.options.storage_options import StorageOptions
 from storage_core.segment import SegmentReader
 from storage_core.segment.file_names import SWAP_SUFFIX
 from storage_core.views.finding import SEVERITIES, Finding, Verdict, verdict_of
@@ -68,9 +69,10 @@ class Plan:
     unreadable: Mapping[str, LogDirectoryError]
     is_deep: bool
     size_bytes: int
+    storage: StorageOptions
 
 
-def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: bool = False) -> Plan:
+def plan_verification(filesystem: ReadableFileSystem, options: ReadOptions, *, is_deep: bool = False) -> Plan:
     """Find the partitions to verify, of each the directories of all replicas.
 
     Raises:
@@ -98,11 +100,11 @@ def plan_verification(filesystem: FileSystem, options: ReadOptions, *, is_deep: 
             unreadable[location.path] = error
             planned = PlannedPartition(location, (), SegmentFiles((), FileNames()), ())
         partitions.append(planned)
-    return Plan(roots, tuple(partitions), root_checks, unreadable, is_deep, size_bytes)
+    return Plan(roots, tuple(partitions), root_checks, unreadable, is_deep, size_bytes, options.storage)
 
 
 def _planned(
-    filesystem: FileSystem, location: PartitionLocation, is_deep: bool, max_batch_bytes: int
+    filesystem: ReadableFileSystem, location: PartitionLocation, is_deep: bool, max_batch_bytes: int
 ) -> PlannedPartition:
     path = location.path
     # Before the segments are listed: what a compaction is about to replace is named too.
@@ -124,7 +126,7 @@ def _planned(
 
 
 def verify(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     plan: Plan,
     *,
     jobs: int = 1,
@@ -137,7 +139,7 @@ def verify(
     read since its last call.
     """
     tasks = [task for partition in plan.partitions for task in partition.tasks]
-    with _checks(filesystem, tasks, jobs, plan.size_bytes) as checks:
+    with _checks(filesystem, plan, tasks, jobs) as checks:
         found = [
             _checked_partition(filesystem, plan, partition, checks, advance) for partition in plan.partitions
         ]
@@ -174,7 +176,7 @@ _NOTHING_VERIFIED: Final = "nothing verified"
 
 
 def _checked_partition(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     plan: Plan,
     partition: PlannedPartition,
     checks: Iterator[_Checked],
@@ -233,7 +235,7 @@ def _unreadable_partition(
 
 
 def _again_if_replaced(
-    filesystem: FileSystem, partition: PlannedPartition, facts: list[SegmentFacts | None]
+    filesystem: ReadableFileSystem, partition: PlannedPartition, facts: list[SegmentFacts | None]
 ) -> tuple[PlannedPartition, list[SegmentFacts | None]]:
     """Verify a partition again if one of its files was replaced or removed after the listing."""
     if None not in facts:
@@ -261,16 +263,15 @@ _Checked: TypeAlias = "SegmentFacts | LogDirectoryError | None"
 
 @contextlib.contextmanager
 def _checks(
-    filesystem: FileSystem, tasks: Sequence[SegmentTask], jobs: int, size_bytes: int
+    filesystem: ReadableFileSystem, plan: Plan, tasks: Sequence[SegmentTask], jobs: int
 ) -> Iterator[Iterator[_Checked]]:
     """Check segments in this process or in others.
 
     Yields:
         For each in order its facts; the error if it cannot be read; None if its file is gone or was replaced.
     """
-    is_deep = any(task.is_deep for task in tasks[:1])
-    share_bytes = _MIN_DEEP_BYTES_PER_PROCESS if is_deep else _MIN_BYTES_PER_PROCESS
-    jobs = min(jobs, len(tasks), max(1, size_bytes // share_bytes))
+    share_bytes = _MIN_DEEP_BYTES_PER_PROCESS if plan.is_deep else _MIN_BYTES_PER_PROCESS
+    jobs = min(jobs, len(tasks), max(1, plan.size_bytes // share_bytes))
     if jobs <= 1:
         yield map(partial(_check, filesystem), tasks)
         return
@@ -283,7 +284,7 @@ def _checks(
         initargs=(signal.SIGINT, signal.SIG_IGN),
     )
     try:
-        yield pool.map(_check_elsewhere, tasks)
+        yield pool.map(partial(_check_elsewhere, plan.storage), tasks)
     except BrokenProcessPool as error:
         raise ChildProcessError(
             "A process that checks segments was ended from outside. Verify again, with --jobs 1 "
@@ -293,7 +294,7 @@ def _checks(
         pool.shutdown(cancel_futures=True)
 
 
-def _check(filesystem: FileSystem, task: SegmentTask) -> _Checked:
+def _check(filesystem: ReadableFileSystem, task: SegmentTask) -> _Checked:
     try:
         return check_segment(filesystem, task)
     except GONE:
@@ -302,5 +303,5 @@ def _check(filesystem: FileSystem, task: SegmentTask) -> _Checked:
         return error
 
 
-def _check_elsewhere(task: SegmentTask) -> _Checked:
-    return _check(FileSystem(), task)
+def _check_elsewhere(storage: StorageOptions, task: SegmentTask) -> _Checked:
+    return _check(open_file_system(storage), task)

@@ -20,7 +20,7 @@ from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirecto
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import FileSystem, ReadableFileSystem
 
 
 # A file with this suffix was never finished; a broker ignores and overwrites it.
@@ -32,7 +32,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 def read_small_file(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     path: str,
     limit_bytes: int,
     error_type: type[CorruptError] = CorruptCheckpointError,

@@ -34,7 +34,7 @@ from storage_core.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import FileSystem, ReadableFileSystem
 
 
 # Kafka's ``LeaderEpochCheckpointFile``: text, version 0, one line ``<epoch> <start offset>`` per epoch, both ascending.
@@ -50,7 +50,7 @@ class EpochEntry:
     start_offset: int
 
 
-def read_leader_epoch_checkpoint(filesystem: FileSystem, path: str) -> tuple[EpochEntry, ...]:
+def read_leader_epoch_checkpoint(filesystem: ReadableFileSystem, path: str) -> tuple[EpochEntry, ...]:
     """Read ``leader-epoch-checkpoint``; a missing file has no entries."""
     data = read_small_file(filesystem, path, MAX_CHECKPOINT_BYTES)
     return () if data is None else parse_leader_epoch_checkpoint(data, path)
@@ -112,7 +112,7 @@ def is_topic_id(text: object) -> bool:
     )
 
 
-def read_partition_metadata(filesystem: FileSystem, path: str) -> str | None:
+def read_partition_metadata(filesystem: ReadableFileSystem, path: str) -> str | None:
     """Read the topic id (22 characters).
 
     Returns:
@@ -158,7 +158,7 @@ def partition_metadata_bytes(topic_id: str, path: str) -> bytes:
 
 
 def choose_topic_id(
-    filesystem: FileSystem, topic: str, partition_paths: Iterable[str], wanted_id: str | None
+    filesystem: ReadableFileSystem, topic: str, partition_paths: Iterable[str], wanted_id: str | None
 ) -> str:
     """Choose the id of a topic: that of its other partitions, else the wanted one, else a new one.
 
@@ -238,7 +238,9 @@ class ProducerStateEntry(NamedTuple):
     current_transaction_first_offset: int | None
 
 
-def read_producer_snapshot(filesystem: FileSystem, path: str) -> tuple[ProducerStateEntry, ...] | None:
+def read_producer_snapshot(
+    filesystem: ReadableFileSystem, path: str
+) -> tuple[ProducerStateEntry, ...] | None:
     """Read a producer snapshot.
 
     Returns:

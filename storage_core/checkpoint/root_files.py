@@ -22,7 +22,7 @@ from storage_core.errors import CorruptCheckpointError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from storage_core.filesystem import FileStatus, FileSystem
+    from storage_core.filesystem import FileStatus, FileSystem, ReadableFileSystem
 
 
 _log = logging.getLogger(__name__)
@@ -34,12 +34,12 @@ _WITHOUT_EPOCH = b'{"version":0,"brokerEpoch":-1}'
 _CLEAN_SHUTDOWN_LIMIT_BYTES = 4096
 
 
-def has_clean_shutdown_file(filesystem: FileSystem, root: str) -> bool:
+def has_clean_shutdown_file(filesystem: ReadableFileSystem, root: str) -> bool:
     """Return True if the log directory ``root`` was shut down cleanly."""
     return clean_shutdown_status(filesystem, root) is not None
 
 
-def clean_shutdown_status(filesystem: FileSystem, root: str) -> FileStatus | None:
+def clean_shutdown_status(filesystem: ReadableFileSystem, root: str) -> FileStatus | None:
     """Return the status of the marker, which differs for each one written.
 
     Returns:
@@ -48,7 +48,7 @@ def clean_shutdown_status(filesystem: FileSystem, root: str) -> FileStatus | Non
     return filesystem.status(os.path.join(root, CLEAN_SHUTDOWN_FILE))
 
 
-def read_clean_shutdown_file(filesystem: FileSystem, root: str) -> bytes | None:
+def read_clean_shutdown_file(filesystem: ReadableFileSystem, root: str) -> bytes | None:
     """Return the content of the marker.
 
     Returns:
@@ -99,7 +99,7 @@ class MetaProperties:
     directory_id: str | None
 
 
-def read_meta_properties(filesystem: FileSystem, path: str) -> MetaProperties | None:
+def read_meta_properties(filesystem: ReadableFileSystem, path: str) -> MetaProperties | None:
     """Read ``meta.properties``.
 
     Returns:
@@ -153,7 +153,7 @@ REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 
 
-def read_offset_checkpoint(filesystem: FileSystem, path: str) -> dict[tuple[str, int], int]:
+def read_offset_checkpoint(filesystem: ReadableFileSystem, path: str) -> dict[tuple[str, int], int]:
     """Read an offset checkpoint: the offset of each (topic, partition); a missing file has no entries."""
     data = read_small_file(filesystem, path, MAX_CHECKPOINT_BYTES)
     return {} if data is None else parse_offset_checkpoint(data, path)

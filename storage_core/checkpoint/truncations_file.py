@@ -31,7 +31,7 @@ from storage_core.errors import LogDirectoryError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import FileSystem, ReadableFileSystem
 
 TRUNCATIONS_FILE: Final = ".segmentlog-truncations"
 
@@ -55,7 +55,7 @@ class _Line(NamedTuple):
         return self.topic, self.partition
 
 
-def truncations_bytes(filesystem: FileSystem, root: str) -> int:
+def truncations_bytes(filesystem: ReadableFileSystem, root: str) -> int:
     """Return the size of the file.
 
     Returns:
@@ -67,7 +67,7 @@ def truncations_bytes(filesystem: FileSystem, root: str) -> int:
 
 
 def truncated_to(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     root: str,
     topic: str,
     partition: int,
@@ -92,13 +92,13 @@ def truncated_to(
     return min((line.offset for line in added if line.log == (topic, partition)), default=None)
 
 
-def is_known_since(filesystem: FileSystem, root: str, since_bytes: int) -> bool:
+def is_known_since(filesystem: ReadableFileSystem, root: str, since_bytes: int) -> bool:
     """Return True if the truncations since the file had a size are known."""
     is_unchanged = truncations_bytes(filesystem, root) == since_bytes
     return is_unchanged or _read(filesystem, root, since_bytes) is not None
 
 
-def is_truncation_under_way(filesystem: FileSystem, root: str) -> bool:
+def is_truncation_under_way(filesystem: ReadableFileSystem, root: str) -> bool:
     """Return True if a log is being truncated, or was when the process died."""
     if not truncations_bytes(filesystem, root):
         return False
@@ -185,7 +185,7 @@ class TruncationsFile:
         return self.size_bytes - self._hole_bytes > _LARGE_BYTES
 
 
-def _read(filesystem: FileSystem, root: str, since_bytes: int | None) -> list[_Line] | None:
+def _read(filesystem: ReadableFileSystem, root: str, since_bytes: int | None) -> list[_Line] | None:
     """Return the lines added since the file had a size, or all lines.
 
     Returns:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from storage_core.directory import PartitionDirectory
     from storage_core.directory.visibility import CommitMonitor
     from storage_core.dump.record_text import RecordText
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
     from storage_core.scan.plan import ScanPlan
     from storage_core.scan.spans import ScanTask
@@ -155,12 +155,12 @@ def _schema(text: RecordText, formats: Iterable[ColumnFormat]) -> pa.Schema:
 def _read(
     options: ReadOptions, text: RecordText, last: int | None, max_count: int | None
 ) -> Iterator[pa.RecordBatch]:
-    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.scan.plan import plan_ranges, plan_scan  # noqa: PLC0415
     from storage_core.scan.read import read_tasks  # noqa: PLC0415
     from storage_core.scan.typed_columns import plan_formats  # noqa: PLC0415
 
-    filesystem = FileSystem()
+    filesystem = open_file_system(options.storage)
     formats = plan_formats(filesystem, options)
 
     def tasks() -> Iterator[ScanTask]:
@@ -179,7 +179,7 @@ def _read(
 
 
 def _tasks_in_turn(
-    filesystem: FileSystem, options: ReadOptions, formats: tuple[ColumnFormat, ...]
+    filesystem: ReadableFileSystem, options: ReadOptions, formats: tuple[ColumnFormat, ...]
 ) -> Iterator[ScanTask]:
     """Plan partition by partition: the first records are printed before the last partitions are looked at."""
     from storage_core.directory.consistent import read_consistently  # noqa: PLC0415
@@ -219,10 +219,10 @@ def _followed(
     options: ReadOptions, text: RecordText, last: int | None, poll_interval_s: float
 ) -> Iterator[pa.RecordBatch]:
     from storage_core.dump.follow import LogFollower  # noqa: PLC0415
-    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.scan.typed_columns import PinnedFormats  # noqa: PLC0415
 
-    filesystem = FileSystem()
+    filesystem = open_file_system(options.storage)
     formats = PinnedFormats(filesystem, options)
     schema = _schema(text, formats.formats)
     follower = LogFollower(filesystem, options, schema, last=last, formats=formats)

@@ -63,13 +63,13 @@ def command(
     leaves none.
     """
     from storage_core.dump.convert import ConvertSettings, convert  # noqa: PLC0415
-    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.scan.plan import plan_scan  # noqa: PLC0415
     from storage_core.scan.typed_columns import plan_formats  # noqa: PLC0415
 
-    filesystem = FileSystem()
     parsed = options_of(paths, options)
+    filesystem = open_file_system(parsed.storage)
     plan = plan_scan(filesystem, parsed, formats=plan_formats(filesystem, parsed))
     settings = ConvertSettings(compression=compression, is_overwriting=overwrite)
     with progress("converting", plan.planned_bytes, quiet) as advance:

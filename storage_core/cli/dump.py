@@ -15,7 +15,7 @@ from storage_core.dump import DumpOptions, LogDump, RecordFormat
 from storage_core.dump.dump_log import SUFFIXES
 from storage_core.dump.log_text import DEFAULT_MAX_MESSAGE_BYTES, MAX_INT32, LogText, open_log
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, UnreadableError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import FileSystem, ReadableFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -196,12 +196,14 @@ def _check_read_options(
             raise click.UsageError(f"{flag_of(name)} chooses records, not files: add --output jsonl.")
 
 
-def _is_directory(filesystem: FileSystem, path: str) -> bool:
+def _is_directory(filesystem: ReadableFileSystem, path: str) -> bool:
     status = filesystem.status(path, follow_symlinks=True)
     return status is not None and status.is_directory
 
 
-def _files_in(filesystem: FileSystem, directories: list[str], options: dict[str, object]) -> Iterator[str]:
+def _files_in(
+    filesystem: ReadableFileSystem, directories: list[str], options: dict[str, object]
+) -> Iterator[str]:
     """Find the files of the partitions that are asked for, by name."""
     from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.views.roots import find_roots, require_listed, selected_locations  # noqa: PLC0415
@@ -258,7 +260,7 @@ class _JsonLines:
 
     def __init__(
         self,
-        filesystem: FileSystem,
+        filesystem: ReadableFileSystem,
         bytes_format: BytesFormat,
         decoder: str | None,
         max_bytes: int,

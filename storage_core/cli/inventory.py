@@ -77,13 +77,14 @@ def command(
     Exit status: 1 if something contradicts its format, 3 if something could not be read; both are named. An unclean
     shutdown, strays and foreign files are named, and end with 0.
     """
-    from storage_core.filesystem import FileSystem  # noqa: PLC0415  (heavy)
+    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.views.inventory import inventory  # noqa: PLC0415
 
     parsed, zone = options_of(paths, options), zone_of(options)
+    filesystem = open_file_system(parsed.storage)
     with progress("Reading headers" if exact else "Listing", None, quiet) as advance:
-        found = inventory(FileSystem(), parsed.paths, options=parsed, exact=exact, on_bytes=advance)
+        found = inventory(filesystem, parsed.paths, options=parsed, exact=exact, on_bytes=advance)
     if output.format in ("table", "json"):
         report = {**json_value(found), "findings": [_finding_value(each) for each in found.findings]}
         output.write_report(report, lambda console: _render(console, found, zone, by_partition=by_partition))

@@ -98,7 +98,7 @@ class _CommittedOffsets:
     def __init__(
         self, paths: Sequence[str], groups: tuple[str, ...], options: dict[str, object], *, is_quiet: bool
     ) -> None:
-        from storage_core.filesystem import FileSystem  # noqa: PLC0415
+        from storage_core.filesystem import open_file_system  # noqa: PLC0415
         from storage_core.options import options_of  # noqa: PLC0415
         from storage_core.views.group_offsets import GROUP_OFFSETS_VIEW, plan_group_offsets  # noqa: PLC0415
         from storage_core.views.view import check_condition  # noqa: PLC0415
@@ -109,7 +109,7 @@ class _CommittedOffsets:
         self.schema: pa.Schema = GROUP_OFFSETS_VIEW.schema
         self._condition = parsed.where
         self._selects_topics = parsed.names_topics
-        self._filesystem = FileSystem()
+        self._filesystem = open_file_system(parsed.storage)
         self._parts = plan_group_offsets(
             self._filesystem, parsed, fails_on_records="mode" in options and parsed.mode == "FAILFAST"
         )

@@ -13,7 +13,7 @@ from storage_core.cli.flags import ALL_TOPICS, TOPIC_FLAGS, jobs_flag, paths_arg
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, printable, progress
 
 if TYPE_CHECKING:
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
 
 
@@ -46,15 +46,15 @@ def command(
 
     Exit status: 1 if there is damage, 3 if something could not be read; the page is written all the same.
     """
-    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.options.values import path_of  # noqa: PLC0415
     from storage_core.report.report import make_report  # noqa: PLC0415
     from storage_core.report.report_page import page_of  # noqa: PLC0415
     from storage_core.scan.resolve import split_paths  # noqa: PLC0415
 
-    filesystem = FileSystem()
     parsed = options_of(paths, options)
+    filesystem = open_file_system(parsed.storage)
     if target != "-":
         target = path_of(target)
         _check_target(filesystem, parsed, target)
@@ -66,7 +66,7 @@ def command(
         sys.stdout.buffer.write(page)
     else:
         # The page is as private as the directories, and nobody sees half of it.
-        with filesystem.replacing(target, like=split_paths(filesystem, parsed.paths)) as file:
+        with filesystem.local.replacing(target, like=split_paths(filesystem, parsed.paths)) as file:
             file.write_at([page], 0)
         counts = Counter(each.severity for each in made.findings)
         found = ", ".join(f"{count:,} {severity}" for severity, count in counts.items())
@@ -77,7 +77,7 @@ def command(
         raise SystemExit(DAMAGE)
 
 
-def _bytes_to_read(filesystem: FileSystem, options: ReadOptions) -> int | None:
+def _bytes_to_read(filesystem: ReadableFileSystem, options: ReadOptions) -> int | None:
     """Return how many bytes will be read, for the progress bar.
 
     Returns:
@@ -94,7 +94,7 @@ def _bytes_to_read(filesystem: FileSystem, options: ReadOptions) -> int | None:
         return None
 
 
-def _check_target(filesystem: FileSystem, options: ReadOptions, target: str) -> None:
+def _check_target(filesystem: ReadableFileSystem, options: ReadOptions, target: str) -> None:
     """Refuse a file that would be in what is examined, before that takes hours."""
     from storage_core.errors import OptionError  # noqa: PLC0415
     from storage_core.scan.resolve import split_paths  # noqa: PLC0415

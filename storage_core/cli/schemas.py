@@ -13,7 +13,7 @@ from storage_core.errors import OptionError
 
 if TYPE_CHECKING:
     from storage_core.dump.schemas import RestorePlan
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
 
 
@@ -62,15 +62,15 @@ def command(
 
     DIR is the log directory of a broker that has the topic _schemas, or a folder that --export wrote.
     """
-    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
 
     if target is not None and restore_plan:
         raise OptionError("--export and --restore-plan are two commands. Run one after the other.")
-    filesystem = FileSystem()
     parsed = options_of(
         paths, {"mode": "DROPMALFORMED", **options, "schemasPath": list(paths), "view": "schemas"}
     )
+    filesystem = open_file_system(parsed.storage)
     if target is not None:
         _export(filesystem, parsed, target, output)
     elif restore_plan:
@@ -80,7 +80,7 @@ def command(
 
 
 def _print_rows(
-    filesystem: FileSystem, parsed: ReadOptions, output: Output, options: dict[str, object]
+    filesystem: ReadableFileSystem, parsed: ReadOptions, output: Output, options: dict[str, object]
 ) -> None:
     import pyarrow as pa  # noqa: PLC0415
 
@@ -94,12 +94,12 @@ def _print_rows(
     output.write_batches(schema, batches, zone=zone_of(options))
 
 
-def _export(filesystem: FileSystem, parsed: ReadOptions, target: str, output: Output) -> None:
+def _export(filesystem: ReadableFileSystem, parsed: ReadOptions, target: str, output: Output) -> None:
     from storage_core.dump.schemas import export_schemas  # noqa: PLC0415
     from storage_core.scan.schemas_topic import load_registry, source_paths  # noqa: PLC0415
 
     registry = load_registry(filesystem, parsed)
-    done = export_schemas(filesystem, registry, target, source_paths(filesystem, parsed))
+    done = export_schemas(filesystem.local, registry, target, source_paths(filesystem, parsed))
     output.write_report(
         done,
         lambda console: console.print(
@@ -108,7 +108,7 @@ def _export(filesystem: FileSystem, parsed: ReadOptions, target: str, output: Ou
     )
 
 
-def _print_plan(filesystem: FileSystem, parsed: ReadOptions, output: Output) -> None:
+def _print_plan(filesystem: ReadableFileSystem, parsed: ReadOptions, output: Output) -> None:
     from storage_core.dump.schemas import plan_restore  # noqa: PLC0415
     from storage_core.scan.schemas_topic import load_registry  # noqa: PLC0415
 

@@ -85,11 +85,12 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     if is_deep and indexes_only:
         raise click.UsageError("Give either --deep or --indexes-only.")
     from storage_core.check.verify import plan_verification, verify  # noqa: PLC0415
-    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
 
-    filesystem = FileSystem()
-    plan = plan_verification(filesystem, options_of(paths, options), is_deep=is_deep)
+    parsed = options_of(paths, options)
+    filesystem = open_file_system(parsed.storage)
+    plan = plan_verification(filesystem, parsed, is_deep=is_deep)
     with progress("Verifying", plan.size_bytes, quiet) as advance:
         report = verify(filesystem, plan, jobs=jobs, indexes_only=indexes_only, advance=advance)
     if output.format in ("csv", "jsonl", "arrow"):

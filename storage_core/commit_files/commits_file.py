@@ -36,7 +36,7 @@ from storage_core.config import LONG_MAX
 from storage_core.errors import CorruptCheckpointError, LogDirectoryError, OptionError, UnreadableError
 
 if TYPE_CHECKING:
-    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.filesystem import FileSystem, ReadableFile, ReadableFileSystem
 
 
 _log = logging.getLogger(__name__)
@@ -210,7 +210,9 @@ class CommitsFile:
         return self.entries if self.older is None else (self.older, *self.entries)
 
 
-def read_commits_file(filesystem: FileSystem, root: str, txn_app_id: str | None = None) -> CommitsFile:
+def read_commits_file(
+    filesystem: ReadableFileSystem, root: str, txn_app_id: str | None = None
+) -> CommitsFile:
     """Read the last commits of a log directory, and the last one of an application; a missing file holds none.
 
     Raises:
@@ -245,7 +247,7 @@ def parse_commits_file(data: bytes, path: str) -> CommitsFile:
     return CommitsFile(tuple(_parsed(line, path) for line in (*archived, *lines)), size_bytes)
 
 
-def _open(filesystem: FileSystem, path: str) -> OpenFile | None:
+def _open(filesystem: ReadableFileSystem, path: str) -> ReadableFile | None:
     try:
         return filesystem.open(path)
     except FileNotFoundError:
@@ -256,7 +258,7 @@ def _open(filesystem: FileSystem, path: str) -> OpenFile | None:
         raise CorruptCheckpointError(error.args[0], path=path) from error
 
 
-def _read(file: OpenFile, start_bytes: int = 0) -> bytes:
+def _read(file: ReadableFile, start_bytes: int = 0) -> bytes:
     size_bytes = file.status.size_bytes
     if size_bytes > LARGEST_COMMITS_BYTES:
         raise CorruptCheckpointError(
@@ -266,7 +268,7 @@ def _read(file: OpenFile, start_bytes: int = 0) -> bytes:
     return file.read_at(size_bytes - start_bytes, start_bytes)
 
 
-def _archive(file: OpenFile) -> tuple[int, int]:
+def _archive(file: ReadableFile) -> tuple[int, int]:
     """Return where the lines of older applications begin and end; (0, 0) without them."""
     found = _ARCHIVE.match(file.read_at(_LONGEST_ARCHIVE_LINE_BYTES, 0))
     if found is None or not _is_whole(found[0]):
@@ -277,7 +279,7 @@ def _archive(file: OpenFile) -> tuple[int, int]:
     return found.end(), end_bytes
 
 
-def _archived(file: OpenFile, low_bytes: int, high_bytes: int, token: bytes) -> CommitEntry | None:
+def _archived(file: ReadableFile, low_bytes: int, high_bytes: int, token: bytes) -> CommitEntry | None:
     """Find the line of an application by binary search between two positions where lines begin."""
     while low_bytes < high_bytes:
         middle_bytes = (low_bytes + high_bytes) // 2
@@ -325,7 +327,7 @@ def _token(txn_app_id: str) -> bytes:
     return json_bytes({"": txn_app_id})[len(b'{"":') : -1]
 
 
-def read_last_commit(filesystem: FileSystem, root: str) -> CommitEntry | None:
+def read_last_commit(filesystem: ReadableFileSystem, root: str) -> CommitEntry | None:
     """Read the last commit of a log directory from the end of the file; None without commits.
 
     Raises:

@@ -37,7 +37,7 @@ from storage_core.errors import CorruptCheckpointError, LogDirectoryError, Optio
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import FileSystem, ReadableFileSystem
 
 
 COMMIT_JOURNAL: Final = f"{OWN_PREFIX}journal"
@@ -278,7 +278,7 @@ def _foreign_name(path: str, expected: str, found: str) -> CorruptCheckpointErro
     )
 
 
-def read_commit_journal(filesystem: FileSystem, root: str) -> CommitJournal | None:
+def read_commit_journal(filesystem: ReadableFileSystem, root: str) -> CommitJournal | None:
     """Read the journal of a log directory; None without one.
 
     Raises:
@@ -289,7 +289,7 @@ def read_commit_journal(filesystem: FileSystem, root: str) -> CommitJournal | No
     return None if data is None else parse_own_journal(data, os.path.join(root, COMMIT_JOURNAL))
 
 
-def read_journal_bytes(filesystem: FileSystem, root: str) -> bytes | None:
+def read_journal_bytes(filesystem: ReadableFileSystem, root: str) -> bytes | None:
     """Read the journal of a log directory without parsing it; None without one."""
     return read_small_file(filesystem, os.path.join(root, COMMIT_JOURNAL), MAX_JOURNAL_BYTES)
 
@@ -370,7 +370,7 @@ def _operation_values(operation: AppendOperation | LinkOperation) -> dict[str, A
     }
 
 
-def require_no_commit(filesystem: FileSystem, root: str) -> None:
+def require_no_commit(filesystem: ReadableFileSystem, root: str) -> None:
     """Require that no job's commit was interrupted in a log directory.
 
     Raises:

@@ -300,7 +300,7 @@ def _link(filesystem: FileSystem, source: str, target: str, existing: FileStatus
 
 
 def _is_same(one: FileStatus, other: FileStatus | None) -> bool:
-    return other is not None and (one.device, one.inode) == (other.device, other.inode)
+    return other is not None and (one.device, one.version) == (other.device, other.version)
 
 
 def _require_published(filesystem: FileSystem, path: str, operation: LinkOperation) -> None:

@@ -91,7 +91,7 @@ from storage_core.segment.file_names import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.filesystem import FileSystem, ReadableFile
     from storage_core.log_config import LogConfig
 
 
@@ -173,7 +173,7 @@ def _note(filesystem: FileSystem, root: str, generation: int) -> bytes | None:
         return None
     # All but the cleaner's.
     found = (filesystem.status(os.path.join(root, name)) for name in ROOT_CHECKPOINTS[:3])
-    checkpoints = [status and [status.inode, status.modified_ms, status.size_bytes] for status in found]
+    checkpoints = [status and [status.version, status.modified_ms, status.size_bytes] for status in found]
     values = {"version": _VERSION, "generation": generation, "boot": boot_id, "checkpoints": checkpoints}
     return with_crc_line(json_bytes(values))
 
@@ -312,7 +312,9 @@ class _CompletionCheck:
                 raise CorruptError("Expected no batches after those of the job.", path=path)
 
 
-def _batches(file: OpenFile, start_bytes: int, end_bytes: int, next_offset: int) -> Iterator[RecordBatches]:
+def _batches(
+    file: ReadableFile, start_bytes: int, end_bytes: int, next_offset: int
+) -> Iterator[RecordBatches]:
     """Read the batches between two positions and check their CRCs."""
     window_bytes = _WINDOW_BYTES
     while start_bytes < end_bytes:

@@ -43,6 +43,7 @@ from storage_core.errors import (
     UnreadableError,
     first_of,
 )
+from storage_core.filesystem import absolute_path
 from storage_core.filesystem.values import MissingError
 from storage_core.segment.file_names import LOG_SUFFIX, base_offset_of
 
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from storage_core.directory.visibility import CommitMonitor
-    from storage_core.filesystem import DirectoryEntry, FileSystem
+    from storage_core.filesystem import DirectoryEntry, FileVersion, ReadableFileSystem
 
 
 _log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ _Unreadable = tuple[PartitionDirectoryName, str, UnreadableError]
 
 
 def choose_replica(
-    filesystem: FileSystem, candidates: Sequence[PartitionDirectory], level: int = logging.WARNING
+    filesystem: ReadableFileSystem, candidates: Sequence[PartitionDirectory], level: int = logging.WARNING
 ) -> PartitionDirectory:
     """Choose which directory of a partition to read, with the others as its `copies`, and log them.
 
@@ -81,7 +82,7 @@ def choose_replica(
     return replace(chosen, copies=tuple(others))
 
 
-def _is_readable(filesystem: FileSystem, directory: PartitionDirectory) -> bool:
+def _is_readable(filesystem: ReadableFileSystem, directory: PartitionDirectory) -> bool:
     try:
         next(iter(filesystem.walk_directory(directory.path)), None)
     except MissingError:
@@ -91,13 +92,15 @@ def _is_readable(filesystem: FileSystem, directory: PartitionDirectory) -> bool:
     return True
 
 
-def preferred_replica(filesystem: FileSystem, candidates: Sequence[PartitionDirectory]) -> PartitionDirectory:
+def preferred_replica(
+    filesystem: ReadableFileSystem, candidates: Sequence[PartitionDirectory]
+) -> PartitionDirectory:
     """Choose the directory of a partition that a read prefers, as `replicas_by_preference` orders them."""
     return replicas_by_preference(filesystem, candidates)[0]
 
 
 def replicas_by_preference(
-    filesystem: FileSystem, candidates: Sequence[PartitionDirectory], level: int = logging.WARNING
+    filesystem: ReadableFileSystem, candidates: Sequence[PartitionDirectory], level: int = logging.WARNING
 ) -> list[PartitionDirectory]:
     """Order the directories of a partition: the highest leader epoch first, then the highest log end.
 
@@ -122,14 +125,16 @@ def replicas_by_preference(
     return sorted(directories, key=preference, reverse=True)
 
 
-def _distinct(filesystem: FileSystem, candidates: Sequence[PartitionDirectory]) -> list[PartitionDirectory]:
-    directories: dict[tuple[int, int], PartitionDirectory] = {}
+def _distinct(
+    filesystem: ReadableFileSystem, candidates: Sequence[PartitionDirectory]
+) -> list[PartitionDirectory]:
+    directories: dict[tuple[int, FileVersion], PartitionDirectory] = {}
     for candidate in candidates:
         status = filesystem.status(candidate.path, follow_symlinks=True)
         if status is None:
             message = "Expected a partition directory that existed a moment ago, found nothing. Read again."
             raise LogDirectoryError(message, path=candidate.path)
-        directories.setdefault((status.device, status.inode), candidate)
+        directories.setdefault((status.device, status.version), candidate)
     return list(directories.values())
 
 
@@ -184,11 +189,13 @@ def _cluster_id(directory: PartitionDirectory) -> str | None:
     return None if meta_properties is None else meta_properties.cluster_id
 
 
-def _topic_id(filesystem: FileSystem, directory: PartitionDirectory) -> str | None:
+def _topic_id(filesystem: ReadableFileSystem, directory: PartitionDirectory) -> str | None:
     return read_partition_metadata(filesystem, os.path.join(directory.path, PARTITION_METADATA))
 
 
-def _newest_leader_epoch(filesystem: FileSystem, directory: PartitionDirectory, end_offset: int) -> int:
+def _newest_leader_epoch(
+    filesystem: ReadableFileSystem, directory: PartitionDirectory, end_offset: int
+) -> int:
     """Return the newest leader epoch that has a batch: an entry at or beyond the log end has none."""
     try:
         entries = read_leader_epoch_checkpoint(
@@ -210,7 +217,7 @@ _MOST_LISTED = 500
 
 
 def find_partitions(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     paths: Iterable[str],
     *,
     follow_symlinks: bool = False,
@@ -259,10 +266,10 @@ def find_partitions(
     return found
 
 
-def _log_directories_below(filesystem: FileSystem, paths: Iterable[str]) -> list[str]:
+def _log_directories_below(filesystem: ReadableFileSystem, paths: Iterable[str]) -> list[str]:
     """Find log directories two to four levels below paths, for an error message: a bounded number of directories is listed."""
     found: list[str] = []
-    level = [os.path.abspath(path) for path in paths]
+    level = [absolute_path(path) for path in paths]
     budget = _MOST_LISTED
     for _ in range(_LEVELS_BELOW):
         below: list[str] = []
@@ -281,7 +288,7 @@ def _log_directories_below(filesystem: FileSystem, paths: Iterable[str]) -> list
     return sorted(found)
 
 
-def _is_partition(filesystem: FileSystem, path: str, directory_name: str) -> bool:
+def _is_partition(filesystem: ReadableFileSystem, path: str, directory_name: str) -> bool:
     if parse_partition_directory_name(directory_name) is None:
         return False
     try:
@@ -300,7 +307,7 @@ def is_glob(path: str) -> bool:
     return _GLOB.search(path) is not None
 
 
-def directories_that_match(filesystem: FileSystem, glob: str) -> list[str]:
+def directories_that_match(filesystem: ReadableFileSystem, glob: str) -> list[str]:
     """Find the directories that a glob matches, in order: ``*``, ``?``, ``[a-z]``, ``[^a-z]`` and ``{a,b}``.
 
     As in a shell, ``*`` and ``?`` match neither a ``/`` nor the dot that begins a hidden name. They do not match
@@ -310,7 +317,7 @@ def directories_that_match(filesystem: FileSystem, glob: str) -> list[str]:
         OptionError: The glob matches no directory, or its braces have too many alternatives.
         UnreadableError: This user may not read a directory.
 
-    Source: Hadoop's ``FileSystem.globStatus``, which expands the paths of Spark's file sources.
+    Source: Hadoop's ``ReadableFileSystem.globStatus``, which expands the paths of Spark's file sources.
     """
     found: dict[str, None] = {}
     for pattern in _without_braces(glob):
@@ -381,7 +388,7 @@ def _check_count(glob: str, count: int) -> None:
         )
 
 
-def _matches(filesystem: FileSystem, base: str, part: str) -> list[str]:
+def _matches(filesystem: ReadableFileSystem, base: str, part: str) -> list[str]:
     """Return the directories in ``base`` whose names match one part of a glob."""
     if not is_glob(part):
         path = os.path.join(base, part)
@@ -402,7 +409,7 @@ def _matches(filesystem: FileSystem, base: str, part: str) -> list[str]:
     ]
 
 
-def _is_directory(filesystem: FileSystem, path: str) -> bool:
+def _is_directory(filesystem: ReadableFileSystem, path: str) -> bool:
     try:
         status = filesystem.status(path, follow_symlinks=True)
     except UnreadableError:
@@ -417,7 +424,7 @@ class _Search:
     """The partitions found so far."""
 
     def __init__(
-        self, filesystem: FileSystem, follow_symlinks: bool, monitor: CommitMonitor | None, level: int
+        self, filesystem: ReadableFileSystem, follow_symlinks: bool, monitor: CommitMonitor | None, level: int
     ) -> None:
         self._log_directories: set[str] = set()
         self._filesystem = filesystem
@@ -441,7 +448,7 @@ class _Search:
         if not path:
             raise LogDirectoryError("Expected the path of a log directory, found an empty text.")
         # Later reads may run with another working directory.
-        path = os.path.abspath(path)
+        path = absolute_path(path)
         status = self._filesystem.status(path, follow_symlinks=True)
         if status is None or not status.is_directory:
             found = "nothing" if status is None else "something else"
@@ -567,7 +574,7 @@ class _Search:
         return status is not None and status.is_directory
 
 
-def holds_partition_files(filesystem: FileSystem, path: str) -> bool:
+def holds_partition_files(filesystem: ReadableFileSystem, path: str) -> bool:
     """Return True if a directory holds a segment or another file that only a partition's directory has."""
     for file_name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
         status = filesystem.status(os.path.join(path, file_name))

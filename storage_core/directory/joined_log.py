@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from storage_core.checkpoint import EpochEntry
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.segment import SegmentReader
     from storage_core.segment.file_names import TimestampOffset
 
@@ -47,7 +47,9 @@ class JoinedLog(PartitionLog):
     It has neither producer snapshots nor indexes of transactions: a replay of control batches knows them.
     """
 
-    def __init__(self, filesystem: FileSystem, pieces: Sequence[Piece], logs: Sequence[PartitionLog]) -> None:
+    def __init__(
+        self, filesystem: ReadableFileSystem, pieces: Sequence[Piece], logs: Sequence[PartitionLog]
+    ) -> None:
         primary = logs[0]
         self._joined = _JoinedSegments(pieces)
         super().__init__(filesystem, primary.directory, self._joined, skip_damage=primary.skip_damage)
@@ -122,7 +124,7 @@ class _JoinedSegments(SegmentSequence):
         return log.segments.file_base_offset(own_index)
 
 
-def join_copies(filesystem: FileSystem, logs: Sequence[PartitionLog]) -> PartitionLog:
+def join_copies(filesystem: ReadableFileSystem, logs: Sequence[PartitionLog]) -> PartitionLog:
     """Join the logs of copies, the preferred one first. The notices of the result say what comes from where.
 
     Returns:

@@ -40,7 +40,7 @@ from storage_core.errors import CorruptCheckpointError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
+    from storage_core.filesystem import DirectoryEntry, FileStatus, ReadableFileSystem
 
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
@@ -178,7 +178,7 @@ class LogDirectoryFiles:
         reported: The logs that were warned of because they end too early: path, and the offset that was expected.
     """
 
-    def __init__(self, filesystem: FileSystem, path: str) -> None:
+    def __init__(self, filesystem: ReadableFileSystem, path: str) -> None:
         self.path = path
         self.is_own = False
         self.reported: set[tuple[str, int]] = set()

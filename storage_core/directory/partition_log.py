@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from storage_core.directory.log_directory_files import PartitionDirectory
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.record.batch_header import BatchHeader
     from storage_core.segment.damage_scanner import TailKind
 
@@ -161,7 +161,7 @@ class PartitionLog:
 
     def __init__(
         self,
-        filesystem: FileSystem,
+        filesystem: ReadableFileSystem,
         directory: PartitionDirectory,
         segments: SegmentSequence,
         *,
@@ -179,7 +179,7 @@ class PartitionLog:
     @classmethod
     def load(
         cls,
-        filesystem: FileSystem,
+        filesystem: ReadableFileSystem,
         directory: PartitionDirectory,
         *,
         use_indexes: bool = True,

@@ -27,7 +27,7 @@ from storage_core.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUF
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from storage_core.filesystem import DirectoryEntry, FileSystem
+    from storage_core.filesystem import DirectoryEntry, ReadableFileSystem
 
 
 _SWAP_WAIT_SECONDS = 1.0
@@ -112,7 +112,7 @@ class SegmentFiles:
 
 
 def list_segments(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     path: str,
     *,
     is_clean: bool,
@@ -141,12 +141,12 @@ def list_segments(
     return SegmentFiles(sorted(swapped.union(names.base_offsets(LOG_SUFFIX))), names, swapped)
 
 
-def regular_file_names(filesystem: FileSystem, path: str) -> FileNames:
+def regular_file_names(filesystem: ReadableFileSystem, path: str) -> FileNames:
     """Return the names of the regular files in a partition's directory."""
     return FileNames(_regular_files(filesystem, path))
 
 
-def _regular_files(filesystem: FileSystem, path: str) -> Iterator[str]:
+def _regular_files(filesystem: ReadableFileSystem, path: str) -> Iterator[str]:
     for entry in filesystem.walk_directory(path):
         if entry.is_regular_file:
             yield entry.name
@@ -163,7 +163,7 @@ def _kind(entry: DirectoryEntry) -> str:
     return "a directory" if entry.is_directory else "a FIFO, a socket or a device"
 
 
-def _settled_file_names(filesystem: FileSystem, path: str) -> FileNames:
+def _settled_file_names(filesystem: ReadableFileSystem, path: str) -> FileNames:
     """List until listings agree and show no swap, or until a swap must be left from a crash.
 
     A listing during renames may show a file under both names or under neither. Retention removes

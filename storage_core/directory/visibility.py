@@ -24,7 +24,7 @@ from storage_core.commit_files.journal import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ NO_COMMITS: Final = VisibleCommits()
 
 
 def read_visible_commits(
-    filesystem: FileSystem, root: str, before: VisibleCommits = NO_COMMITS
+    filesystem: ReadableFileSystem, root: str, before: VisibleCommits = NO_COMMITS
 ) -> VisibleCommits:
     """Read which commits of a log directory are visible. A journal unchanged since ``before`` is not parsed again.
 
@@ -92,7 +92,9 @@ class CommitMonitor:
         known: The visibility of log directories that is known, by path.
     """
 
-    def __init__(self, filesystem: FileSystem, known: Mapping[str, VisibleCommits] | None = None) -> None:
+    def __init__(
+        self, filesystem: ReadableFileSystem, known: Mapping[str, VisibleCommits] | None = None
+    ) -> None:
         self.known = dict(known or {})
         self._filesystem = filesystem
 

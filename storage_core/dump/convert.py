@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import FileSystem, WritableFile
+    from storage_core.filesystem import FileSystem, ReadableFileSystem, WritableFile
     from storage_core.options import ReadOptions
     from storage_core.scan.plan import ScanPlan
 
@@ -103,7 +103,7 @@ class Conversion:
 
 
 def convert(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     plan: ScanPlan,
     options: ReadOptions,
     target: str,
@@ -113,7 +113,7 @@ def convert(
     """Write the records of a planned read to a directory: all of them, or none if it fails.
 
     Args:
-        filesystem: Where to read and write.
+        filesystem: Where to read; its local file system writes.
         plan: As planned for the options.
         options: What is read.
         target: The directory; it is created if only it is missing.
@@ -133,7 +133,7 @@ def convert(
         )
     for column in schema:
         _require_storable(column.type, column.name)
-    place = _Target(filesystem, target, is_overwriting=settings.is_overwriting)
+    place = _Target(filesystem.local, target, is_overwriting=settings.is_overwriting)
     sources = _log_directories(filesystem, plan, options)
     place.begin(sources, [*sources, *_partition_files(plan)])
     try:
@@ -148,7 +148,7 @@ def convert(
 
 
 def _write(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     plan: ScanPlan,
     options: ReadOptions,
     place: _Target,
@@ -156,7 +156,7 @@ def _write(
     advance: Callable[[int], None],
 ) -> list[ConvertedFile]:
     schema = _needed_schema(options, plan)
-    with _DatasetWriter(filesystem, place, _file_schema(options, plan), settings) as writer:
+    with _DatasetWriter(filesystem.local, place, _file_schema(options, plan), settings) as writer:
         for task in plan.tasks:
             for batch in read_task(filesystem, task, schema):
                 writer.write(batch)
@@ -165,7 +165,7 @@ def _write(
         return writer.files
 
 
-def _log_directories(filesystem: FileSystem, plan: ScanPlan, options: ReadOptions) -> list[str]:
+def _log_directories(filesystem: ReadableFileSystem, plan: ScanPlan, options: ReadOptions) -> list[str]:
     """Return the paths that are read, and the log directories that contain them."""
     resolution = plan.resolution
     directories = [each.log.directory for each in resolution.partitions]
@@ -338,7 +338,12 @@ class _OpenParquetFile:
     """A Parquet file to which row groups are appended."""
 
     def __init__(
-        self, filesystem: FileSystem, folder: str, relative_path: str, schema: pa.Schema, compression: str
+        self,
+        filesystem: FileSystem,
+        folder: str,
+        relative_path: str,
+        schema: pa.Schema,
+        compression: str,
     ) -> None:
         self.relative_path = relative_path
         self.rows = 0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from storage_core.checkpoint.partition_files import ProducerStateEntry
     from storage_core.dump.record_lines import RecordLines
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
 
 
 SUFFIXES: Final = (".log", ".checkpoint", ".index", ".timeindex", ".snapshot", ".txnindex")
@@ -41,7 +41,7 @@ class LogDump:
     """Dumps files, one after the other. ``report_error`` takes a line for standard error at once."""
 
     def __init__(
-        self, filesystem: FileSystem, options: DumpOptions, report_error: Callable[[str], object]
+        self, filesystem: ReadableFileSystem, options: DumpOptions, report_error: Callable[[str], object]
     ) -> None:
         self.report = DumpReport()
         self._filesystem = filesystem

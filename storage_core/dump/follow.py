@@ -18,7 +18,7 @@ from storage_core.directory import PartitionLog
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitMonitor
 from storage_core.errors import LogTruncationError, OptionError, SegmentLogError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.options import StreamOptions
 from storage_core.options.bounds import LatestBound, OffsetsBound, TimestampBound, TopicPartition
@@ -56,7 +56,7 @@ class LogFollower:
 
     def __init__(
         self,
-        filesystem: FileSystem,
+        filesystem: ReadableFileSystem,
         options: ReadOptions,
         schema: pa.Schema,
         *,

@@ -24,7 +24,7 @@ from storage_core.dump.log_text import (
 )
 from storage_core.dump.record_iteration import header_of, iterate_records
 from storage_core.errors import CorruptError, CorruptIndexError, SegmentLogError
-from storage_core.filesystem import FileSystem, OpenFile
+from storage_core.filesystem import ReadableFile, ReadableFileSystem
 from storage_core.record.batch_header import (
     HEADER_DTYPE,
     HEADER_SIZE_BYTES,
@@ -60,7 +60,7 @@ class _Entry(NamedTuple):
 class IndexText:
     """Prints indexes, and reports their mismatches."""
 
-    def __init__(self, filesystem: FileSystem, options: DumpOptions, report: DumpReport) -> None:
+    def __init__(self, filesystem: ReadableFileSystem, options: DumpOptions, report: DumpReport) -> None:
         self._filesystem = filesystem
         self._options = options
         self._report = report
@@ -95,7 +95,7 @@ class IndexText:
                     if not self._options.verify_index_only:
                         yield b"offset: %d position: %d\n" % entry
 
-    def _compare_offset(self, path: str, entry: _Entry, log_file: OpenFile) -> None:
+    def _compare_offset(self, path: str, entry: _Entry, log_file: ReadableFile) -> None:
         """Compare an entry with the batch at its position."""
         start_bytes = self._position(path, entry.value, log_file)
         end_bytes = min(start_bytes + self._options.max_message_size, log_file.status.size_bytes)
@@ -123,7 +123,7 @@ class IndexText:
             )
 
     def _time_entry_lines(
-        self, path: str, entries: list[_Entry], offset_entries: list[_Entry], log_file: OpenFile
+        self, path: str, entries: list[_Entry], offset_entries: list[_Entry], log_file: ReadableFile
     ) -> Iterator[bytes]:
         timestamps = _LargestTimestamps(log_file)
         before_ms = NO_TIMESTAMP_MS
@@ -147,7 +147,7 @@ class IndexText:
                 raise failure
 
     def _named_batch(
-        self, path: str, entry: _Entry, offset_entries: list[_Entry], log_file: OpenFile
+        self, path: str, entry: _Entry, offset_entries: list[_Entry], log_file: ReadableFile
     ) -> FoundBatch | None:
         """Find the first batch that ends at or after an entry's offset."""
         start_bytes = self._position(path, _look_up(offset_entries, entry.offset), log_file)
@@ -174,7 +174,7 @@ class IndexText:
         if before_ms >= entry.value:
             self._disagree(report.timestamps_out_of_order, path, entry.value, before_ms)
 
-    def _position(self, path: str, position_bytes: int, log_file: OpenFile) -> int:
+    def _position(self, path: str, position_bytes: int, log_file: ReadableFile) -> int:
         size_bytes = log_file.status.size_bytes
         if not 0 <= position_bytes <= size_bytes:
             raise _index_fails(path, f"an entry points to position {position_bytes} of {size_bytes}")
@@ -264,7 +264,7 @@ def _up_to_zeros(entries: list[_Entry], base_offset: int) -> list[_Entry]:
 class _LargestTimestamps:
     """Largest timestamps of batches: ordinary batches are decoded together by column, others one by one."""
 
-    def __init__(self, log_file: OpenFile) -> None:
+    def __init__(self, log_file: ReadableFile) -> None:
         self._file = log_file
         self._maker = SectionMaker(MAX_BATCH_BYTES, _WANTED)
         self._known: dict[int, int] = {}

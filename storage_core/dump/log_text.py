@@ -41,7 +41,7 @@ from storage_core.record.batch_layout import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.filesystem import ReadableFile, ReadableFileSystem
 
 
 def _load_crc32c() -> Callable[[memoryview], int]:
@@ -192,7 +192,7 @@ def tool_fails(found: str, path: str, position_bytes: int) -> CorruptRecordError
     )
 
 
-def open_log(filesystem: FileSystem, path: str) -> OpenFile:
+def open_log(filesystem: ReadableFileSystem, path: str) -> ReadableFile:
     """Open a log file; one of more than 2 GiB fails, as in Kafka."""
     log_file = filesystem.open(path)
     if log_file.status.size_bytes > MAX_INT32:
@@ -201,7 +201,7 @@ def open_log(filesystem: FileSystem, path: str) -> OpenFile:
     return log_file
 
 
-def read_whole(filesystem: FileSystem, path: str) -> bytes:
+def read_whole(filesystem: ReadableFileSystem, path: str) -> bytes:
     """Read a file that is not a log.
 
     Raises:
@@ -267,7 +267,7 @@ class FoundBatch(NamedTuple):
     last_offset: int
 
 
-def find_batches(log_file: OpenFile, position_bytes: int, end_bytes: int) -> Iterator[FoundBatch]:
+def find_batches(log_file: ReadableFile, position_bytes: int, end_bytes: int) -> Iterator[FoundBatch]:
     """Find the batches from a position on, as ``FileLogInputStream`` does.
 
     Raises:
@@ -346,7 +346,7 @@ class LogText:
         has_damage: Whether a CRC was wrong, or bytes were left that are no batch.
     """
 
-    def __init__(self, log_file: OpenFile, max_bytes: int | None, records: RecordsText | None) -> None:
+    def __init__(self, log_file: ReadableFile, max_bytes: int | None, records: RecordsText | None) -> None:
         self.valid_bytes = 0
         self.has_damage = False
         self._file = log_file

@@ -1,8 +1,8 @@
-"""The only package that accesses the file system.
+"""The only package that accesses a file system.
 
-All others receive a `FileSystem`, so that tests can inject faults, and every byte read or written is counted. Files are
-read with ``pread`` into bounded buffers and never through a mapping: if a broker truncates a mapped file, the process
-dies.
+Reads receive a `ReadableFileSystem`, and writes a `FileSystem`, so that tests can inject faults, and every byte read or
+written is counted. Local files are read with ``pread`` into bounded buffers and never through a mapping: if a broker
+truncates a mapped file, the process dies.
 """
 
 from __future__ import annotations
@@ -10,8 +10,17 @@ from __future__ import annotations
 from storage_core.filesystem.file_lock import FileLock, OwningProcess
 from storage_core.filesystem.file_system import FileSystem
 from storage_core.filesystem.files import OpenFile, WritableFile, WriteStream
+from storage_core.filesystem.opening import absolute_path, open_file_system
 from storage_core.filesystem.pooled_file import PooledFile
-from storage_core.filesystem.values import BytesLike, DirectoryEntry, ExaminedEntry, FileStatus, IoStatistics
+from storage_core.filesystem.reading import ReadableFile, ReadableFileSystem
+from storage_core.filesystem.values import (
+    BytesLike,
+    DirectoryEntry,
+    ExaminedEntry,
+    FileStatus,
+    FileVersion,
+    IoStatistics,
+)
 
 __all__ = [
     "BytesLike",
@@ -20,10 +29,15 @@ __all__ = [
     "FileLock",
     "FileStatus",
     "FileSystem",
+    "FileVersion",
     "IoStatistics",
     "OpenFile",
     "OwningProcess",
     "PooledFile",
+    "ReadableFile",
+    "ReadableFileSystem",
     "WritableFile",
     "WriteStream",
+    "absolute_path",
+    "open_file_system",
 ]

@@ -11,7 +11,7 @@ import secrets
 import stat
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from storage_core.errors import (
     LogDirectoryError,
@@ -33,6 +33,7 @@ from storage_core.filesystem.values import (
     DirectoryEntry,
     ExaminedEntry,
     FileStatus,
+    FileVersion,
     IoStatistics,
     MissingError,
     explained_reading,
@@ -42,9 +43,11 @@ from storage_core.filesystem.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 # O_NONBLOCK keeps a FIFO named like a segment from blocking the open; O_NOFOLLOW keeps a
 # symbolic link from leading out of the directory that the user named.
@@ -76,6 +79,11 @@ class FileSystem:
         self.statistics = IoStatistics()
         self._pool = FilePool(max_open_files)
         self._pool_owner = OwningProcess()
+
+    @property
+    def local(self) -> FileSystem:
+        """The file system itself."""
+        return self
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """List a directory in name order.
@@ -126,8 +134,8 @@ class FileSystem:
         found = self.status(path)
         return found is not None and self.status(os.path.join(directory, name.swapcase())) == found
 
-    def open(self, path: str) -> OpenFile:
-        """Open a regular file for reading.
+    def open(self, path: str, version: FileVersion | None = None) -> OpenFile:  # noqa: ARG002
+        """Open a regular file for reading, whatever its version.
 
         Raises:
             UnreadableError: This user may not read it.
@@ -385,6 +393,17 @@ class FileSystem:
             StorageError: The file system refused.
         """
         return acquire_lock(path)
+
+    def is_shared(self, path: str) -> bool:  # noqa: ARG002
+        """Return False: another host may have something else at a path."""
+        return False
+
+    def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+        """Apply a function to each item, one after the other."""
+        return map(function, items)
+
+    def forget_listings(self) -> None:
+        """Do nothing: no listing is kept."""
 
     def is_locked(self, path: str) -> bool:
         """Return True if a process of this machine is seen to hold the lock of a file. Nothing is locked or created."""

@@ -17,6 +17,7 @@ from storage_core.errors import LogDirectoryError
 from storage_core.filesystem.values import (
     BytesLike,
     FileStatus,
+    FileVersion,
     IoStatistics,
     explained_reading,
     explained_writing_to_open_file,
@@ -113,6 +114,9 @@ class OpenFile(_File):
         self._statistics.bytes_read += filled
         return filled
 
+    def expect_reads(self, start_bytes: int, end_bytes: int) -> None:
+        """Do nothing: the kernel reads ahead."""
+
     def next_data(self, position_bytes: int) -> int | None:
         """Return the next position with data (``SEEK_DATA``), at or after the given one.
 
@@ -173,9 +177,9 @@ class WritableFile(_File):
         os.dup2(other.descriptor, self.descriptor, inheritable=False)
         self.status = other.status
 
-    def identity(self) -> tuple[int, int]:
+    def identity(self) -> tuple[int, FileVersion]:
         """Device and inode, which identify the file whatever its name is."""
-        return self.status.device, self.status.inode
+        return self.status.device, self.status.version
 
     def hold(self) -> HeldFile | None:
         """Keep the kernel's record of write errors of this file beyond its close.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import StorageError
 from storage_core.filesystem.files import HeldFile, WritableFile
-from storage_core.filesystem.values import BytesLike, explained_writing_to_open_file
+from storage_core.filesystem.values import BytesLike, FileVersion, explained_writing_to_open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,7 +133,7 @@ class PooledFile:
         self._pool = pool
         self._open_again = open_again
         self._file: WritableFile | None = None
-        self._identity: tuple[int, int] | None = None
+        self._identity: tuple[int, FileVersion] | None = None
         self._held: HeldFile | None = None
         # Held while the descriptor is used or changes. A flush, which takes long, has a lock of its own.
         self._lock = threading.Lock()

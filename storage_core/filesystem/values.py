@@ -118,19 +118,22 @@ def _user_name() -> str:
 
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
+FileVersion: TypeAlias = int | str
+"""Opaque: it tells a file from another one under the same name. The inode on a local file system, and a text elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """The status of a file. ``inode`` and ``device`` identify it, whatever its path is.
+    """The status of a file. ``version`` and ``device`` identify it, whatever its path is.
 
     Attributes:
+        device: Of a local file system; 0 elsewhere.
         link_count: How many names the file has. Another one may be that of a backup. Not compared.
     """
 
     size_bytes: int
     modified_ms: int
-    inode: int
+    version: FileVersion
     device: int
     is_regular_file: bool
     is_directory: bool

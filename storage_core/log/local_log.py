@@ -497,7 +497,10 @@ def _require_offset(offset: int) -> None:
 
 
 def rename_files(
-    filesystem: FileSystem, path: str, new_segments: Sequence[LogSegment], old_segments: Sequence[LogSegment]
+    filesystem: FileSystem,
+    path: str,
+    new_segments: Sequence[LogSegment],
+    old_segments: Sequence[LogSegment],
 ) -> None:
     """Replace the files of segments, after a compaction or a split (Kafka's ``LocalLog.replaceSegments``).
 

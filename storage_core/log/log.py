@@ -78,7 +78,11 @@ class Log:
     """
 
     def __init__(
-        self, filesystem: FileSystem, directory: PartitionDirectory, config: LogConfig, state: LogState | None
+        self,
+        filesystem: FileSystem,
+        directory: PartitionDirectory,
+        config: LogConfig,
+        state: LogState | None,
     ) -> None:
         self._filesystem = filesystem
         self._directory = directory

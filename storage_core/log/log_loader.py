@@ -378,7 +378,11 @@ class _LogLoader:
 
 
 def complete_interrupted_swaps(
-    filesystem: FileSystem, path: str, file_names: Sequence[str] | None = None, *, keep_orphans: bool = False
+    filesystem: FileSystem,
+    path: str,
+    file_names: Sequence[str] | None = None,
+    *,
+    keep_orphans: bool = False,
 ) -> list[str]:
     """Complete or roll back the replacement of segments that a crash interrupted.
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from storage_core.directory.vouched_end import Vouchers
-    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.filesystem import FileSystem, ReadableFile
     from storage_core.record.batch_window import BatchWindow
 
 
@@ -266,7 +266,7 @@ def _dropped_with(segment: SegmentReader, later: Sequence[SegmentReader]) -> lis
     return dropped
 
 
-def scan_as_recovery(log_file: OpenFile, segment: SegmentReader) -> SegmentScan:
+def scan_as_recovery(log_file: ReadableFile, segment: SegmentReader) -> SegmentScan:
     """Scan a segment as the recovery does, which splits one whose ascending offsets exceed its indexes.
 
     Raises:
@@ -299,7 +299,7 @@ def _read_markers(window: BatchWindow) -> None:
     ProducerBatches.of_window(window)
 
 
-def _dropped_from(log_file: OpenFile, base_offset: int, scan: SegmentScan, size_bytes: int) -> list[str]:
+def _dropped_from(log_file: ReadableFile, base_offset: int, scan: SegmentScan, size_bytes: int) -> list[str]:
     """Describe what a recovery drops of a file: complete batches after the last valid one."""
     scanner = DamageScanner(log_file, base_offset, size_bytes, None, MAX_ENCODABLE_BATCH_BYTES)
     position_bytes = scan.end_position_bytes

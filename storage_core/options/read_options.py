@@ -41,6 +41,7 @@ from storage_core.options.option import (
     refuse_conflicting_names,
 )
 from storage_core.options.predicate import Predicate, checked_predicate, columns_of
+from storage_core.options.storage_options import NO_STORAGE_OPTIONS, StorageOptions
 from storage_core.options.values import (
     BATCH_SIZE,
     BATCH_SIZE_DEFAULT,
@@ -299,6 +300,7 @@ class ReadOptions:
         key: The type of the key.
         schemas_paths: Where the schemas of values are; None for the directories that are read.
         assumes_zone: Whether ``where`` has a time that neither it nor ``timeZone`` puts into a zone.
+        storage: How to reach an object store.
     """
 
     paths: tuple[str, ...]
@@ -334,6 +336,7 @@ class ReadOptions:
     schemas_paths: tuple[str, ...] | None
     schemas_topic: str
     assumes_zone: bool
+    storage: StorageOptions
 
     @property
     def names_topics(self) -> bool:
@@ -493,6 +496,7 @@ def _parse(
         view=view,
         where=None if condition is None else condition.predicate,
         assumes_zone=condition is not None and not condition.has_zones and "timeZone" not in given,
+        storage=NO_STORAGE_OPTIONS,
     )
     _check_together(options)
     return options, condition

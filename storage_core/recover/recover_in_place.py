@@ -127,7 +127,11 @@ def _whole(found: RecoveryScan) -> RecoveryScan:
 
 
 def _complete_replacements(
-    filesystem: FileSystem, directory: PartitionDirectory, aside: str, policy: Policy, max_batch_bytes: int
+    filesystem: FileSystem,
+    directory: PartitionDirectory,
+    aside: str,
+    policy: Policy,
+    max_batch_bytes: int,
 ) -> None:
     """Complete what a compaction was about to replace.
 

@@ -23,7 +23,7 @@ from storage_core.check.partition_check import PartitionReport
 from storage_core.check.segment_check import SegmentTask
 from storage_core.check.verify import Plan, VerifyReport, plan_verification, verify
 from storage_core.errors import SegmentLogError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.options import ReadOptions
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
@@ -198,7 +198,7 @@ class Report:
 
 
 def make_report(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     options: ReadOptions,
     *,
     is_quick: bool = False,
@@ -249,7 +249,7 @@ def make_report(
 class _Examination:
     """One look at log directories, and what it found so far."""
 
-    def __init__(self, filesystem: FileSystem, options: ReadOptions, now_ms: int) -> None:
+    def __init__(self, filesystem: ReadableFileSystem, options: ReadOptions, now_ms: int) -> None:
         self.now_ms = now_ms
         self.findings: list[Finding] = []
         self._filesystem = filesystem

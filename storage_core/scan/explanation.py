@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
-from storage_core.filesystem import FileSystem, IoStatistics
+from storage_core.filesystem import IoStatistics, ReadableFileSystem, open_file_system
 from storage_core.options import options_of
 from storage_core.scan.plan import ScanPlan, plan_scan
 from storage_core.scan.spans import LogSpan
@@ -252,7 +252,7 @@ _Numbered = tuple[int, "LogSpan"]
 
 
 def explain(
-    *paths: str | os.PathLike[str], filesystem: FileSystem | None = None, **options: object
+    *paths: str | os.PathLike[str], filesystem: ReadableFileSystem | None = None, **options: object
 ) -> ScanExplanation:
     """Plan a read as `read_table` does, and say what it would open and skip.
 
@@ -267,8 +267,8 @@ def explain(
         OptionError: An option is unknown or wrong.
         SegmentLogError: These directories cannot give what the options ask for.
     """
-    filesystem = filesystem or FileSystem()
     parsed = options_of(paths, options)
+    filesystem = open_file_system(parsed.storage, filesystem)
     before = dataclasses.replace(filesystem.statistics)
     plan = plan_scan(filesystem, parsed, formats=plan_formats(filesystem, parsed))
     planning = IoStatistics(

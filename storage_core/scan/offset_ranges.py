@@ -210,7 +210,7 @@ def _missing_span(wanted: PartitionRange, start_offset: int) -> LogSpan:
         log.log_end_offset,
         size_bytes,
         size_bytes,
-        segment.inode,
+        segment.version,
         segment_end_bytes=size_bytes,
     )
 
@@ -248,7 +248,7 @@ def _span_of(segment: SegmentReader, wanted: PartitionRange, next_base_offset: i
         wanted.end_offset,
         place.position_bytes,
         place.end_position_bytes,
-        segment.inode,
+        segment.version,
         None if next_base_offset is None else segment.size_bytes,
         () if wanted.aborted is None else wanted.aborted.touching(wanted.start_offset, wanted.end_offset),
         segment_end_bytes=segment.size_bytes,

@@ -28,7 +28,7 @@ from storage_core.scan.time_pruning import prune_range, report_bytes_beyond
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
     from storage_core.options.predicate import Predicate
     from storage_core.segment import SegmentReader
@@ -45,7 +45,7 @@ OPEN_COST_BYTES: Final = 1 << 20
 def cut_span(span: LogSpan, segment: SegmentReader, target_bytes: int) -> list[LogSpan]:
     """Cut a span at batches so that the pieces have about ``target_bytes``."""
     # If the file was replaced meanwhile, the task finds that out, and locates the offsets again.
-    if span.size_bytes <= target_bytes or segment.inode != span.inode:
+    if span.size_bytes <= target_bytes or segment.version != span.version:
         return [span]
     pieces = []
     rest = span
@@ -135,7 +135,7 @@ class ScanPlan:
 
 
 def plan_scan(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     options: ReadOptions,
     predicate: Predicate | None = None,
     *,
@@ -235,6 +235,7 @@ def _read_settings(
         corrupt_record_column=options.corrupt_record_column,
         truncations_bytes=tuple((path, root.visibility.truncations_bytes) for path, root in roots.items()),
         formats=formats,
+        storage=options.storage,
     )
 
 

@@ -24,6 +24,7 @@ from storage_core.directory import INTERNAL_TOPICS, LogDirectoryFiles, Partition
 from storage_core.errors import (
     CorruptError,
     DataLossError,
+    FileReplacedError,
     LogTruncationError,
     SegmentLogError,
     UnsupportedFormatError,
@@ -43,7 +44,7 @@ from storage_core.scan.rows import (
     schema_with_condition,
     wanted_fields,
 )
-from storage_core.scan.span_reader import FileReplacedError, SpanReader, open_span
+from storage_core.scan.span_reader import SpanReader, open_span
 from storage_core.scan.spans import project, record_schema, typed_schema
 from storage_core.scan.typed_rows import TypedRows, UndecodedRecords
 from storage_core.segment import DamagedRange
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.filesystem import ReadableFile, ReadableFileSystem
     from storage_core.options import ReadOptions
     from storage_core.record.batch_window import BatchWindow
     from storage_core.record.section import RecordColumns, RecordSection
@@ -204,7 +205,7 @@ class _SegmentOrder:
         self._epoch = -1
 
     @staticmethod
-    def check_end(filesystem: FileSystem, window: BatchWindow, span: LogSpan) -> None:
+    def check_end(filesystem: ReadableFileSystem, window: BatchWindow, span: LogSpan) -> None:
         """Warn if offsets are missing after the last window of a closed segment, in a log that is not compacted.
 
         A log is compacted if the cleaner's checkpoint names it, or if offsets are missing elsewhere in the window.
@@ -231,13 +232,13 @@ def _may_be_compacted(window: BatchWindow) -> bool:
     return bool(is_legacy or window.has_holes or has_gaps)
 
 
-def read_task(filesystem: FileSystem, task: ScanTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_task(filesystem: ReadableFileSystem, task: ScanTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Read a task's rows as `read_tasks` does."""
     return read_tasks(filesystem, (task,), schema)
 
 
 def read_tasks(
-    filesystem: FileSystem, tasks: Iterable[ScanTask], schema: pa.Schema
+    filesystem: ReadableFileSystem, tasks: Iterable[ScanTask], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of tasks, in the order of their spans and offsets.
 
@@ -273,7 +274,11 @@ class _TaskReader:
     """Reads spans one after the other, with the same buffers."""
 
     def __init__(
-        self, filesystem: FileSystem, task: ScanTask, schema: pa.Schema, replaced_keys: ReplacedHeaderKeys
+        self,
+        filesystem: ReadableFileSystem,
+        task: ScanTask,
+        schema: pa.Schema,
+        replaced_keys: ReplacedHeaderKeys,
     ) -> None:
         self._filesystem = filesystem
         self._settings = task.settings
@@ -331,7 +336,7 @@ class _TaskReader:
                 else:
                     pending = self._find_again(span, self._next_offset, attempts)
 
-    def _read_file(self, opened: OpenFile, span: LogSpan) -> Iterator[pa.RecordBatch]:
+    def _read_file(self, opened: ReadableFile, span: LogSpan) -> Iterator[pa.RecordBatch]:
         reader = SpanReader(opened, span, self._buffer, self._settings.max_batch_bytes)
         rows_of = partial(self._rows.batches, span=span)
         report = None if self._damage.is_fatal else partial(self._damage.report, span=span)
@@ -342,7 +347,7 @@ class _TaskReader:
             if isinstance(part, DamagedRange):
                 # A cleaner may have replaced the segment between listing and opening.
                 if not is_sure and self._is_another_segment(span):
-                    raise _StaleListingError
+                    raise _StaleListingError("Expected the segment that was listed, found another one.")
                 is_sure = True
                 self._require_same_history(span, part.start_offset)
                 yield from self._damage.report(part, span)
@@ -388,7 +393,7 @@ class _TaskReader:
             file_name=name,
             position_bytes=0,
             end_position_bytes=status.size_bytes,
-            inode=status.inode,
+            version=status.version,
             file_size_bytes=status.size_bytes,
             segment_end_bytes=status.size_bytes,
         )

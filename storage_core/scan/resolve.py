@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from storage_core.directory.visibility import CommitMonitor
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
     from storage_core.options.predicate import Predicate
 
@@ -271,7 +271,7 @@ class Resolution:
 
 
 def resolve(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     options: ReadOptions,
     condition: Predicate | None = None,
     watch: CommitMonitor | None = None,
@@ -379,7 +379,7 @@ def _public_topics(directories: Iterable[PartitionDirectory]) -> list[str]:
 
 
 def find_directories(
-    filesystem: FileSystem, options: ReadOptions, watch: CommitMonitor | None = None
+    filesystem: ReadableFileSystem, options: ReadOptions, watch: CommitMonitor | None = None
 ) -> list[PartitionDirectory]:
     """Find all partitions, whether they are asked for or not. Raises as `resolve` does."""
     return find_partitions(
@@ -440,7 +440,7 @@ def resolved_each(resolve: Callable[[_Item], _Result], partitions: Collection[_I
 
 
 def resolve_partition(
-    filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions
+    filesystem: ReadableFileSystem, directory: PartitionDirectory, options: ReadOptions
 ) -> PartitionRange:
     """Find where a partition starts and stops. Raises as `resolve` does."""
     log = load_log(filesystem, directory, options)
@@ -459,7 +459,7 @@ def _without(
     return tuple(directory for directory in directories if directory.topic_partition not in names)
 
 
-def split_paths(filesystem: FileSystem, texts: Iterable[str]) -> list[str]:
+def split_paths(filesystem: ReadableFileSystem, texts: Iterable[str]) -> list[str]:
     """Split path texts at commas, resolve ``file:`` URIs, and expand globs. A text that exists as a whole stays as it is.
 
     Raises:
@@ -494,7 +494,7 @@ def _split_at_commas(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _expanded(filesystem: FileSystem, path: str) -> list[str]:
+def _expanded(filesystem: ReadableFileSystem, path: str) -> list[str]:
     """Return the directories that a glob matches, or the path itself unless it is a glob."""
     is_glob_or_home = is_glob(path) or path.startswith("~")
     if not is_glob_or_home or _exists(filesystem, path):
@@ -504,7 +504,7 @@ def _expanded(filesystem: FileSystem, path: str) -> list[str]:
     return directories_that_match(filesystem, path)
 
 
-def _exists(filesystem: FileSystem, path: str) -> bool:
+def _exists(filesystem: ReadableFileSystem, path: str) -> bool:
     try:
         return filesystem.exists(path)
     except UnreadableError:
@@ -515,7 +515,11 @@ def _exists(filesystem: FileSystem, path: str) -> bool:
 
 
 def load_log(
-    filesystem: FileSystem, directory: PartitionDirectory, options: ReadOptions, *, is_followed: bool = False
+    filesystem: ReadableFileSystem,
+    directory: PartitionDirectory,
+    options: ReadOptions,
+    *,
+    is_followed: bool = False,
 ) -> PartitionLog:
     """List a partition's directory and its copies, as `PartitionLog.load` does, for a read with these options."""
     if options.ignore_checkpoints:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from storage_core.directory import PartitionDirectory
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
     from storage_core.scan.offset_ranges import PartitionRange
     from storage_core.values.schema_registry import SchemaRegistry
@@ -50,7 +50,9 @@ _MOST_FILE_BYTES: Final = 64 << 20
 _MOST_BYTES: Final = 1 << 30
 
 
-def load_registry(filesystem: FileSystem, options: ReadOptions, *, is_quiet: bool = False) -> SchemaRegistry:
+def load_registry(
+    filesystem: ReadableFileSystem, options: ReadOptions, *, is_quiet: bool = False
+) -> SchemaRegistry:
     """Read the schemas at ``schemasPath``, or else in the directories that are read.
 
     Args:
@@ -93,7 +95,7 @@ def complaints(registry: SchemaRegistry) -> Iterator[str]:
         yield f"Records of a kind that is not known are left out: {registry.unknown_count:,}."
 
 
-def source_paths(filesystem: FileSystem, options: ReadOptions) -> list[str]:
+def source_paths(filesystem: ReadableFileSystem, options: ReadOptions) -> list[str]:
     """Return the paths that the schemas are read from, the directories that have them, and the files in these."""
     directories = schema_directories(filesystem, options)
     files = [
@@ -102,7 +104,7 @@ def source_paths(filesystem: FileSystem, options: ReadOptions) -> list[str]:
     return [*split_paths(filesystem, _paths(options)), *directories, *files]
 
 
-def schema_directories(filesystem: FileSystem, options: ReadOptions) -> list[str]:
+def schema_directories(filesystem: ReadableFileSystem, options: ReadOptions) -> list[str]:
     """Return the directories that the schemas lie in: the folder of schema files, or the partitions of the topic."""
     files = _schema_files(filesystem, options)
     if files:
@@ -111,13 +113,13 @@ def schema_directories(filesystem: FileSystem, options: ReadOptions) -> list[str
 
 
 def _partitions_of_topic(
-    filesystem: FileSystem, options: ReadOptions, watch: CommitMonitor | None
+    filesystem: ReadableFileSystem, options: ReadOptions, watch: CommitMonitor | None
 ) -> list[PartitionDirectory]:
     found = find_directories(filesystem, dataclasses.replace(options, paths=_paths(options)), watch)
     return [directory for directory in found if directory.topic == options.schemas_topic]
 
 
-def _registry_in_topic(filesystem: FileSystem, options: ReadOptions) -> SchemaRegistry:
+def _registry_in_topic(filesystem: ReadableFileSystem, options: ReadOptions) -> SchemaRegistry:
     wanted = dataclasses.replace(
         options,
         paths=_paths(options),
@@ -162,7 +164,7 @@ def _records(
             yield offset, time_us // 1000, key, value
 
 
-def _schema_files(filesystem: FileSystem, options: ReadOptions) -> list[str]:
+def _schema_files(filesystem: ReadableFileSystem, options: ReadOptions) -> list[str]:
     """Return the paths of the schema files, if ``schemasPath`` is one folder that has some; otherwise none."""
     folders = split_paths(filesystem, options.schemas_paths or ())
     status = filesystem.status(folders[0], follow_symlinks=True) if len(folders) == 1 else None
@@ -175,7 +177,7 @@ def _schema_files(filesystem: FileSystem, options: ReadOptions) -> list[str]:
     return [os.path.join(folders[0], name) for name in names if name == INDEX_FILE or name.endswith(suffixes)]
 
 
-def _contents(filesystem: FileSystem, paths: Iterable[str]) -> dict[str, str]:
+def _contents(filesystem: ReadableFileSystem, paths: Iterable[str]) -> dict[str, str]:
     """Read schema files; return their texts by name."""
     texts: dict[str, str] = {}
     left_bytes = _MOST_BYTES

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from storage_core.errors import FileReplacedError
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     LOG_OVERHEAD_BYTES,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.filesystem import ReadableFile, ReadableFileSystem
     from storage_core.scan.spans import LogSpan
 
 
@@ -132,11 +133,7 @@ def missing_range(span: LogSpan) -> DamagedRange:
     )
 
 
-class FileReplacedError(Exception):
-    """The file is not the one that was planned, or is shorter: the span has to be located again."""
-
-
-def open_span(filesystem: FileSystem, span: LogSpan) -> OpenFile:
+def open_span(filesystem: ReadableFileSystem, span: LogSpan) -> ReadableFile:
     """Open the log file that was planned, under its name or with the suffix ``.deleted``.
 
     Raises:
@@ -145,18 +142,27 @@ def open_span(filesystem: FileSystem, span: LogSpan) -> OpenFile:
     path = os.path.join(span.directory, span.file_name)
     for candidate in (path, path + DELETED_SUFFIX):
         try:
-            opened = filesystem.open(candidate)
+            opened = filesystem.open(candidate, span.version)
         except FileNotFoundError:
             continue
         if _is_as_planned(opened, span):
             return opened
         opened.close()
-    raise FileReplacedError
+    raise replaced(span)
 
 
-def _is_as_planned(opened: OpenFile, span: LogSpan) -> bool:
+def replaced(span: LogSpan) -> FileReplacedError:
+    """Return the error for a file that is not the one that was planned, or is shorter: locate the span again."""
+    return FileReplacedError(
+        "Expected the file that was planned, found another one, or a shorter one. Read again.",
+        path=os.path.join(span.directory, span.file_name),
+        offset=span.start_offset,
+    )
+
+
+def _is_as_planned(opened: ReadableFile, span: LogSpan) -> bool:
     status = opened.status
-    if status.inode != span.inode:
+    if status.version != span.version:
         return False
     if span.file_size_bytes is not None:
         return status.size_bytes == span.file_size_bytes
@@ -200,7 +206,7 @@ class SpanReader:
 
     def __init__(
         self,
-        opened: OpenFile,
+        opened: ReadableFile,
         span: LogSpan,
         buffer: WindowBuffer,
         max_batch_bytes: int,
@@ -236,7 +242,7 @@ class SpanReader:
             read = source.headers if self._is_trusting and not self._with_bytes else source.window
             window = read(max(self._lowest_offset, self._damage_end_offset))
             if source.end_position_bytes < self._span.end_position_bytes:
-                raise FileReplacedError
+                raise replaced(self._span)
             next_bytes: int | None = None
             if len(window.starts):
                 if source.position_bytes == self._span.position_bytes:
@@ -257,7 +263,7 @@ class SpanReader:
     def _missing_range(self) -> DamagedRange:
         if self._opened.size_bytes() > self._span.end_position_bytes:
             # It was copied, or is appended to, meanwhile.
-            raise FileReplacedError
+            raise replaced(self._span)
         return missing_range(self._span)
 
     def _begin(self, window: BatchWindow) -> None:
@@ -266,7 +272,7 @@ class SpanReader:
         if self._span.position_bytes > 0 and self._lowest_offset == self._span.base_offset:
             header = window.header(0)
             if header.base_offset > self._span.start_offset:
-                raise FileReplacedError
+                raise replaced(self._span)
             # Of a wrapper, only the last offset is certain, and the first ones may be below those that are asked for.
             lowest_offset = min(known_offset(header), self._span.start_offset)
             self._lowest_offset = max(self._lowest_offset, lowest_offset)
@@ -422,7 +428,7 @@ class SpanReader:
 
     def _require_whole_file(self) -> None:
         if self._opened.size_bytes() < self._segment_end_bytes:
-            raise FileReplacedError
+            raise replaced(self._span)
 
     @property
     def _segment_end_bytes(self) -> int:

@@ -19,12 +19,14 @@ import pyarrow as pa
 
 from storage_core.errors import OptionError
 from storage_core.options.read_options import CORRUPT_RECORD_COLUMN, DamageMode
+from storage_core.options.storage_options import NO_STORAGE_OPTIONS, StorageOptions
 from storage_core.record import HEADERS_TYPE
 from storage_core.segment.file_names import log_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from storage_core.filesystem import FileVersion
     from storage_core.options.predicate import Predicate
     from storage_core.segment import AbortedTransaction
     from storage_core.values.column_format import ColumnFormat
@@ -109,6 +111,7 @@ class ReadSettings:
         truncations_bytes: By log directory, the size of its list of truncations at planning. Entries added since
             tell whether a partition's records are still those that were planned.
         formats: How the columns are decoded that are not read as bytes.
+        storage: How to reach an object store.
     """
 
     max_batch_bytes: int
@@ -120,6 +123,7 @@ class ReadSettings:
     corrupt_record_column: str = CORRUPT_RECORD_COLUMN
     truncations_bytes: tuple[tuple[str, int], ...] = ()
     formats: tuple[ColumnFormat, ...] = ()
+    storage: StorageOptions = NO_STORAGE_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,7 @@ class LogSpan:
     end_offset: int
     position_bytes: int
     end_position_bytes: int
-    inode: int
+    version: FileVersion
     file_size_bytes: int | None = None
     aborted_transactions: tuple[AbortedTransaction, ...] = ()
     segment_end_bytes: int | None = None

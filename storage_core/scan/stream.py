@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from storage_core.directory import PartitionDirectory, PartitionLog
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import StreamOptions
 
 
@@ -136,7 +136,7 @@ class MicroBatchPlanner:
 
     def __init__(
         self,
-        filesystem: FileSystem,
+        filesystem: ReadableFileSystem,
         options: StreamOptions,
         formats: PinnedFormats | None = None,
     ) -> None:
@@ -509,7 +509,7 @@ class MicroBatchPlanner:
 
 
 def backlog(
-    filesystem: FileSystem, options: StreamOptions, read: Offsets
+    filesystem: ReadableFileSystem, options: StreamOptions, read: Offsets
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Measure what a stream has not read yet of the logs as they are now.
 

@@ -16,7 +16,7 @@ from storage_core.scan.typed_columns import plan_formats
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
 
 
@@ -25,7 +25,7 @@ _JOINED_BATCHES: Final = 1_000
 _JOINED_BYTES: Final = 8 << 20
 
 
-def read_records(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
+def read_records(filesystem: ReadableFileSystem, options: ReadOptions) -> pa.Table:
     """Read all records that the options ask for into one table, ordered by topic, partition and offset."""
     formats = plan_formats(filesystem, options)
     schema = read_schema(options, formats)

@@ -21,6 +21,7 @@ from storage_core.directory.discovery import OTHER_DIRECTORIES
 from storage_core.directory.log_directory_files import LOCK_FILE, is_log_directory
 from storage_core.directory.visibility import CommitMonitor, read_visible_commits
 from storage_core.errors import LogDirectoryError, SegmentLogError, first_of
+from storage_core.filesystem import absolute_path
 from storage_core.filesystem.values import MissingError
 from storage_core.scan.pruning import prune_partition
 from storage_core.scan.resolve import ReadLimit, load_log, select_partitions, split_paths
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from storage_core.directory import PartitionDirectory, PartitionLog
-    from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
+    from storage_core.filesystem import DirectoryEntry, FileStatus, FileVersion, ReadableFileSystem
     from storage_core.options import ReadOptions, StreamOptions
     from storage_core.options.bounds import TopicPartition
     from storage_core.options.predicate import Predicate
@@ -58,7 +59,7 @@ def is_settled(*statuses: FileStatus | None) -> bool:
 
 
 def present_partitions(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     options: ReadOptions,
     paths: Sequence[str],
     watch: CommitMonitor,
@@ -94,7 +95,7 @@ class TailedPartition:
     """
 
     directory: PartitionDirectory
-    volume_id: tuple[int, int] | None
+    volume_id: tuple[int, FileVersion] | None
     end_offset: int = 0
     truncated_to: int | None = None
     active_path: str = ""
@@ -145,7 +146,7 @@ class PartitionMonitor:
     """
 
     def __init__(
-        self, filesystem: FileSystem, options: StreamOptions, condition: Predicate | None = None
+        self, filesystem: ReadableFileSystem, options: StreamOptions, condition: Predicate | None = None
     ) -> None:
         self.partitions: dict[TopicPartition, TailedPartition] = {}
         self.examined: dict[TopicPartition, PartitionLog] = {}
@@ -273,9 +274,9 @@ class PartitionMonitor:
         self._absent = known
         self.examined = {key: log for key, log in self.examined.items() if key in self.partitions}
 
-    def _volume_id(self, root: str) -> tuple[int, int] | None:
+    def _volume_id(self, root: str) -> tuple[int, FileVersion] | None:
         status = self._filesystem.status(root, follow_symlinks=True)
-        return None if status is None else (status.device, status.inode)
+        return None if status is None else (status.device, status.version)
 
     def _leads_to_log_directory(self, paths: Sequence[str]) -> bool:
         """Return True if a path is a log directory or a folder of such: an unmounted volume is an empty directory."""
@@ -299,7 +300,7 @@ class PartitionMonitor:
     def empty_directories(self) -> list[str]:
         """List directories that hold nothing, though logs are expected there: volumes may not be mounted on them."""
         found = dict.fromkeys(
-            os.path.abspath(path) for path in split_paths(self._filesystem, self._options.read.paths)
+            absolute_path(path) for path in split_paths(self._filesystem, self._options.read.paths)
         )
         found |= dict.fromkeys(self._roots)
         for path in list(found):

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.directory import PartitionLog
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
     from storage_core.options.predicate import Predicate
     from storage_core.segment import SegmentReader, TimestampOffset
@@ -106,7 +106,7 @@ class WalkBudget:
     Of large batches that is enough for every header. A walk over small ones reads all of them, and ends soon.
     """
 
-    def __init__(self, filesystem: FileSystem, size_bytes: int) -> None:
+    def __init__(self, filesystem: ReadableFileSystem, size_bytes: int) -> None:
         self._statistics = filesystem.statistics
         self._end_bytes = self._statistics.bytes_read + min(size_bytes // _SHARE, _MOST_BYTES)
 

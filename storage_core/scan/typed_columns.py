@@ -41,7 +41,7 @@ from storage_core.values.schema_registry import AVRO, JSON, PROTOBUF
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
     from storage_core.options.column_choice import ColumnChoice
     from storage_core.values.registered_schema import RegisteredSchema
@@ -67,7 +67,7 @@ class _TopicReader(NamedTuple):
 
 
 def plan_formats(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     options: ReadOptions,
     kept: Mapping[str, ReaderSchema] | None = None,
     *,
@@ -98,7 +98,7 @@ def plan_formats(
 class _Planner:
     """Plans the formats of one read, with one look at the registry's topic."""
 
-    filesystem: FileSystem
+    filesystem: ReadableFileSystem
     options: ReadOptions
     kept: Mapping[str, ReaderSchema]
     is_quiet: bool
@@ -390,7 +390,7 @@ class PinnedFormats:
 
     def __init__(
         self,
-        filesystem: FileSystem,
+        filesystem: ReadableFileSystem,
         options: ReadOptions,
         formats: tuple[ColumnFormat, ...] | None = None,
     ) -> None:

@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import OpenFile
+    from storage_core.filesystem import ReadableFile
 
 
-def read_batch(log_file: OpenFile, header: BatchHeader, limit_bytes: int) -> bytes:
+def read_batch(log_file: ReadableFile, header: BatchHeader, limit_bytes: int) -> bytes:
     """Read one whole batch, header included, and check its CRC.
 
     Raises:
@@ -91,7 +91,7 @@ def read_batch(log_file: OpenFile, header: BatchHeader, limit_bytes: int) -> byt
 
 
 def record_timestamps(
-    log_file: OpenFile, header: BatchHeader, limit_bytes: int
+    log_file: ReadableFile, header: BatchHeader, limit_bytes: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Read the offsets and the timestamps of a batch's records. This raises what `read_batch` raises."""
     batch = read_batch(log_file, header, limit_bytes)
@@ -125,7 +125,7 @@ _FORMAT_BYTES: Final = 17
 class BatchWalk:
     """Reads the batch headers of one open log file up to an end. No batch may begin below the base offset."""
 
-    def __init__(self, log_file: OpenFile, base_offset: int, end_position_bytes: int) -> None:
+    def __init__(self, log_file: ReadableFile, base_offset: int, end_position_bytes: int) -> None:
         self.end_position_bytes = end_position_bytes
         self._log_file = log_file
         self._base_offset = base_offset

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import OpenFile, WritableFile
+    from storage_core.filesystem import ReadableFile, WritableFile
 
 
 WINDOW_BYTES: Final = 4 << 20
@@ -88,7 +88,7 @@ class WindowReader:
     """
 
     def __init__(
-        self, log_file: OpenFile, position_bytes: int, end_position_bytes: int, buffer: WindowBuffer
+        self, log_file: ReadableFile, position_bytes: int, end_position_bytes: int, buffer: WindowBuffer
     ) -> None:
         self.position_bytes = position_bytes
         self.end_position_bytes = end_position_bytes
@@ -181,7 +181,7 @@ class WindowReader:
 
 
 def read_windows(
-    log_file: OpenFile,
+    log_file: ReadableFile,
     position_bytes: int,
     end_position_bytes: int,
     lowest_offset: int,
@@ -226,7 +226,7 @@ def read_windows(
 
 
 def hop_over_batches(
-    file: OpenFile | WritableFile, position_bytes: int, end_bytes: int
+    file: ReadableFile | WritableFile, position_bytes: int, end_bytes: int
 ) -> BatchWindow | None:
     """Read the headers of whole batches of format v2 from a boundary on, up to some thousand.
 

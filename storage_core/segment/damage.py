@@ -22,7 +22,7 @@ from storage_core.record.batch_header import (
 )
 
 if TYPE_CHECKING:
-    from storage_core.filesystem import OpenFile
+    from storage_core.filesystem import ReadableFile
 
 
 MAX_ENCODABLE_BATCH_BYTES: Final = (1 << 31) - 1 + LOG_OVERHEAD_BYTES
@@ -50,7 +50,7 @@ class BatchProbe:
             keep a reader busy. Batches whose CRC was not computed count as damaged.
     """
 
-    def __init__(self, log_file: OpenFile, end_bytes: int) -> None:
+    def __init__(self, log_file: ReadableFile, end_bytes: int) -> None:
         self.end_bytes = end_bytes
         self.is_exhausted = False
         self._log_file = log_file

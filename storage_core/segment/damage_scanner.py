@@ -52,7 +52,7 @@ from storage_core.segment.damage import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage_core.filesystem import OpenFile
+    from storage_core.filesystem import ReadableFile
     from storage_core.record.batch_header import BatchHeader
 
 
@@ -93,7 +93,7 @@ class DamageScanner:
 
     def __init__(
         self,
-        log_file: OpenFile,
+        log_file: ReadableFile,
         base_offset: int,
         end_bytes: int,
         end_offset: int | None,

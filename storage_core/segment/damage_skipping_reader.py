@@ -16,7 +16,7 @@ from storage_core.segment.file_names import SegmentEnd
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage_core.filesystem import OpenFile
+    from storage_core.filesystem import ReadableFile
     from storage_core.record.batch_header import BatchHeader
 
 
@@ -49,7 +49,7 @@ class DamageSkippingReader:
     """
 
     def __init__(
-        self, log_file: OpenFile, base_offset: int, scanner: DamageScanner, *, skip_damage: bool
+        self, log_file: ReadableFile, base_offset: int, scanner: DamageScanner, *, skip_damage: bool
     ) -> None:
         self._log_file = log_file
         self._base_offset = base_offset
@@ -285,7 +285,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def end_of_batches(
-    log_file: OpenFile,
+    log_file: ReadableFile,
     base_offset: int,
     start_position_bytes: int,
     end_position_bytes: int,

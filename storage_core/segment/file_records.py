@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
-    from storage_core.filesystem import FileSystem, PooledFile
+    from storage_core.filesystem import FileSystem, PooledFile, ReadableFileSystem
     from storage_core.record.batch_header import BatchHeader, BytesLike
     from storage_core.segment.offset_index import OffsetIndexFile
 
@@ -144,7 +144,7 @@ class LogFileView:
         offset_index: The segment's offset index. It may have entries for later bytes.
     """
 
-    filesystem: FileSystem
+    filesystem: ReadableFileSystem
     path: str
     base_offset: int
     size_bytes: int

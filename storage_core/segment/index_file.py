@@ -23,7 +23,7 @@ from storage_core.segment.file_names import log_paths_beside
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from storage_core.filesystem import FileSystem, OpenFile, PooledFile
+    from storage_core.filesystem import FileSystem, PooledFile, ReadableFile, ReadableFileSystem
 
 
 MISSING: Final = "the file is missing"
@@ -47,7 +47,7 @@ class IndexContent:
     problem: str | None
 
 
-def read_index_file(filesystem: FileSystem, path: str, entry_size_bytes: int) -> IndexContent:
+def read_index_file(filesystem: ReadableFileSystem, path: str, entry_size_bytes: int) -> IndexContent:
     """Read an index file. A file that is missing or malformed is reported in ``problem``, not raised.
 
     Raises:
@@ -384,7 +384,7 @@ class IndexFile(WriterFile, ABC, Generic[Entry]):
             self._count = self._count_before_zeros(file) if self._capacity else 0
         return b""
 
-    def _count_before_zeros(self, file: OpenFile) -> int:
+    def _count_before_zeros(self, file: ReadableFile) -> int:
         """Find where the zeros of a preallocated file begin. Entries ascend: only the first may be all zeros."""
 
         def is_blank(number: int) -> bool:
@@ -410,7 +410,7 @@ class IndexFile(WriterFile, ABC, Generic[Entry]):
         except FileNotFoundError:
             return b""
 
-    def _read_from(self, file: OpenFile, number: int) -> bytes:
+    def _read_from(self, file: ReadableFile, number: int) -> bytes:
         return file.read_at(self.entry_size_bytes, number * self.entry_size_bytes)
 
 

@@ -29,7 +29,7 @@ from storage_core.segment.index_file import IndexFile, read_index_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
 
     Int64Array: TypeAlias = NDArray[np.int64]
 
@@ -62,7 +62,9 @@ class OffsetIndex:
         return cls(base_offset, _NO_VALUES, _NO_VALUES, problem)
 
     @classmethod
-    def read(cls, filesystem: FileSystem, path: str, base_offset: int, log_size_bytes: int) -> OffsetIndex:
+    def read(
+        cls, filesystem: ReadableFileSystem, path: str, base_offset: int, log_size_bytes: int
+    ) -> OffsetIndex:
         """Read the index of a log file of which ``log_size_bytes`` are of interest."""
         content = read_index_file(filesystem, path, ENTRY_SIZE_BYTES)
         if content.problem is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from storage_core.errors import CorruptError, DataLossError, UnsupportedFormatError
+from storage_core.errors import CorruptError, FileReplacedError, UnsupportedFormatError
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.segment.batch_walk import (
     PAGE_SIZE_BYTES,
@@ -48,7 +48,7 @@ from storage_core.segment.transaction_index import TransactionIndex
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from storage_core.filesystem import FileStatus, FileSystem, OpenFile
+    from storage_core.filesystem import FileStatus, FileVersion, ReadableFile, ReadableFileSystem
     from storage_core.record.batch_header import BatchHeader
     from storage_core.segment.damage import DamagedRange
 
@@ -83,7 +83,7 @@ class SegmentReader:
         known_end: What `end` has returned, or what the segment's writer has reported; None if it is not known.
     """
 
-    filesystem: FileSystem
+    filesystem: ReadableFileSystem
     directory: str
     base_offset: int
     file_names: Collection[str] | None = None
@@ -126,9 +126,9 @@ class SegmentReader:
         return self.status.size_bytes
 
     @property
-    def inode(self) -> int:
-        """Inode of the log file: a compacted file has a different one."""
-        return self.status.inode
+    def version(self) -> FileVersion:
+        """Version of the log file: a compacted file has a different one."""
+        return self.status.version
 
     @property
     def modified_ms(self) -> int:
@@ -140,22 +140,23 @@ class SegmentReader:
         """Return True if one read returns the whole log file, so that its indexes are not worth reading."""
         return self.size_bytes <= PAGE_SIZE_BYTES
 
-    def open_log(self) -> OpenFile:
+    def open_log(self) -> ReadableFile:
         """Open the log file.
 
         Raises:
             FileNotFoundError: The file is gone.
             DataLossError: The path names a different file than before, a compacted one.
         """
-        opened = self.filesystem.open(self.log_path)
+        known = self.known_status
+        opened = self.filesystem.open(self.log_path, None if known is None else known.version)
         if self.known_status is None:
             self.known_status = opened.status
-        elif (opened.status.inode, opened.status.device) != (
-            self.known_status.inode,
+        elif (opened.status.version, opened.status.device) != (
+            self.known_status.version,
             self.known_status.device,
         ):
             opened.close()
-            raise DataLossError(
+            raise FileReplacedError(
                 "Expected the file that was listed, found another one under its name: a cleaner has replaced "
                 "it. List the directory again.",
                 path=self.log_path,
@@ -229,7 +230,7 @@ class SegmentReader:
         if known is None:
             return True
         status = self.filesystem.status(self.log_path)
-        return status is not None and (status.inode, status.device) == (known.inode, known.device)
+        return status is not None and (status.version, status.device) == (known.version, known.device)
 
     def forget_indexes(self) -> None:
         """Free the memory of the indexes. They are read again when they are needed."""
@@ -496,7 +497,7 @@ class SegmentReader:
                 goal_bytes = boundary_bytes + max(1, target_bytes)
         return cuts
 
-    def _scanner(self, log_file: OpenFile, end_position_bytes: int | None = None) -> DamageScanner:
+    def _scanner(self, log_file: ReadableFile, end_position_bytes: int | None = None) -> DamageScanner:
         end_bytes, end_offset = self.size_bytes, self.offset_limit
         if self.known_end is not None:
             end_bytes = self.known_end.position_bytes
@@ -505,7 +506,7 @@ class SegmentReader:
             end_bytes = min(end_bytes, end_position_bytes)
         return DamageScanner(log_file, self.base_offset, end_bytes, end_offset, self.max_batch_bytes)
 
-    def _walk(self, log_file: OpenFile, end_position_bytes: int | None = None) -> DamageSkippingReader:
+    def _walk(self, log_file: ReadableFile, end_position_bytes: int | None = None) -> DamageSkippingReader:
         scanner = self._scanner(log_file, end_position_bytes)
         return DamageSkippingReader(log_file, self.base_offset, scanner, skip_damage=self.skip_damage)
 
@@ -606,7 +607,7 @@ class SegmentReader:
         )
         return is_named and not walk.header(after.position_bytes, after.base_offset).is_wrapper
 
-    def _find_end(self, log_file: OpenFile) -> SegmentEnd:
+    def _find_end(self, log_file: ReadableFile) -> SegmentEnd:
         walk = self._walk(log_file)
         stop_bytes = self.size_bytes
         number = len(self.offset_index) - 1
@@ -622,7 +623,7 @@ class SegmentReader:
             number -= 1
 
     def _end_after(
-        self, log_file: OpenFile, walk: DamageSkippingReader, start_bytes: int, stop_bytes: int
+        self, log_file: ReadableFile, walk: DamageSkippingReader, start_bytes: int, stop_bytes: int
     ) -> SegmentEnd | None:
         """Find where the batches from a boundary on end.
 
@@ -723,7 +724,7 @@ class SegmentReader:
         return first is not None and len(self.offset_index) > 0 and first.max_timestamp_ms <= NO_TIMESTAMP_MS
 
     def _first_record(
-        self, log_file: OpenFile, walk: DamageSkippingReader, timestamp_ms: int, start_offset: int
+        self, log_file: ReadableFile, walk: DamageSkippingReader, timestamp_ms: int, start_offset: int
     ) -> TimestampOffset | None:
         """Find the first record with at least this timestamp and at least this offset.
 
@@ -804,7 +805,7 @@ class SegmentReader:
         return location.found
 
     def _record_of(
-        self, log_file: OpenFile, header: BatchHeader, timestamp_ms: int, start_offset: int
+        self, log_file: ReadableFile, header: BatchHeader, timestamp_ms: int, start_offset: int
     ) -> TimestampOffset | None:
         try:
             offsets, timestamps_ms = record_timestamps(log_file, header, self.max_batch_bytes)

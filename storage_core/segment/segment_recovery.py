@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import OpenFile
+    from storage_core.filesystem import ReadableFile
     from storage_core.record.batch_window import BatchWindow
 
 
@@ -46,7 +46,7 @@ class RecoveredSegment:
 
 
 def scan_segment(
-    log_file: OpenFile,
+    log_file: ReadableFile,
     base_offset: int,
     end_position_bytes: int,
     index_interval_bytes: int,

@@ -32,7 +32,7 @@ from storage_core.segment.index_file import IndexFile, read_index_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
 
     Int64Array: TypeAlias = NDArray[np.int64]
 
@@ -65,7 +65,7 @@ class TimeIndex:
         return cls(base_offset, _NO_VALUES, _NO_VALUES, problem)
 
     @classmethod
-    def read(cls, filesystem: FileSystem, path: str, base_offset: int) -> TimeIndex:
+    def read(cls, filesystem: ReadableFileSystem, path: str, base_offset: int) -> TimeIndex:
         """Read the index. If the file cannot be used, the index has no entries, and ``problem`` says why."""
         content = read_index_file(filesystem, path, ENTRY_SIZE_BYTES)
         if content.problem is not None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.filesystem import FileSystem, ReadableFile, ReadableFileSystem
 
 
 MAX_TRANSACTION_INDEX_SIZE_BYTES: Final = 16 * 1024 * 1024
@@ -86,7 +86,7 @@ class TransactionIndex:
         return int(self.table["last_offset"][-1]) if len(self.table) else None
 
     @classmethod
-    def read(cls, filesystem: FileSystem, path: str, base_offset: int) -> TransactionIndex:
+    def read(cls, filesystem: ReadableFileSystem, path: str, base_offset: int) -> TransactionIndex:
         """Read the index.
 
         Raises:
@@ -323,6 +323,6 @@ class TransactionIndexFile(WriterFile):
         self._file.truncate(count * ENTRY_SIZE_BYTES)
 
 
-def _last_offset_of(file: OpenFile, number: int) -> int:
+def _last_offset_of(file: ReadableFile, number: int) -> int:
     _, _, _, last_offset, _ = _ENTRY.unpack(file.read_at(ENTRY_SIZE_BYTES, number * ENTRY_SIZE_BYTES))
     return int(last_offset)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.record import ControlType, batch_crc_matches, batch_timestamps, control_type
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -76,7 +76,7 @@ _TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
-def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[ScanTask]:
+def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> Sequence[ScanTask]:
     # Pieces of that many offsets would cut batches in two.
     whole = dataclasses.replace(
         tolerating_damage(options), min_partitions=None, max_records_per_partition=None
@@ -84,7 +84,7 @@ def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[ScanTask]:
     return plan_scan(filesystem, whole).tasks
 
 
-def _read(filesystem: FileSystem, task: ScanTask, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
+def _read(filesystem: ReadableFileSystem, task: ScanTask, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
     with_records = not wanted.isdisjoint(_NEED_RECORDS)
     fields = [field for field in _SCHEMA if field.name in wanted]
     for span in task.spans:

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.options import ReadOptions
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.plan import plan_ranges
@@ -33,7 +33,7 @@ _COLUMNS: Final = (
 )
 
 
-def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[ScanTask]:
+def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> Sequence[ScanTask]:
     # Aborted records are as damaged as others.
     permissive = dataclasses.replace(
         options, mode="PERMISSIVE", isolation_level="read_uncommitted", where=None, columns=None
@@ -41,7 +41,9 @@ def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[ScanTask]:
     return plan_ranges(resolved_ranges(filesystem, options), permissive).tasks
 
 
-def _read(filesystem: FileSystem, task: ScanTask, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
+def _read(
+    filesystem: ReadableFileSystem, task: ScanTask, _wanted: frozenset[str]
+) -> Iterator[pa.RecordBatch]:
     damage = task.settings.corrupt_record_column
     # Headers are the last field of a record: whoever wants them decodes its whole structure, but copies no value.
     schema = project(record_schema(include_headers=True, corrupt_record_column=damage), ("headers", damage))

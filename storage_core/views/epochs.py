@@ -17,7 +17,7 @@ import pyarrow as pa
 from storage_core.checkpoint import EpochEntry
 from storage_core.directory import PartitionLog
 from storage_core.errors import CorruptCheckpointError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.record.batch_window import BatchWindow
 from storage_core.scan import ReadOptions
 from storage_core.views.span_headers import PartitionSpans
@@ -70,7 +70,7 @@ class EpochRun(NamedTuple):
         return self._replace(last_offset=later.last_offset, batch_count=count)
 
 
-def _plan(filesystem: FileSystem, options: ReadOptions) -> list[_EpochsTask]:
+def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> list[_EpochsTask]:
     tolerant = tolerating_damage(options)
     return [
         _EpochsTask(PartitionSpans.of(wanted, tolerant), _checkpointed(wanted.log), wanted.log.log_end_offset)
@@ -86,7 +86,7 @@ def _checkpointed(log: PartitionLog) -> tuple[EpochEntry, ...] | None:
         return None
 
 
-def _epochs_in_log(filesystem: FileSystem, task: _EpochsTask) -> dict[int, EpochRun]:
+def _epochs_in_log(filesystem: ReadableFileSystem, task: _EpochsTask) -> dict[int, EpochRun]:
     in_log: dict[int, EpochRun] = {}
     for chunk in task.part.chunks(filesystem):
         for run in epoch_runs(chunk.window):
@@ -108,7 +108,7 @@ def epoch_runs(window: BatchWindow) -> Iterator[EpochRun]:
     return (run for run in runs if run.epoch >= 0)
 
 
-def _rows(filesystem: FileSystem, task: _EpochsTask, _wanted: object) -> Iterator[tuple[object, ...]]:
+def _rows(filesystem: ReadableFileSystem, task: _EpochsTask, _wanted: object) -> Iterator[tuple[object, ...]]:
     in_log, entries = _epochs_in_log(filesystem, task), task.entries or ()
     starts = {epoch: found.first_offset for epoch, found in in_log.items()}
     starts |= {entry.epoch: entry.start_offset for entry in entries}

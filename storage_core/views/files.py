@@ -33,7 +33,7 @@ from storage_core.commit_files.stage_names import STAGE_PREFIX
 from storage_core.directory.log_directory_files import CLUSTER_METADATA_TOPIC, LOCK_FILE
 from storage_core.directory.segment_listing import FileNames, regular_file_names
 from storage_core.errors import LogDirectoryError
-from storage_core.filesystem import ExaminedEntry, FileSystem
+from storage_core.filesystem import ExaminedEntry, ReadableFileSystem
 from storage_core.filesystem.file_system import TEMPORARY_FILE
 from storage_core.filesystem.values import MissingError
 from storage_core.options import ReadOptions
@@ -285,7 +285,7 @@ class FilesTask:
     partitions: tuple[PartitionLocation, ...] = ()
 
 
-def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[FilesTask]:
+def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> Sequence[FilesTask]:
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
     require_listed(roots)
     locations = selected_locations(filesystem, roots, options)
@@ -296,7 +296,7 @@ def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[FilesTask]:
     ]
 
 
-def _rows(filesystem: FileSystem, task: FilesTask, _wanted: frozenset[str]) -> Iterator[FoundFile]:
+def _rows(filesystem: ReadableFileSystem, task: FilesTask, _wanted: frozenset[str]) -> Iterator[FoundFile]:
     if task.location is None:
         return root_files(filesystem, task.root, task.partitions)
     return _partition_rows(filesystem, task.location)
@@ -346,7 +346,7 @@ def _found(
 
 
 def root_files(
-    filesystem: FileSystem, root: str, locations: Iterable[PartitionLocation]
+    filesystem: ReadableFileSystem, root: str, locations: Iterable[PartitionLocation]
 ) -> Iterator[FoundFile]:
     """List the files and directories of a log directory, by name, without what is in those of its partitions.
 
@@ -370,7 +370,7 @@ def root_files(
             yield _found(root, name, entry, found, reason)
 
 
-def _partition_rows(filesystem: FileSystem, location: PartitionLocation) -> Iterator[FoundFile]:
+def _partition_rows(filesystem: ReadableFileSystem, location: PartitionLocation) -> Iterator[FoundFile]:
     root, name = location.root, os.path.basename(location.path)
     try:
         names = _file_names(filesystem, location.path)
@@ -393,7 +393,7 @@ def _partition_rows(filesystem: FileSystem, location: PartitionLocation) -> Iter
         return
 
 
-def _file_names(filesystem: FileSystem, path: str) -> FileNames:
+def _file_names(filesystem: ReadableFileSystem, path: str) -> FileNames:
     try:
         return regular_file_names(filesystem, path)
     except MissingError:
@@ -404,7 +404,7 @@ def _file_names(filesystem: FileSystem, path: str) -> FileNames:
 
 
 def _rows_below(
-    filesystem: FileSystem, root: str, path: str, location: PartitionLocation | None, is_cache: bool
+    filesystem: ReadableFileSystem, root: str, path: str, location: PartitionLocation | None, is_cache: bool
 ) -> Iterator[FoundFile]:
     """List the files in directories that Kafka does not have, or has for its cache."""
     pending = [path]

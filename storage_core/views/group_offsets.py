@@ -30,7 +30,7 @@ from storage_core.directory import PartitionDirectory, find_partitions
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitMonitor
 from storage_core.errors import CorruptError, CorruptRecordError, LogDirectoryError, UnsupportedFormatError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.internal_records.internal_records import (
     CoordinatorRecord,
     UnknownRecordTypeError,
@@ -173,7 +173,7 @@ class GroupOffsetsTask:
 
 
 def plan_group_offsets(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     options: ReadOptions,
     *,
     now_ms: int | None = None,
@@ -201,14 +201,14 @@ def plan_group_offsets(
 
 
 def _directories(
-    filesystem: FileSystem, options: ReadOptions, monitor: CommitMonitor | None = None
+    filesystem: ReadableFileSystem, options: ReadOptions, monitor: CommitMonitor | None = None
 ) -> list[PartitionDirectory]:
     paths = split_paths(filesystem, options.paths)
     return find_partitions(filesystem, paths, follow_symlinks=options.follow_symlinks, monitor=monitor)
 
 
 def _ranges_of(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     options: ReadOptions,
     is_wanted: Callable[[PartitionDirectory], bool],
     ending: Bound = LatestBound(),  # noqa: B008  (frozen)
@@ -251,7 +251,7 @@ def _plan_partition(
     )
 
 
-def read_group_offsets(filesystem: FileSystem, task: GroupOffsetsTask) -> list[GroupOffset]:
+def read_group_offsets(filesystem: ReadableFileSystem, task: GroupOffsetsTask) -> list[GroupOffset]:
     """Read the offsets that are committed in one partition, by group, topic and partition.
 
     Memory is taken for the offsets that groups have at a time, not for all that they ever committed.
@@ -337,7 +337,7 @@ class _Refused:
 
 
 def _records(
-    filesystem: FileSystem, task: GroupOffsetsTask, types: frozenset[bytes], refused: _Refused
+    filesystem: ReadableFileSystem, task: GroupOffsetsTask, types: frozenset[bytes], refused: _Refused
 ) -> Iterator[_Record]:
     """Yield records of the given types, up to ``asOf``, in log order."""
     schema = project(record_schema(include_metadata=True), ("key", "value", "offset", "_metadata"))
@@ -377,7 +377,7 @@ class _Marker(NamedTuple):
     is_abort: bool
 
 
-def _markers(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[_Marker]:
+def _markers(filesystem: ReadableFileSystem, task: GroupOffsetsTask) -> Iterator[_Marker]:
     """Yield the markers up to the time that counts, in the order of the log."""
     for chunk in task.part.chunks(filesystem):
         for index in (chunk.headers["attributes"] & CONTROL_FLAG).nonzero()[0].tolist():
@@ -440,7 +440,7 @@ class _CommittedOffsets:
 
 
 def _committed_offsets(
-    filesystem: FileSystem, task: GroupOffsetsTask, refused: _Refused
+    filesystem: ReadableFileSystem, task: GroupOffsetsTask, refused: _Refused
 ) -> Iterator[GroupOffset]:
     replay = _CommittedOffsets()
     records = _records(filesystem, task, _OFFSET_TYPES | _GROUP_TYPES.keys(), refused)
@@ -543,7 +543,7 @@ class _ShareState:
 
 
 def _share_offsets(
-    filesystem: FileSystem, task: GroupOffsetsTask, refused: _Refused
+    filesystem: ReadableFileSystem, task: GroupOffsetsTask, refused: _Refused
 ) -> Iterator[GroupOffset]:
     # States by key without type.
     states: dict[bytes, _ShareState] = {}
@@ -560,7 +560,9 @@ def _share_offsets(
         yield dataclasses.replace(each, topic=names.get(each.topic_id or ""))
 
 
-def _topic_names(filesystem: FileSystem, task: GroupOffsetsTask, topic_ids: set[str]) -> dict[str, str]:
+def _topic_names(
+    filesystem: ReadableFileSystem, task: GroupOffsetsTask, topic_ids: set[str]
+) -> dict[str, str]:
     """Return topics by their ids, from their directories, or else from the notes of share coordinators."""
     names: dict[str, str] = {}
     directories = _directories(filesystem, task.options) if topic_ids else []
@@ -577,7 +579,7 @@ def _topic_names(filesystem: FileSystem, task: GroupOffsetsTask, topic_ids: set[
     return {**dict(_noted_names(filesystem, task)), **names}
 
 
-def _noted_names(filesystem: FileSystem, task: GroupOffsetsTask) -> Iterator[tuple[str, str]]:
+def _noted_names(filesystem: ReadableFileSystem, task: GroupOffsetsTask) -> Iterator[tuple[str, str]]:
     """Yield the ids and names of topics that coordinators have noted (``ShareGroupStatePartitionMetadata``)."""
     for wanted in _ranges_of(filesystem, task.options, lambda each: each.topic == OFFSETS_TOPIC):
         part = _plan_partition(wanted, task.options, task.now_ms, fails_on_records=task.fails_on_records)
@@ -628,7 +630,7 @@ def _is_at_or_after(bound: Bound, each: GroupOffset, *, default: bool) -> bool:
 
 
 def log_ranges(
-    filesystem: FileSystem, options: ReadOptions, committed: Iterable[GroupOffset]
+    filesystem: ReadableFileSystem, options: ReadOptions, committed: Iterable[GroupOffset]
 ) -> dict[tuple[str | None, int], PartitionRange]:
     """Return the ranges of the logs in which offsets are committed; as of a time, up to the first later timestamp."""
     topic_partitions = {(each.topic, each.partition) for each in committed if each.topic is not None}
@@ -644,7 +646,7 @@ def log_ranges(
 
 
 def _rows(
-    filesystem: FileSystem, task: GroupOffsetsTask, wanted: frozenset[str]
+    filesystem: ReadableFileSystem, task: GroupOffsetsTask, wanted: frozenset[str]
 ) -> Iterator[tuple[object, ...]]:
     found = read_group_offsets(filesystem, task)
     logs = {} if _LAG_COLUMNS.isdisjoint(wanted) else log_ranges(filesystem, task.options, found)
@@ -656,7 +658,7 @@ def _rows(
 
 
 def _note(
-    filesystem: FileSystem, offset: int | None, log: PartitionRange | None, options: ReadOptions
+    filesystem: ReadableFileSystem, offset: int | None, log: PartitionRange | None, options: ReadOptions
 ) -> str | None:
     """Explain what is odd about a committed offset.
 

@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from storage_core.errors import CorruptError, DataLossError, LogDirectoryError, UnreadableError
+from storage_core.errors import (
+    CorruptError,
+    DataLossError,
+    FileReplacedError,
+    LogDirectoryError,
+    UnreadableError,
+)
 from storage_core.log.producer_batches import ProducerBatch, ProducerBatches
 from storage_core.record.batch_header import MAX_OFFSET, NO_TIMESTAMP_MS
-from storage_core.scan.span_reader import FileReplacedError, SpanReader
+from storage_core.scan.span_reader import SpanReader
 from storage_core.segment import DamagedRange, SegmentEnd, SegmentReader, TimestampOffset
 from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer
 from storage_core.segment.file_names import (
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.filesystem import ReadableFile, ReadableFileSystem
     from storage_core.record.batch_window import BatchWindow
 
 
@@ -197,7 +203,7 @@ class _OffsetEntries(_Entries):
     there: brokers before 4.0 name the last offset of several batches, the oldest their first.
     """
 
-    def __init__(self, filesystem: FileSystem, segment: SegmentReader) -> None:
+    def __init__(self, filesystem: ReadableFileSystem, segment: SegmentReader) -> None:
         path = _path(segment, offset_index_file_name)
         content = read_index_file(filesystem, path, OFFSET_ENTRY_BYTES)
         entries = decode_offset_entries(_whole(content.data, OFFSET_ENTRY_BYTES))
@@ -239,7 +245,7 @@ class _OffsetEntries(_Entries):
 class _TimeEntries(_Entries):
     """A time index beside the log."""
 
-    def __init__(self, filesystem: FileSystem, segment: SegmentReader) -> None:
+    def __init__(self, filesystem: ReadableFileSystem, segment: SegmentReader) -> None:
         path, base_offset = _path(segment, time_index_file_name), segment.base_offset
         content = read_index_file(filesystem, path, TIME_ENTRY_BYTES)
         data = content.data
@@ -348,7 +354,7 @@ class _TransactionEntries(_Entries):
     wrong only if data of the transaction precedes it, or if another marker of the producer is in between.
     """
 
-    def __init__(self, filesystem: FileSystem, segment: SegmentReader) -> None:
+    def __init__(self, filesystem: ReadableFileSystem, segment: SegmentReader) -> None:
         path = _path(segment, transaction_index_file_name)
         problem: str | None = None
         data: bytes | None = b""
@@ -448,7 +454,7 @@ class _TransactionEntries(_Entries):
 
 
 def compare_indexes(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     segment: SegmentReader,
     observe: Callable[[BatchWindow | DamagedRange], object] | None = None,
 ) -> IndexComparisons:
@@ -503,7 +509,9 @@ def _whole(data: bytes, entry_bytes: int) -> bytes:
     return data[: len(data) // entry_bytes * entry_bytes]
 
 
-def _windows_and_damage(log_file: OpenFile, segment: SegmentReader) -> Iterator[BatchWindow | DamagedRange]:
+def _windows_and_damage(
+    log_file: ReadableFile, segment: SegmentReader
+) -> Iterator[BatchWindow | DamagedRange]:
     """Read windows of at least one batch each, all valid and in order, and the damaged ranges between them."""
     size_bytes, offset_limit = segment.size_bytes, segment.offset_limit
     if not size_bytes:

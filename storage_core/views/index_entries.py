@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.options import ReadOptions
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.views.index_comparison import (
@@ -38,7 +38,7 @@ class IndexTask:
     max_batch_bytes: int
 
 
-def _plan(filesystem: FileSystem, options: ReadOptions) -> list[IndexTask]:
+def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> list[IndexTask]:
     return [
         task
         for wanted in resolved_ranges(filesystem, options)
@@ -62,7 +62,9 @@ def _tasks_of(wanted: PartitionRange, max_batch_bytes: int) -> Iterator[IndexTas
         yield IndexTask(files, start_offset, end_offset, max_batch_bytes)
 
 
-def _read(filesystem: FileSystem, task: IndexTask, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
+def _read(
+    filesystem: ReadableFileSystem, task: IndexTask, _wanted: frozenset[str]
+) -> Iterator[pa.RecordBatch]:
     for file in task.segments:
         segment = file.reader(filesystem, skip_damage=True, max_batch_bytes=task.max_batch_bytes)
         try:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from storage_core.checkpoint import META_PROPERTIES, read_meta_properties, read_offset_checkpoint
 from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.errors import CorruptError, LogDirectoryError, SegmentLogError, first_of
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.options import ReadOptions, options_of
 from storage_core.views.files import LEFTOVERS, UNKNOWN, FoundFile, root_files
 from storage_core.views.finding import Finding, by_severity, has_severity
@@ -135,7 +135,7 @@ class Inventory:
 
 
 def inventory(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     paths: Sequence[str],
     *,
     options: ReadOptions | None = None,
@@ -169,7 +169,7 @@ def inventory(
 class _Examination:
     """Examination of log directories, so far."""
 
-    def __init__(self, filesystem: FileSystem, *, has_selection: bool) -> None:
+    def __init__(self, filesystem: ReadableFileSystem, *, has_selection: bool) -> None:
         self.files = RootFiles(filesystem)
         self._filesystem = filesystem
         self._has_selection = has_selection
@@ -223,7 +223,7 @@ class _Examination:
         )
 
     def _read_or_record_error(
-        self, root: str, name: str, read: Callable[[FileSystem, str], _Value]
+        self, root: str, name: str, read: Callable[[ReadableFileSystem, str], _Value]
     ) -> _Value | None:
         path = os.path.join(root, name)
         try:

@@ -29,7 +29,7 @@ from storage_core.directory.discovery import preferred_replica
 from storage_core.directory.segment_listing import FileNames, SegmentFiles
 from storage_core.directory.visibility import NO_COMMITS
 from storage_core.errors import CorruptError, DataLossError, LogDirectoryError, SegmentLogError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.filesystem.values import MissingError
 from storage_core.options import ReadOptions
 from storage_core.record.batch_header import CODEC_MASK, NO_TIMESTAMP_MS, BatchHeader
@@ -192,7 +192,7 @@ class PartitionSummary:
 
 
 def choose_replicas(
-    filesystem: FileSystem, locations: Iterable[PartitionLocation], roots: RootFiles
+    filesystem: ReadableFileSystem, locations: Iterable[PartitionLocation], roots: RootFiles
 ) -> list[ReplicaChoice]:
     """Choose the directory of each partition that a read takes, in the order of `selected_locations`."""
     choices: list[ReplicaChoice] = []
@@ -223,7 +223,7 @@ class RootFiles:
         problems: By log directory, why the journal or the list of commits cannot be read.
     """
 
-    def __init__(self, filesystem: FileSystem) -> None:
+    def __init__(self, filesystem: ReadableFileSystem) -> None:
         self.problems: dict[str, str] = {}
         self._filesystem = filesystem
         self._roots: dict[str, LogDirectoryFiles] = {}
@@ -253,7 +253,7 @@ class _Listing:
         not_regular: Names like those of segment files, which are links or special files.
     """
 
-    def __init__(self, filesystem: FileSystem, path: str) -> None:
+    def __init__(self, filesystem: ReadableFileSystem, path: str) -> None:
         self.tallies: dict[tuple[str, str | None], list[int]] = {}
         self.unknown: list[str] = []
         self.not_regular: list[str] = []
@@ -333,7 +333,7 @@ class _PartitionFacts:
 
 
 def summarize_partition(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     choice: ReplicaChoice,
     root: LogDirectoryFiles,
     *,
@@ -380,7 +380,7 @@ def summarize_partition(
 
 
 def _summarized(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     summary: PartitionSummary,
     location: PartitionLocation,
     root: LogDirectoryFiles,
@@ -437,13 +437,13 @@ def _summarized(
     return replace(summary, **values)  # type: ignore[arg-type]  # by name
 
 
-def _leader_epoch(filesystem: FileSystem, location: PartitionLocation) -> int | None:
+def _leader_epoch(filesystem: ReadableFileSystem, location: PartitionLocation) -> int | None:
     entries = read_leader_epoch_checkpoint(filesystem, os.path.join(location.path, LEADER_EPOCH_CHECKPOINT))
     return entries[-1].epoch if entries else None
 
 
 def _load(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     location: PartitionLocation,
     root: LogDirectoryFiles,
     listing: _Listing,
@@ -464,7 +464,7 @@ def _load(
     return log
 
 
-def _preallocated_bytes(filesystem: FileSystem, log: PartitionLog) -> int:
+def _preallocated_bytes(filesystem: ReadableFileSystem, log: PartitionLog) -> int:
     """Measure what follows the last batch and the last entries in the files of the last segment."""
     if not log.segments:
         return 0
@@ -522,7 +522,7 @@ def _last_batch(segment: SegmentReader, *, is_complete: bool) -> tuple[BatchHead
     return segment.translate_offset(end.next_offset - 1), largest.timestamp_ms
 
 
-def _add_exact_facts(filesystem: FileSystem, log: PartitionLog, found: _PartitionFacts) -> None:
+def _add_exact_facts(filesystem: ReadableFileSystem, log: PartitionLog, found: _PartitionFacts) -> None:
     """Add the facts that take reading every batch header."""
     statistics = HeaderStatistics()
     examine = partial(summarize_segment, filesystem, exact=True, start_offset=log.log_start_offset)
@@ -555,7 +555,7 @@ class PartitionsTask:
     exact: bool
 
 
-def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[PartitionsTask]:
+def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> Sequence[PartitionsTask]:
     roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
     require_listed(roots)
     locations = selected_locations(filesystem, roots, options)
@@ -568,7 +568,7 @@ def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[PartitionsTa
 
 
 def _rows(
-    filesystem: FileSystem, task: PartitionsTask, wanted: frozenset[str]
+    filesystem: ReadableFileSystem, task: PartitionsTask, wanted: frozenset[str]
 ) -> Iterator[tuple[object, ...]]:
     roots = RootFiles(filesystem)
     for choice in task.choices:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from storage_core.checkpoint import read_producer_snapshot
 from storage_core.directory import PartitionLog, ProducerSnapshot
 from storage_core.errors import CorruptSnapshotError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.log.producer_batches import ProducerBatch, ProducerBatches, ProducerState
 from storage_core.record.batch_header import CONTROL_FLAG
 from storage_core.scan import ReadOptions
@@ -64,7 +64,7 @@ def first_segment_offset(log: PartitionLog) -> int:
     return log.segments.base_offsets[0] if log.segments else log.log_start_offset
 
 
-def newest_snapshot(filesystem: FileSystem, log: PartitionLog, up_to_offset: int) -> ProducerSnapshot:
+def newest_snapshot(filesystem: ReadableFileSystem, log: PartitionLog, up_to_offset: int) -> ProducerSnapshot:
     """Return the newest valid snapshot at or below an offset, or an empty one at the log's first segment.
 
     The snapshot at the log's very beginning counts, although a starting broker deletes it: it tells of producers whose
@@ -82,7 +82,7 @@ def newest_snapshot(filesystem: FileSystem, log: PartitionLog, up_to_offset: int
     return ProducerSnapshot(offset, producers or ())
 
 
-def _plan(filesystem: FileSystem, options: ReadOptions) -> list[_ProducersTask]:
+def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> list[_ProducersTask]:
     tolerant = tolerating_damage(options)
     tasks = []
     for wanted in resolved_ranges(filesystem, options):
@@ -92,7 +92,9 @@ def _plan(filesystem: FileSystem, options: ReadOptions) -> list[_ProducersTask]:
     return tasks
 
 
-def _rows(filesystem: FileSystem, task: _ProducersTask, _wanted: object) -> Iterator[tuple[object, ...]]:
+def _rows(
+    filesystem: ReadableFileSystem, task: _ProducersTask, _wanted: object
+) -> Iterator[tuple[object, ...]]:
     producers = {
         entry.producer_id: ProducerState.of_snapshot_entry(entry) for entry in task.snapshot.producers
     }

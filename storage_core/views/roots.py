@@ -15,7 +15,7 @@ from storage_core.directory import LogDirectoryFiles, PartitionDirectory, parse_
 from storage_core.directory.discovery import OTHER_DIRECTORIES, holds_partition_files
 from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError, UnreadableError
-from storage_core.filesystem import DirectoryEntry, FileSystem
+from storage_core.filesystem import DirectoryEntry, FileVersion, ReadableFileSystem, absolute_path
 from storage_core.filesystem.values import MissingError
 from storage_core.options import ReadOptions
 from storage_core.scan.pruning import prune_partition
@@ -62,7 +62,7 @@ class LogDir:
 
 
 def find_roots(
-    filesystem: FileSystem, paths: Iterable[str], *, follow_symlinks: bool = False
+    filesystem: ReadableFileSystem, paths: Iterable[str], *, follow_symlinks: bool = False
 ) -> tuple[LogDir, ...]:
     """Find the log directories under paths, in the order of the paths.
 
@@ -75,7 +75,7 @@ def find_roots(
     """
     found: dict[str, LogDir] = {}
     for path in split_paths(filesystem, paths):
-        roots = list(_roots_at(filesystem, os.path.abspath(path), follow_symlinks))
+        roots = list(_roots_at(filesystem, absolute_path(path), follow_symlinks))
         if not roots:
             raise LogDirectoryError(
                 "Expected a Kafka log directory, a folder of log directories or a partition directory, found none of "
@@ -102,7 +102,7 @@ def _merged(known: LogDir | None, root: LogDir) -> LogDir:
     return replace(known, locations=tuple(dict.fromkeys((*known.locations, *root.locations))))
 
 
-def _roots_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> Iterator[LogDir]:
+def _roots_at(filesystem: ReadableFileSystem, path: str, follow_symlinks: bool) -> Iterator[LogDir]:
     status = filesystem.status(path, follow_symlinks=True)
     if status is None or not status.is_directory:
         found = "nothing" if status is None else "something else"
@@ -124,7 +124,9 @@ def _roots_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> Itera
                 yield inner
 
 
-def _look_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> tuple[LogDir | None, list[str]]:
+def _look_at(
+    filesystem: ReadableFileSystem, path: str, follow_symlinks: bool
+) -> tuple[LogDir | None, list[str]]:
     """Read a directory.
 
     Returns:
@@ -153,7 +155,7 @@ def _look_at(filesystem: FileSystem, path: str, follow_symlinks: bool) -> tuple[
     return None, others
 
 
-def leads_to_directory(filesystem: FileSystem, path: str, entry: DirectoryEntry) -> bool:
+def leads_to_directory(filesystem: ReadableFileSystem, path: str, entry: DirectoryEntry) -> bool:
     """Return True if an entry of a directory is a directory, or a link to one."""
     if not entry.is_symlink:
         return entry.is_directory
@@ -165,7 +167,7 @@ def leads_to_directory(filesystem: FileSystem, path: str, entry: DirectoryEntry)
     return status is not None and status.is_directory
 
 
-def _is_partition(filesystem: FileSystem, path: str) -> bool:
+def _is_partition(filesystem: ReadableFileSystem, path: str) -> bool:
     try:
         return holds_partition_files(filesystem, path)
     except UnreadableError:
@@ -183,7 +185,7 @@ def _location(root: str, name: str) -> PartitionLocation | None:
 
 
 def selected_locations(
-    filesystem: FileSystem, roots: Iterable[LogDir], options: ReadOptions
+    filesystem: ReadableFileSystem, roots: Iterable[LogDir], options: ReadOptions
 ) -> list[PartitionLocation]:
     """Select the directories of the partitions that the options ask for, by topic and partition.
 
@@ -211,13 +213,13 @@ def selected_locations(
     )
 
 
-def partitions_of(filesystem: FileSystem, options: ReadOptions) -> list[PartitionDirectory]:
+def partitions_of(filesystem: ReadableFileSystem, options: ReadOptions) -> list[PartitionDirectory]:
     """Find the partitions below the paths: all, internal ones too, unless the options choose topics."""
     found = find_directories(filesystem, options)
     return list(select_partitions(found, options)) if options.names_topics else found
 
 
-def log_bytes(filesystem: FileSystem, options: ReadOptions) -> int:
+def log_bytes(filesystem: ReadableFileSystem, options: ReadOptions) -> int:
     """Return the size of all log files of these partitions."""
     paths = (
         os.path.join(directory.path, entry.name)
@@ -228,14 +230,14 @@ def log_bytes(filesystem: FileSystem, options: ReadOptions) -> int:
     return sum(status.size_bytes for path in paths if (status := filesystem.status(path)) is not None)
 
 
-def require_empty(filesystem: FileSystem, path: str) -> None:
+def require_empty(filesystem: ReadableFileSystem, path: str) -> None:
     """Raise `LogDirectoryError` unless a directory to write to does not exist, or is empty."""
     status = filesystem.status(path, follow_symlinks=True)
     if status is not None and (not status.is_directory or filesystem.list_directory(path)):
         raise LogDirectoryError("The directory to write to is not empty. Choose another one.", path=path)
 
 
-def require_outside(filesystem: FileSystem, path: str, sources: Iterable[str]) -> None:
+def require_outside(filesystem: ReadableFileSystem, path: str, sources: Iterable[str]) -> None:
     """Raise `OptionError` if a path to write to, which need not exist, is in a directory that is read."""
     read = {_identity(filesystem, source): source for source in sources}
     folder = path
@@ -253,7 +255,7 @@ def require_outside(filesystem: FileSystem, path: str, sources: Iterable[str]) -
         identity = _identity(filesystem, folder)
 
 
-def _identity(filesystem: FileSystem, path: str) -> tuple[int, int] | None:
+def _identity(filesystem: ReadableFileSystem, path: str) -> tuple[int, FileVersion] | None:
     """Return the device and inode of a directory, or None."""
     status = filesystem.status(path, follow_symlinks=True)
-    return None if status is None or not status.is_directory else (status.device, status.inode)
+    return None if status is None or not status.is_directory else (status.device, status.version)

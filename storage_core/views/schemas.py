@@ -13,7 +13,7 @@ from storage_core.views.view import TIMESTAMP, Column, View, batches_of_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from storage_core.filesystem import FileSystem
+    from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
     from storage_core.values.schema_registry import SchemaRegistry
 
@@ -40,7 +40,7 @@ _COLUMNS: Final = (
 # fmt: on
 
 
-def _plan(_filesystem: FileSystem, options: ReadOptions) -> list[ReadOptions]:
+def _plan(_filesystem: ReadableFileSystem, options: ReadOptions) -> list[ReadOptions]:
     if options.names_topics:
         raise OptionError(
             "view=schemas is about the schemas of all topics. Leave out the option that names topics."
@@ -48,7 +48,9 @@ def _plan(_filesystem: FileSystem, options: ReadOptions) -> list[ReadOptions]:
     return [options]
 
 
-def _read(filesystem: FileSystem, options: ReadOptions, _wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
+def _read(
+    filesystem: ReadableFileSystem, options: ReadOptions, _wanted: frozenset[str]
+) -> Iterator[pa.RecordBatch]:
     return batches_of_rows(_COLUMNS, _rows(load_registry(filesystem, options)))
 
 

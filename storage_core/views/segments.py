@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from storage_core.directory import PartitionDirectory, PartitionLog
 from storage_core.errors import CorruptError, DataLossError, LogDirectoryError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.options import ReadOptions
 from storage_core.options.bounds import EarliestBound, LatestBound
 from storage_core.record.batch_header import (
@@ -131,7 +131,7 @@ class SegmentFile:
 
     def reader(
         self,
-        filesystem: FileSystem,
+        filesystem: ReadableFileSystem,
         *,
         skip_damage: bool = False,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
@@ -254,7 +254,7 @@ class SegmentSummary:
 
 
 def summarize_segment(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     file: SegmentFile,
     *,
     exact: bool,
@@ -350,7 +350,7 @@ def first_timestamp_ms(header: BatchHeader) -> int:
     return header.max_timestamp_ms if has_no_base else header.base_timestamp_ms
 
 
-def index_state(filesystem: FileSystem, path: str, entry_bytes: int, problem: str | None) -> str:
+def index_state(filesystem: ReadableFileSystem, path: str, entry_bytes: int, problem: str | None) -> str:
     """Describe the state of an offset or time index in a word, given why it cannot be used."""
     try:
         opened = filesystem.open(path)
@@ -405,7 +405,7 @@ class NotALogFile:
         return tuple(values.get(column.name) for column in _COLUMNS)
 
 
-def _plan(filesystem: FileSystem, options: ReadOptions) -> Sequence[SegmentsTask | NotALogFile]:
+def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> Sequence[SegmentsTask | NotALogFile]:
     tasks: list[SegmentsTask | NotALogFile] = []
 
     def refused(directory: PartitionDirectory, error: LogDirectoryError) -> None:
@@ -469,7 +469,7 @@ def _start_offset(found: PartitionRange, options: ReadOptions) -> int:
 
 
 def _parts(
-    filesystem: FileSystem, files: Iterable[SegmentFile], *, exact: bool
+    filesystem: ReadableFileSystem, files: Iterable[SegmentFile], *, exact: bool
 ) -> Iterator[tuple[SegmentFile, ...]]:
     """Divide segments among tasks."""
     part: list[SegmentFile] = []
@@ -487,7 +487,7 @@ def _parts(
 
 
 def _rows(
-    filesystem: FileSystem, task: SegmentsTask | NotALogFile, wanted: frozenset[str]
+    filesystem: ReadableFileSystem, task: SegmentsTask | NotALogFile, wanted: frozenset[str]
 ) -> Iterator[tuple[object, ...]]:
     if isinstance(task, NotALogFile):
         yield task.row()
@@ -505,7 +505,9 @@ def _rows(
             yield row
 
 
-def _row(filesystem: FileSystem, summary: SegmentSummary, wanted: frozenset[str]) -> tuple[object, ...]:
+def _row(
+    filesystem: ReadableFileSystem, summary: SegmentSummary, wanted: frozenset[str]
+) -> tuple[object, ...]:
     file, statistics = summary.file, summary.statistics
     states = (
         _index_states(filesystem, file)
@@ -544,7 +546,7 @@ def codec_names(codecs: Iterable[int]) -> list[str]:
     ]
 
 
-def _index_states(filesystem: FileSystem, file: SegmentFile) -> tuple[str, str, str]:
+def _index_states(filesystem: ReadableFileSystem, file: SegmentFile) -> tuple[str, str, str]:
     segment = file.reader(filesystem)
     base_offset, directory, suffix = file.base_offset, file.directory, file.suffix
     offset_path = f"{directory}/{offset_index_file_name(base_offset)}{suffix}"

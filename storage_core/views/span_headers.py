@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import CorruptError
+from storage_core.errors import CorruptError, FileReplacedError
 from storage_core.record.batch_header import (
     HEADER_DTYPE,
     LOG_OVERHEAD_BYTES,
@@ -26,7 +26,7 @@ from storage_core.record.batch_header import (
 from storage_core.record.batch_window import BatchWindow
 from storage_core.record.control_records import MAX_CONTROL_BYTES, read_marker
 from storage_core.scan.offset_ranges import locate_spans, report_data_loss
-from storage_core.scan.span_reader import FileReplacedError, SpanReader, missing_range, open_span
+from storage_core.scan.span_reader import SpanReader, missing_range, open_span
 from storage_core.scan.spans import LogSpan, ReadSettings
 from storage_core.segment import DamagedRange
 from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer, part_of
@@ -35,7 +35,7 @@ from storage_core.segment.damage import BatchProbe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from storage_core.filesystem import FileSystem, OpenFile
+    from storage_core.filesystem import ReadableFile, ReadableFileSystem
     from storage_core.options import ReadOptions
     from storage_core.record.control_records import EndTransactionMarker
     from storage_core.scan.offset_ranges import PartitionRange
@@ -55,7 +55,7 @@ class HeaderChunk:
             is a lower bound.
     """
 
-    opened: OpenFile
+    opened: ReadableFile
     window: BatchWindow
 
     def __len__(self) -> int:
@@ -179,7 +179,7 @@ class PartitionSpans:
         return sum(span.size_bytes for span in self.spans)
 
     def chunks(
-        self, filesystem: FileSystem, on_damage: Callable[[DamagedRange], None] | None = None
+        self, filesystem: ReadableFileSystem, on_damage: Callable[[DamagedRange], None] | None = None
     ) -> Iterator[HeaderChunk]:
         """Read the headers of the batches that hold an offset of the range; see `iter_header_chunks`."""
         for span in self.spans:
@@ -198,13 +198,13 @@ def whole_span(segment: SegmentReader, end: SegmentEnd) -> LogSpan:
         end_offset=end.next_offset,
         position_bytes=0,
         end_position_bytes=end.position_bytes,
-        inode=segment.inode,
+        version=segment.version,
         segment_end_offset=segment.offset_limit,
     )
 
 
 def iter_header_chunks(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     span: LogSpan,
     settings: ReadSettings,
     *,
@@ -272,7 +272,7 @@ def _overlapping(chunk: HeaderChunk, span: LogSpan) -> Iterator[HeaderChunk]:
         yield chunk.part(int(inside[0]), int(inside[-1]) + 1)
 
 
-def _batches_in(opened: OpenFile, damage: DamagedRange) -> BatchWindow | None:
+def _batches_in(opened: ReadableFile, damage: DamagedRange) -> BatchWindow | None:
     """Divide a damaged range into batches.
 
     Returns:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.checkpoint import ProducerStateEntry
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
@@ -145,7 +145,7 @@ class TransactionsTask:
 
 
 def plan_transactions(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     options: ReadOptions,
     *,
     only_open: bool = False,
@@ -169,7 +169,7 @@ def plan_transactions(
 
 
 def _plan_partition(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     wanted: PartitionRange,
     options: ReadOptions,
     now_ms: int,
@@ -194,7 +194,9 @@ def _plan_partition(
     )
 
 
-def read_transactions(filesystem: FileSystem, task: TransactionsTask) -> Iterator[ObservedTransaction]:
+def read_transactions(
+    filesystem: ReadableFileSystem, task: TransactionsTask
+) -> Iterator[ObservedTransaction]:
     """Yield the transactions of a partition in the order of their markers; open ones last, oldest first.
 
     Raises:

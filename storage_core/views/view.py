@@ -24,7 +24,7 @@ from storage_core.directory import PartitionDirectory
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitMonitor
 from storage_core.errors import DataLossError, LogDirectoryError, OptionError, UnreadableError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem, open_file_system
 from storage_core.filesystem.values import MissingError
 from storage_core.options import RECORDS, VIEWS, ReadOptions, options_of
 from storage_core.options.bounds import OffsetsBound, TimestampsBound
@@ -88,8 +88,8 @@ class View:
     name: str
     doc: str
     columns: tuple[Column, ...]
-    plan: Callable[[FileSystem, ReadOptions], Sequence[object]]
-    read: Callable[[FileSystem, Any, frozenset[str]], Iterator[pa.RecordBatch]]
+    plan: Callable[[ReadableFileSystem, ReadOptions], Sequence[object]]
+    read: Callable[[ReadableFileSystem, Any, frozenset[str]], Iterator[pa.RecordBatch]]
 
     @property
     def schema(self) -> pa.Schema:
@@ -124,7 +124,7 @@ def find_view(name: str) -> View:
     return view
 
 
-def plan_view(filesystem: FileSystem, options: ReadOptions) -> list[ViewTask]:
+def plan_view(filesystem: ReadableFileSystem, options: ReadOptions) -> list[ViewTask]:
     """Plan the tasks of the view that the options name.
 
     Raises:
@@ -136,7 +136,9 @@ def plan_view(filesystem: FileSystem, options: ReadOptions) -> list[ViewTask]:
     return [ViewTask(view.name, part, options.where) for part in view.plan(filesystem, options)]
 
 
-def read_view_task(filesystem: FileSystem, task: ViewTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_view_task(
+    filesystem: ReadableFileSystem, task: ViewTask, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task that `plan_view` planned: record batches of exactly this schema, none empty."""
     view = find_view(task.view)
     wanted = frozenset(schema.names) | _columns_of(view, task.condition)
@@ -156,7 +158,7 @@ def view_schema(options: ReadOptions) -> pa.Schema:
 
 
 def read_table(
-    *paths: str | os.PathLike[str], filesystem: FileSystem | None = None, **options: object
+    *paths: str | os.PathLike[str], filesystem: ReadableFileSystem | None = None, **options: object
 ) -> pa.Table:
     """Read log directories into one table: their records, ordered by topic, partition and offset, or another view.
 
@@ -176,12 +178,12 @@ def read_table(
         OptionError: An option is unknown or wrong.
         SegmentLogError: What is asked for cannot be read.
     """
-    filesystem = filesystem or FileSystem()
     parsed = options_of(paths, options)
+    filesystem = open_file_system(parsed.storage, filesystem)
     return read_records(filesystem, parsed) if parsed.view == RECORDS else _view_table(filesystem, parsed)
 
 
-def _view_table(filesystem: FileSystem, options: ReadOptions) -> pa.Table:
+def _view_table(filesystem: ReadableFileSystem, options: ReadOptions) -> pa.Table:
     schema = view_schema(options)
     batches = (
         batch for task in plan_view(filesystem, options) for batch in read_view_task(filesystem, task, schema)
@@ -203,8 +205,9 @@ def batches_of_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) ->
 
 
 def rows_read(
-    columns: Sequence[Column], rows: Callable[[FileSystem, Any, frozenset[str]], Iterable[Sequence[Any]]]
-) -> Callable[[FileSystem, Any, frozenset[str]], Iterator[pa.RecordBatch]]:
+    columns: Sequence[Column],
+    rows: Callable[[ReadableFileSystem, Any, frozenset[str]], Iterable[Sequence[Any]]],
+) -> Callable[[ReadableFileSystem, Any, frozenset[str]], Iterator[pa.RecordBatch]]:
     """Make `View.read` of a function that makes rows for `batches_of_rows`."""
     return lambda filesystem, task, wanted: batches_of_rows(columns, rows(filesystem, task, wanted))
 
@@ -237,7 +240,7 @@ def timestamps(
 
 
 def resolved_ranges(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     options: ReadOptions,
     *,
     with_internal_topics: bool = False,
@@ -272,7 +275,7 @@ def _names_partitions(options: ReadOptions) -> bool:
 
 
 def present_ranges(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     directories: Iterable[PartitionDirectory],
     options: ReadOptions,
     refused: Callable[[PartitionDirectory, LogDirectoryError], None] | None = None,

@@ -134,11 +134,11 @@ def test_small_pieces_go_to_the_last_segment_and_large_ones_are_linked(filesyste
         rows_of(("orders", 0, 3)),
     )
     (large,) = [path for path in filesystem.files() if ".segmentlog-stage-" in path and path.endswith(".log")]
-    inode = filesystem.status(large).inode
+    inode = filesystem.status(large).version
     job.commit()
     logs = [name for name in files(filesystem, "orders-0/") if name.endswith(".log")]
     assert logs == ["orders-0/00000000000000000000.log", "orders-0/00000000000000000007.log"]
-    assert filesystem.status(f"{ROOT}/{logs[1]}").inode == inode
+    assert filesystem.status(f"{ROOT}/{logs[1]}").version == inode
     assert found_values(filesystem, ("orders", 0))[5:] == [
         *values(rows_of(("orders", 0, 2))["orders", 0]),
         *values(rows_of(("orders", 0, 60))["orders", 0]),

@@ -339,7 +339,7 @@ class Advancing(FileSystem):
     def status(self, path, *, follow_symlinks=False):
         return self.state.status(path, follow_symlinks=follow_symlinks)
 
-    def open(self, path):
+    def open(self, path, version=None):
         return self.state.open(path)
 
     def read_file(self, path, limit_bytes):

@@ -65,7 +65,7 @@ def test_an_empty_segment_makes_room(filesystem, there):
         filesystem.put(TARGET + suffix, b"")
     link(filesystem)
     assert published(filesystem) == CONTENT
-    assert filesystem.status(f"{TARGET}.log").inode == filesystem.status(f"{ROOT}/{STAGED}.log").inode
+    assert filesystem.status(f"{TARGET}.log").version == filesystem.status(f"{ROOT}/{STAGED}.log").version
 
 
 def test_the_leftover_of_an_interrupted_replacement_is_no_obstacle(filesystem):

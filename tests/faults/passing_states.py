@@ -101,7 +101,7 @@ class OvertakenFileSystem(SimulatedFileSystem):
         self.look()
         return super().status(path, follow_symlinks=follow_symlinks)
 
-    def open(self, path: str) -> SimulatedFile:
+    def open(self, path: str, version: object = None) -> SimulatedFile:
         self.look()
         node = self._file(path)
         return _OvertakenFile(self, path, node)

@@ -156,7 +156,7 @@ class SimulatedFileSystem(FileSystem):
             node = self._find(path)
             return None if node is None else file_status(node)
 
-    def open(self, path: str) -> SimulatedFile:
+    def open(self, path: str, version: object = None) -> SimulatedFile:
         with self._guard:
             self.statistics.files_opened += 1
             return SimulatedFile(self, path, self._file(path))

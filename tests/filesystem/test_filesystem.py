@@ -55,7 +55,7 @@ def test_the_status_of_an_open_file_stays_and_its_size_does_not(filesystem, path
         with Path(path).open("ab") as file:
             file.write(b"more")
         assert (opened.status.size_bytes, opened.size_bytes()) == (10, 14)
-        assert opened.status.inode == os.stat(path).st_ino
+        assert opened.status.version == os.stat(path).st_ino
         assert opened.path == path
 
 
@@ -211,7 +211,7 @@ def test_status(filesystem, path, tmp_path):
     status = filesystem.status(path)
     assert (status.size_bytes, status.modified_ms) == (10, 1_234_567)
     assert (status.is_regular_file, status.is_directory) == (True, False)
-    assert (status.inode, status.device) == (os.stat(path).st_ino, os.stat(path).st_dev)
+    assert (status.version, status.device) == (os.stat(path).st_ino, os.stat(path).st_dev)
     assert filesystem.status(str(tmp_path)).is_directory
     assert filesystem.status(str(tmp_path / "nothing")) is None
 
@@ -295,7 +295,7 @@ def test_no_other_module_touches_files():
 def test_a_link_is_a_second_name(filesystem, path, tmp_path):
     target = str(tmp_path / "other.log")
     filesystem.link(path, target)
-    assert filesystem.status(target).inode == filesystem.status(path).inode
+    assert filesystem.status(target).version == filesystem.status(path).version
     assert filesystem.delete(path)
     assert filesystem.read_file(target, 100) == b"0123456789"
 

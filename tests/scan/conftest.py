@@ -578,7 +578,7 @@ def span_of():
             "end_offset": 10,
             "position_bytes": 0,
             "end_position_bytes": 1000,
-            "inode": 7,
+            "version": 7,
         }
         return LogSpan(**(fields | changes))
 

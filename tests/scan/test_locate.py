@@ -93,7 +93,7 @@ def test_a_span_names_its_file(log):
     (span,) = located(log, 100, 110)
     assert (span.topic, span.partition, span.directory) == ("events", 0, str(log.path))
     assert span.file_name == "00000000000000000100.log"
-    assert span.inode == log.log_path(100).stat().st_ino
+    assert span.version == log.log_path(100).stat().st_ino
 
 
 def test_the_size_of_a_closed_file_is_known_for_good(log):

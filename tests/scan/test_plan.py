@@ -272,7 +272,7 @@ def test_a_cleaner_that_replaces_segments_meanwhile(log):
     bounds = {"starting_offsets": {"events": {"0": 150}}, "ending_offsets": {"events": {"0": 160}}}
     planned = plan(log.path, filesystem=before_each_call(replace), **bounds)
     assert replaced
-    assert [span.inode for span in spans_of(planned)] == [log.log_path(100).stat().st_ino]
+    assert [span.version for span in spans_of(planned)] == [log.log_path(100).stat().st_ino]
 
 
 def test_retention_that_deletes_segments_meanwhile(log):

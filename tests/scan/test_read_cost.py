@@ -124,7 +124,7 @@ class ManySegments(FileSystem):
             return FileStatus(len(self._batch), 0, 10**7 + base_offset(path), 1, True, False)
         return FileStatus(4096, 0, 2, 1, False, True) if path in ("/logs", "/logs/events-0") else None
 
-    def open(self, path):
+    def open(self, path, version=None):
         if not path.endswith(".log"):
             raise FileNotFoundError(path)
         return OpenedSegment(path, struct.pack(">q", base_offset(path)) + self._batch[8:], self.status(path))

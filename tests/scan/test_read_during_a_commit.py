@@ -62,7 +62,7 @@ def test_it_gives_up_when_commits_never_stop(tmp_path):
     class Restless(FileSystem):
         looks = 0
 
-        def open(self, path):
+        def open(self, path, version=None):
             if path.endswith(".segmentlog-commits"):
                 self.looks += 1
                 line = commit_line(CommitEntry(100 + self.looks, f"{self.looks:032x}", 0))

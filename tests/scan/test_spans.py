@@ -61,7 +61,7 @@ def any_span():
         end_offset=st.integers(0, 2**63),
         position_bytes=sizes,
         end_position_bytes=sizes,
-        inode=st.integers(0, 2**64 - 1),
+        version=st.integers(0, 2**64 - 1),
         file_size_bytes=st.none() | sizes,
         aborted_transactions=transactions,
         segment_end_bytes=st.none() | sizes,
@@ -107,7 +107,7 @@ def test_the_offsets_of_spans_are_counted(span_of):
 def test_a_span_takes_a_hundred_bytes(span_of):
     def spans(count):
         for number in range(count):
-            yield span_of(base_offset=number, file_name=f"{number:020d}.log", inode=10**6 + number)
+            yield span_of(base_offset=number, file_name=f"{number:020d}.log", version=10**6 + number)
 
     SpanList(spans(10))
     tracemalloc.start()

@@ -32,7 +32,7 @@ def segment_of(log, **options):
 
 def whole(log, span_of, **changes):
     status = log.log_path().stat()
-    fields = {"end_offset": 200, "end_position_bytes": status.st_size, "inode": status.st_ino, **changes}
+    fields = {"end_offset": 200, "end_position_bytes": status.st_size, "version": status.st_ino, **changes}
     return span_of(directory=str(log.path), **fields)
 
 
@@ -104,7 +104,7 @@ class TestCutting:
 
     def test_a_file_that_was_replaced_meanwhile_is_not_cut(self, log, span_of):
         # The cuts would be those of one file, and the inode that of another.
-        span = dataclasses.replace(whole(log, span_of), inode=1)
+        span = dataclasses.replace(whole(log, span_of), version=1)
         assert cut_span(span, segment_of(log), 2000) == [span]
 
 

@@ -173,7 +173,7 @@ class TestOpening:
     @pytest.fixture
     def span(self, log, span_of):
         status = log.log_path().stat()
-        return span_of(directory=str(log.path), inode=status.st_ino, end_position_bytes=status.st_size)
+        return span_of(directory=str(log.path), version=status.st_ino, end_position_bytes=status.st_size)
 
     def test_the_file_that_was_planned(self, log, span):
         with open_span(FileSystem(), span) as opened:

@@ -160,7 +160,7 @@ class Watched(FileSystem):
         super().__init__()
         self.opened = []
 
-    def open(self, path):
+    def open(self, path, version=None):
         self.opened.append(path)
         return super().open(path)
 

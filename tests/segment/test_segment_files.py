@@ -44,7 +44,7 @@ def test_status_is_asked_once(tmp_path, segment):
     os.utime(opened.log_path, ns=(0, 1_700_000_000_123_456_789))
     status = os.stat(opened.log_path)
     assert opened.size_bytes == len(segment.log)
-    assert opened.inode == status.st_ino
+    assert opened.version == status.st_ino
     assert opened.modified_ms == 1_700_000_000_123
     assert opened.filesystem.statistics.files_examined == 1
 
