@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from conformance.spark_process import ConnectSpark
     from pyspark.sql import SparkSession
 
+    from tests.object_stores.object_server import Bucket, ObjectServer
+
 # The same examples on each run of the same code, so that a commit is green or red; `make soak` draws new ones. There is no
 # deadline because how long an example takes depends on what else the machine does. `tests/examples.py` scales the numbers.
 _HYPOTHESIS = {
@@ -143,6 +145,42 @@ def connect_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectS
 
     with ConnectSpark(tmp_path_factory.mktemp("spark-connect")) as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator[ObjectServer]:
+    """The one S3 of this process that is moto's."""
+    from tests.object_stores.moto_store import MotoStore
+    from tests.object_stores.object_server import ObjectServer
+
+    with ObjectServer(MotoStore()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def small_server() -> Iterator[ObjectServer]:
+    """The one S3 of this process that is as quick as its clients."""
+    from tests.object_stores.object_server import ObjectServer
+    from tests.object_stores.small_store import SmallStore
+
+    with ObjectServer(SmallStore()) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(moto_server: ObjectServer) -> Iterator[Bucket]:
+    """A bucket of moto, for this test alone."""
+    bucket = moto_server.create_bucket()
+    yield bucket
+    moto_server.delete_bucket(bucket.name)
+
+
+@pytest.fixture
+def quick_bucket(small_server: ObjectServer) -> Iterator[Bucket]:
+    """A bucket for a test of many requests."""
+    bucket = small_server.create_bucket()
+    yield bucket
+    small_server.delete_bucket(bucket.name)
 
 
 @pytest.fixture(scope="session")
