@@ -16,6 +16,7 @@ from tests.interop.cleaning_workload import CleaningWorkload
 from tests.interop.clients import ISOLATION_LEVELS, Row, consume, create_topics
 from tests.interop.handed_over import HandedOver, hand_over
 from tests.interop.produced import BROKER_SETTINGS, READ, Produced
+from tests.interop.tiered import Tiered, make_tiered
 from tests.spark_settings import session_of_this_process
 
 if TYPE_CHECKING:
@@ -146,6 +147,14 @@ def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandedOver
     scratch = tmp_path_factory.mktemp("handed-over")
     with broker_in(scratch, BROKER_SETTINGS) as broker:
         yield hand_over(broker, scratch)
+
+
+@pytest.fixture(scope="session")
+def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiered]:
+    """What a broker with tiered storage left in both tiers; no test may change it."""
+    scratch = tmp_path_factory.mktemp("tiered")
+    yield make_tiered(scratch)
+    shutil.rmtree(scratch)
 
 
 @pytest.fixture(scope="session")

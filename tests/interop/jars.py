@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"
@@ -39,13 +39,33 @@ def kafka_jars() -> Path:
     Raises:
         RuntimeError: Maven is missing or could not fetch them; the message says what to do.
     """
+    return _cached(f"kafka-{KAFKA_VERSION}", _fetch)
+
+
+def fetched_jar(artifact: str) -> Path:
+    """Return one jar without those that it needs, fetched on first use.
+
+    Args:
+        artifact: As Maven names it: group, name, version, type and classifier.
+
+    Raises:
+        RuntimeError: Maven is missing or could not fetch it; the message says what to do.
+    """
+    arguments = ["dependency:copy", f"-Dartifact={artifact}"]
+    _, name, version, _, classifier = artifact.split(":")
+    folder = _cached(f"{name}-{version}-{classifier}", lambda jars: _run_maven(arguments, jars, artifact))
+    (jar,) = folder.glob("*.jar")
+    return jar
+
+
+def _cached(name: str, fetch: Callable[[Path], None]) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "segmentlog"
-    jars = cache / f"kafka-{KAFKA_VERSION}"
+    jars = cache / name
     if not jars.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
-        with only_process(cache / f".kafka-{KAFKA_VERSION}.lock"):
+        with only_process(cache / f".{name}.lock"):
             if not jars.is_dir():
-                _fetch(jars)
+                fetch(jars)
     return jars
 
 
@@ -58,23 +78,28 @@ def only_process(lock: Path) -> Iterator[None]:
 
 
 def _fetch(jars: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=".pom-", dir=jars.parent) as scratch:
+        # Maven creates its target directory next to the POM, which must not be in the checkout.
+        pom = shutil.copy(_POM, scratch)
+        arguments = ["-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
+        _run_maven(arguments, jars, f"Kafka {KAFKA_VERSION}")
+
+
+def _run_maven(arguments: Sequence[str], jars: Path, what: str) -> None:
+    """Fill a directory. It is renamed when it is complete, so that the final one is always complete."""
     maven = shutil.which("mvn")
     if maven is None:
         raise RuntimeError(
-            "Maven (mvn) was not found. It fetches the Kafka broker; install Maven 3.8 or later."
+            f"Maven (mvn) was not found. It fetches {what} for the tests; install Maven 3.8 or later."
         )
-    # Fill a temporary directory and rename it when complete, so that the final directory is always complete.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=jars.parent) as scratch:
-        # Maven creates its target directory next to the POM, which must not be in the checkout.
-        pom = shutil.copy(_POM, scratch)
         filled = Path(scratch) / "jars"
-        command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={filled}"]
+        command = [maven, "-q", "-B", *arguments, f"-DoutputDirectory={filled}"]
         result = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=scratch
         )
         if result.returncode != 0:
-            raise RuntimeError(f"Maven could not fetch Kafka {KAFKA_VERSION}:\n{result.stdout[-3000:]}")
+            raise RuntimeError(f"Maven could not fetch {what}:\n{result.stdout[-3000:]}")
         filled.rename(jars)
 
 
