@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import tempfile
@@ -15,10 +16,13 @@ from conformance.archives import fingerprint
 from conformance.expected import PLACE_COLUMNS, ExpectedPartition, comparable, concatenated, first_difference
 from conformance.rules import READ_COMMITTED, CaseRules, rules_of
 from storage_core.directory import PartitionLog, find_partitions
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import open_file_system
+from storage_core.options import parse_read_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from storage_core.filesystem import ReadableFileSystem
 
 # Kafka's, and the KRaft metadata log. Repeated here, so that a topic lost from the
 # package's own list is noticed.
@@ -37,6 +41,8 @@ class CaseUnderTest:
 
     Attributes:
         logs: The log directory. No test may change it: `copied` gives one that may be changed.
+        path: What is read: the same directory, or its URI in a bucket.
+        access: The options that each read of it needs.
         fingerprint: Content and time of each file as it was unpacked.
         partitions: What the broker and its consumers saw of each partition.
         checks: How many comparisons were made.
@@ -45,12 +51,20 @@ class CaseUnderTest:
     def __init__(self, name: str, logs: Path, expected: Mapping[str, Any], scratch: Path) -> None:
         self.name = name
         self.logs = logs
+        self.path = str(logs)
+        self.access: Options = {}
         self.fingerprint = fingerprint(logs)
         self.details = expected
         self.rules: CaseRules = rules_of(name)
         self.partitions = [ExpectedPartition.parse(fields) for fields in expected["partitions"].values()]
         self.checks = 0
         self._scratch = scratch
+
+    def in_bucket(self, path: str, access: Options) -> CaseUnderTest:
+        """The same case, read from where it was uploaded to."""
+        case = copy.copy(self)
+        case.path, case.access, case.checks = path, access, 0
+        return case
 
     # What to read.
 
@@ -89,19 +103,21 @@ class CaseUnderTest:
 
     # How to read it.
 
-    def read(self, options: Options, isolation_level: str, logs: Path | None = None) -> pa.Table:
+    def read(self, options: Options, isolation_level: str, path: str | None = None) -> pa.Table:
         """Read with `storage_core.read_table`."""
-        path = str(logs or self.logs)
-        return storage_core.read_table(path, isolation_level=isolation_level, include_headers=True, **options)
+        words = {**options, **self.access, "isolation_level": isolation_level, "include_headers": True}
+        return storage_core.read_table(path or self.path, **words)
 
-    def partition_logs(
-        self, logs: Path | None = None, *, use_indexes: bool = True
-    ) -> dict[str, PartitionLog]:
+    def file_system(self) -> ReadableFileSystem:
+        """What reads of the case look into."""
+        return open_file_system(parse_read_options({**self.access, "path": self.path}).storage)
+
+    def partition_logs(self, path: str | None = None, *, use_indexes: bool = True) -> dict[str, PartitionLog]:
         """The partitions as `PartitionLog`, by directory name."""
-        filesystem = FileSystem()
+        filesystem = self.file_system()
         wanted = {partition.name for partition in self.partitions}
         found = {}
-        for directory in find_partitions(filesystem, [str(logs or self.logs)]):
+        for directory in find_partitions(filesystem, [path or self.path]):
             name = f"{directory.topic}-{directory.partition}"
             if name in wanted:
                 found[name] = PartitionLog.load(filesystem, directory, use_indexes=use_indexes)
@@ -135,7 +151,7 @@ class CaseUnderTest:
         self.checks += max(len(span), 1)
 
     def check_places(
-        self, options: Options, span: Span, isolation_level: str, what: str, path: Path | None = None
+        self, options: Options, span: Span, isolation_level: str, what: str, path: str | None = None
     ) -> None:
         """A read with these options gives the rows of ``span``. Only the columns that tell rows apart are read."""
         actual = self.read({**options, "columns": PLACE_COLUMNS}, isolation_level, path)

@@ -41,7 +41,7 @@ class ClassicSpark:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 
-    def read(self, path: Path, options: Mapping[str, Any]) -> pa.Table:
+    def read(self, path: str | Path, options: Mapping[str, Any]) -> pa.Table:
         """Read ``path`` with ``spark.read.format("segmentlog")``.
 
         Args:
@@ -56,7 +56,7 @@ class ClassicSpark:
         except Exception as error:
             raise SparkReadError(f"{type(error).__name__}: {error}") from error
 
-    def stream(self, path: Path, options: Mapping[str, Any]) -> pa.Table:
+    def stream(self, path: str | Path, options: Mapping[str, Any]) -> pa.Table:
         """Read ``path`` with ``spark.readStream.format("segmentlog")``, all micro-batches that there are now.
 
         Args:
@@ -73,7 +73,7 @@ class ClassicSpark:
         return pa.concat_tables(tables)
 
     def copy(
-        self, path: Path, options: Mapping[str, Any], target: Path, write_options: Mapping[str, Any]
+        self, path: str | Path, options: Mapping[str, Any], target: Path, write_options: Mapping[str, Any]
     ) -> None:
         """Append what `read` would give to another log directory, in one job.
 
@@ -92,7 +92,7 @@ class ClassicSpark:
         except Exception as error:
             raise SparkWriteError(f"{type(error).__name__}: {error}") from error
 
-    def _load(self, path: Path, options: Mapping[str, Any]) -> DataFrame:
+    def _load(self, path: str | Path, options: Mapping[str, Any]) -> DataFrame:
         return self._session.read.format("segmentlog").options(**_words(options)).load(str(path))
 
 
@@ -135,7 +135,7 @@ class ConnectSpark:
             self.stop()
             raise
 
-    def read(self, path: Path, options: Mapping[str, Any]) -> pa.Table:
+    def read(self, path: str | Path, options: Mapping[str, Any]) -> pa.Table:
         """Read ``path`` as `ClassicSpark.read` does."""
         reply = self._ask({"path": str(path), "options": _words(options), "output": str(self._output)})
         if "error" in reply:

@@ -54,7 +54,7 @@ def _damage(case: CaseUnderTest) -> list[dict[str, Any]]:
     for partition in sorted(case.partitions, key=lambda each: (each.topic, each.partition)):
         damage = case.details["corrupt"][partition.name]
         values = (
-            str(case.logs / partition.name / damage["file"]),
+            f"{case.path}/{partition.name}/{damage['file']}",
             partition.topic,
             partition.partition,
             damage["batch_position"],

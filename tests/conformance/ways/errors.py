@@ -19,7 +19,7 @@ def _damaged(case: CaseUnderTest) -> None:
     """A read over a damaged batch names the file, its bytes and its offsets."""
     for partition in case.partitions:
         damage = case.details["corrupt"][partition.name]
-        path = str(case.logs / partition.name / damage["file"])
+        path = f"{case.path}/{partition.name}/{damage['file']}"
         start_byte, end_byte = damage["batch_position"], damage["batch_position"] + damage["batch_size"]
         wanted = (path, start_byte, end_byte, damage["base_offset"], damage["last_offset"])
         span = {partition.name: (damage["base_offset"], damage["last_offset"] + 1)}

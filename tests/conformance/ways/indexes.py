@@ -22,7 +22,7 @@ _SUFFIXES = (".index", ".timeindex", ".txnindex")
 
 def _unused(case: CaseUnderTest) -> None:
     """``useIndexes=false`` walks every header."""
-    _check(case, case.logs, use_indexes=False)
+    _check(case, case.path, use_indexes=False)
     check_time_lookups(case, use_indexes=False)
 
 
@@ -32,16 +32,16 @@ def _broken(case: CaseUnderTest, break_index: Callable[[Path], None]) -> None:
         for path in logs.rglob("*"):
             if path.suffix in _SUFFIXES and path.is_file():
                 break_index(path)
-        _check(case, logs, use_indexes=True)
-        check_time_lookups(case, logs)
+        _check(case, str(logs), use_indexes=True)
+        check_time_lookups(case, str(logs))
 
 
-def _check(case: CaseUnderTest, logs: Path, *, use_indexes: bool) -> None:
+def _check(case: CaseUnderTest, path: str, *, use_indexes: bool) -> None:
     for isolation_level in ISOLATION_LEVELS:
         for span in case.spans():
             for part in (span, inner_span(case, span, isolation_level, 400, 600)):
                 options = {**case.bounded(part), "use_indexes": use_indexes}
-                case.check_places(options, part, isolation_level, "indexes", logs)
+                case.check_places(options, part, isolation_level, "indexes", path)
 
 
 def _delete(path: Path) -> None:

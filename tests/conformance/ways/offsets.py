@@ -9,8 +9,6 @@ from conformance.ways.way import Way
 from storage_core.scan.isolation import last_stable_offset
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conformance.case_under_test import CaseUnderTest
     from conformance.rules import CaseRules
     from storage_core.directory import PartitionLog
@@ -34,9 +32,9 @@ def offset_of(log: PartitionLog, field: str) -> int | None:
     return answer
 
 
-def check_time_lookups(case: CaseUnderTest, logs: Path | None = None, *, use_indexes: bool = True) -> None:
-    """Every recorded ListOffsets answer by timestamp, asked of the directory ``logs``."""
-    found = case.partition_logs(logs, use_indexes=use_indexes)
+def check_time_lookups(case: CaseUnderTest, path: str | None = None, *, use_indexes: bool = True) -> None:
+    """Every recorded ListOffsets answer by timestamp, asked of the case or of another directory."""
+    found = case.partition_logs(path, use_indexes=use_indexes)
     for expected in case.partitions:
         for lookup in expected.time_lookups:
             answer = found[expected.name].offset_for_timestamp(lookup.query_ms)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _read(case: CaseUnderTest, session: ClassicSpark | ConnectSpark, isolation_level: str) -> None:
     for span in case.spans():
         options = {**case.bounded(span), "include_headers": True, "isolation_level": isolation_level}
-        rows = session.read(case.logs, options)
+        rows = session.read(case.path, {**options, **case.access})
         case.check_rows(rows, span, isolation_level, f"Spark, {options}")
 
 
@@ -33,7 +33,8 @@ def _split(case: CaseUnderTest, session: ClassicSpark) -> None:
             "max_bytes_per_partition": 64 * 1024,
             "min_partitions": 7,
         }
-        case.check_rows(session.read(case.logs, options), inner, isolation_level, f"Spark, {options}")
+        rows = session.read(case.path, {**options, **case.access})
+        case.check_rows(rows, inner, isolation_level, f"Spark, {options}")
 
 
 def _damaged(case: CaseUnderTest, session: ClassicSpark | ConnectSpark) -> None:
@@ -41,7 +42,7 @@ def _damaged(case: CaseUnderTest, session: ClassicSpark | ConnectSpark) -> None:
     partition = case.partitions[0]
     damage = case.details["corrupt"][partition.name]
     try:
-        session.read(case.logs, {"assign": case.assign([partition])})
+        session.read(case.path, {"assign": case.assign([partition]), **case.access})
         message = "no error"
     except SparkReadError as error:
         message = str(error)

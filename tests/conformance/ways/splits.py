@@ -10,7 +10,6 @@ import pyarrow as pa
 from conformance.rules import ISOLATION_LEVELS
 from conformance.ways.bounds import inner_span
 from conformance.ways.way import Way
-from storage_core.filesystem import FileSystem
 from storage_core.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
@@ -44,8 +43,8 @@ def _split(case: CaseUnderTest, options: Options, *, first: int = 0, last: int =
 
 
 def _read_by_tasks(case: CaseUnderTest, options: Options) -> pa.Table:
-    filesystem = FileSystem()
-    plan = plan_scan(filesystem, parse_read_options({**options, "path": str(case.logs)}))
+    filesystem = case.file_system()
+    plan = plan_scan(filesystem, parse_read_options({**options, **case.access, "path": case.path}))
     schema = record_schema(include_headers=True)
     batches = [batch for task in plan.tasks for batch in read_task(filesystem, task, schema)]
     return pa.Table.from_batches(batches, schema)

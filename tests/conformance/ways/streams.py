@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from conformance.rules import ISOLATION_LEVELS, READ_COMMITTED
 from conformance.ways.way import Way
-from storage_core.filesystem import FileSystem
 from storage_core.options import parse_stream_options
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import record_schema
@@ -40,8 +39,8 @@ def _micro_batches(case: CaseUnderTest, limits: Options) -> None:
 
 
 def _rows(case: CaseUnderTest, options: Options) -> pa.Table:
-    parsed = parse_stream_options({**options, "path": str(case.logs)})
-    filesystem = FileSystem()
+    parsed = parse_stream_options({**options, **case.access, "path": case.path})
+    filesystem = case.file_system()
     running, repeating, restarted = (MicroBatchPlanner(filesystem, parsed) for _ in range(3))
     schema = record_schema(include_headers=True)
     batches = []
@@ -60,7 +59,7 @@ def _rows(case: CaseUnderTest, options: Options) -> pa.Table:
 def _spark(case: CaseUnderTest, session: ClassicSpark) -> None:
     *_, span = case.spans()
     options = {**_stream_options(case, READ_COMMITTED), "max_offsets_per_trigger": 5_000}
-    rows = session.stream(case.logs, options)
+    rows = session.stream(case.path, {**options, **case.access})
     case.check_rows(rows, span, READ_COMMITTED, f"Spark's micro-batches of {options}")
 
 

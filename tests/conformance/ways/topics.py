@@ -10,8 +10,6 @@ from conformance.rules import READ_COMMITTED, READ_UNCOMMITTED
 from conformance.ways.way import Way
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conformance.expected import ExpectedPartition
 
 
@@ -32,12 +30,12 @@ def _paths(case: CaseUnderTest) -> None:
     What a deleted topic leaves, and any other directory, is not part of the data.
     """
     visible = [partition for partition in case.partitions if partition.topic not in INTERNAL_TOPICS]
-    for path in (case.logs, case.logs.parent):
+    for path in (case.path, case.path.rpartition("/")[0]):
         _check(case, visible, {}, path)
     # The pattern is found anywhere in a name, and does not reach the internal topics either.
     _check(case, visible, {"subscribe_pattern": "[a-z]"})
     for partition in visible[:3]:
-        _check(case, [partition], {}, case.logs / partition.name)
+        _check(case, [partition], {}, f"{case.path}/{partition.name}")
 
 
 def _cluster_metadata(case: CaseUnderTest) -> None:
@@ -50,14 +48,14 @@ def _cluster_metadata(case: CaseUnderTest) -> None:
 
 
 def _check(
-    case: CaseUnderTest, partitions: list[ExpectedPartition], options: Options, path: Path | None = None
+    case: CaseUnderTest, partitions: list[ExpectedPartition], options: Options, path: str | None = None
 ) -> None:
     names = {partition.name for partition in partitions}
     isolation_level = READ_COMMITTED
     for whole in case.spans():
         span = {name: bounds for name, bounds in whole.items() if name in names}
         bounds = {key: value for key, value in case.bounded(span).items() if key.endswith("ing_offsets")}
-        case.check_places({**bounds, **options}, span, isolation_level, f"below {path or case.logs}", path)
+        case.check_places({**bounds, **options}, span, isolation_level, f"below {path or case.path}", path)
 
 
 def _all(case: CaseUnderTest) -> None:
