@@ -277,7 +277,7 @@ def remove_below_log_start(state: LogState, segments: Sequence[LogSegment]) -> N
 
     The log start checkpoint is already on disk: whichever of their files a crash brings back, the log starts after them.
     """
-    log_start_offset = state.offsets.log_start_offset
+    log_start_offset = state.offsets.whole_log_start
     state.leader_epochs.truncate_from_start(log_start_offset)
     state.producers.on_log_start_offset_incremented(log_start_offset)
     remove_segments(state, segments)
@@ -341,7 +341,7 @@ def truncate_to(state: LogState, target_offset: int) -> bool:
         state.leader_epochs.truncate_from_end(offsets.log_end_offset)
         return False
     if state.view.segments[0].base_offset > target_offset:
-        truncate_fully_and_start_at(state, target_offset)
+        _restart(state, target_offset, min(offsets.whole_log_start, target_offset))
         return True
     lowest_removed = _lowest_removed(state, target_offset)
     lowered = replace(
@@ -367,11 +367,11 @@ def _truncate_to(state: LogState, target_offset: int, lowered: LogOffsets) -> No
     active.resize_indexes()
     active.flush()
     state.leader_epochs.truncate_from_end(target_offset)
-    state.leader_epochs.truncate_from_start(lowered.log_start_offset)
+    state.leader_epochs.truncate_from_start(lowered.whole_log_start)
     rebuild_producer_state(
         state.producers,
         state.segments,
-        lowered.log_start_offset,
+        lowered.whole_log_start,
         lowered.batches_end_offset,
         state.clock.now_ms(),
         is_after_clean_shutdown=False,
@@ -382,9 +382,13 @@ def _truncate_to(state: LogState, target_offset: int, lowered: LogOffsets) -> No
 def truncate_fully_and_start_at(state: LogState, offset: int) -> None:
     """Remove all records: the log begins and ends at an offset."""
     _require_offset(offset)
+    _restart(state, offset, offset)
+
+
+def _restart(state: LogState, offset: int, whole_log_start: int) -> None:
+    restarted = state.offsets.restarted(offset, whole_log_start)
     with announced_truncation(state, 0):
-        restarted = state.offsets.restarted(offset)
-        state.restarts_at = offset
+        state.restarts_at = whole_log_start
         state.publish(restarted)
         state.checkpoint()
         _lower_cleaner_checkpoint(state, offset)
@@ -392,7 +396,11 @@ def truncate_fully_and_start_at(state: LogState, offset: int) -> None:
         create_segment(state, offset)
         flush_directory_if_changed(state)
         state.restarts_at = None
-        state.leader_epochs.clear()
+        if whole_log_start < offset:
+            # The epochs of records in remote storage stay.
+            state.leader_epochs.truncate_from_end(offset)
+        else:
+            state.leader_epochs.clear()
         state.producers.truncate_fully_and_start_at(offset)
         state.publish_segments(restarted)
 
@@ -411,7 +419,7 @@ def delete_records(state: LogState, before_offset: int) -> int:
         return offsets.log_start_offset
     # The recovery point moves too, and nothing below it is flushed later.
     flush_up_to(state, moved.recovery_point, with_indexes=False)
-    moved = state.offsets.with_log_start(moved.log_start_offset)
+    moved = state.offsets.with_log_start(before_offset)
     state.publish(moved)
     state.checkpoint()
     remove_below_log_start(state, segments_below_log_start(state))

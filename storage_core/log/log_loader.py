@@ -72,7 +72,7 @@ class LoadOptions:
 
     Attributes:
         recovery_point: The offset below which everything is on disk.
-        log_start_offset: The checkpointed log start; 0 without a checkpoint.
+        log_start_offset: The checkpointed log start; None without a checkpoint.
         high_watermark: The checkpointed high watermark; None without a checkpoint.
         file_names: The regular files in its directory, sorted; None if it was not listed yet.
         note_cut: Called with the first offset that is about to be cut off, if valid batches may go.
@@ -81,7 +81,7 @@ class LoadOptions:
     config: LogConfig
     is_clean: bool = True
     recovery_point: int = 0
-    log_start_offset: int = 0
+    log_start_offset: int | None = None
     high_watermark: int | None = None
     file_names: tuple[str, ...] | None = None
     note_cut: Callable[[int], None] | None = None
@@ -108,6 +108,7 @@ class _LogLoader:
         self._path = directory.path
         self._clock = clock
         self._options = options
+        self._start_offset = options.log_start_offset or 0
         self._now_ms = clock.now_ms()
         self._epochs = LeaderEpochCache(filesystem, os.path.join(directory.path, LEADER_EPOCH_CHECKPOINT))
         self._names: set[str] = set()
@@ -130,14 +131,14 @@ class _LogLoader:
         log_end_offset = self._log_end_offset(segments)
         # The indexes of a cleanly closed log are trimmed, and stay so if nothing is appended.
         segments.active.resize_indexes(on_write=not has_recovered)
-        if self._deletions or (options.log_start_offset and not options.is_clean):
+        if self._deletions or (self._start_offset and not options.is_clean):
             # The log start checkpoint omits offsets that file names already give, so the names must be on disk.
             self._filesystem.flush_directory(self._path)
         offsets = self._offsets(segments, log_end_offset)
         # An epoch may begin at the log end without a record. A broker forgets it here, and is elected again.
         self._epochs.truncate_from_end(offsets.log_end_offset + 1)
         # Uses the checkpointed log start: a lost first segment says nothing about epochs.
-        self._epochs.truncate_from_start(options.log_start_offset)
+        self._epochs.truncate_from_start(self._start_offset)
         state = LogState(
             self._filesystem,
             self._directory,
@@ -224,7 +225,7 @@ class _LogLoader:
         rebuild_producer_state(
             producers,
             segments,
-            self._options.log_start_offset,
+            self._start_offset,
             segment.base_offset,
             self._now_ms,
             is_after_clean_shutdown=False,
@@ -308,7 +309,7 @@ class _LogLoader:
             self._options.note_cut(offset)
 
     def _log_end_offset(self, segments: LogSegments) -> int:
-        start_offset = self._options.log_start_offset
+        start_offset = self._start_offset
         log_end_offset = self._end_of_last_segment(segments.active) if len(segments) else start_offset
         if log_end_offset < start_offset:
             _log.warning(
@@ -346,11 +347,15 @@ class _LogLoader:
 
     def _offsets(self, segments: LogSegments, log_end_offset: int) -> LogOffsets:
         options = self._options
+        first_base_offset = segments.base_offsets[0]
+        # A lost first segment looks like one that only remote storage still has.
+        is_start_kept = options.log_start_offset is not None and self._start_offset <= first_base_offset
         offsets = LogOffsets(
-            max(options.log_start_offset, segments.base_offsets[0]),
+            max(self._start_offset, first_base_offset),
             log_end_offset,
             log_end_offset,
             log_end_offset if options.is_clean else min(options.recovery_point, log_end_offset),
+            checkpointed_start=self._start_offset if is_start_kept else None,
         )
         return (
             offsets if options.high_watermark is None else offsets.with_high_watermark(options.high_watermark)
@@ -369,7 +374,7 @@ class _LogLoader:
         rebuild_producer_state(
             producers,
             segments,
-            offsets.log_start_offset,
+            offsets.whole_log_start,
             offsets.log_end_offset,
             self._now_ms,
             is_after_clean_shutdown=self._options.is_clean,

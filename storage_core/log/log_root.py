@@ -99,9 +99,10 @@ class RootCheckpoints:
             states = dict(self.states)
             views = {key: state.view for key, state in states.items()}
             starts = {
-                key: view.offsets.log_start_offset
+                key: view.offsets.whole_log_start
                 for key, view in views.items()
-                if view.offsets.log_start_offset > view.segments[0].base_offset
+                if view.offsets.checkpointed_start is not None
+                or view.offsets.log_start_offset > view.segments[0].base_offset
             }
             starts.update(
                 (key, state.restarts_at) for key, state in states.items() if state.restarts_at is not None
@@ -285,7 +286,7 @@ def load_logs(
             root.config_of(directory.topic),
             is_clean=files.clean_shutdown,
             recovery_point=max(0, files.recovery_points.get(key, 0)),
-            log_start_offset=max(0, files.log_start_offsets.get(key, 0)),
+            log_start_offset=max(0, files.log_start_offsets[key]) if key in files.log_start_offsets else None,
             high_watermark=high_watermarks.get(key),
             file_names=file_names.get(directory.path),
             note_cut=None if note_cut is None else partial(note_cut, directory),

@@ -119,6 +119,9 @@ class LogOffsets:
             has; None without any.
         gap_start: Where the last batch ends, if the log ends after it, because a truncation has removed the batch that
             held the log end; None otherwise. No file says where such a log ends.
+        checkpointed_start: The log start as the checkpoint names it if the first segment begins there or above it, as in a
+            log whose older records are in remote storage; None otherwise. Only a deletion of records raises it: a broker
+            deletes remote segments below it.
     """
 
     log_start_offset: int
@@ -127,6 +130,12 @@ class LogOffsets:
     recovery_point: int
     first_unstable_offset: int | None = None
     gap_start: int | None = None
+    checkpointed_start: int | None = None
+
+    @property
+    def whole_log_start(self) -> int:
+        """Return the log start with the records in remote storage, to which leader epochs and snapshots reach back."""
+        return self.log_start_offset if self.checkpointed_start is None else self.checkpointed_start
 
     @property
     def batches_end_offset(self) -> int:
@@ -150,6 +159,7 @@ class LogOffsets:
             log_end_offset if is_only_replica else self.high_watermark,
             self.recovery_point,
             self.first_unstable_offset,
+            checkpointed_start=self.checkpointed_start,
         )
 
     def flushed(self, up_to_offset: int) -> LogOffsets:
@@ -174,11 +184,12 @@ class LogOffsets:
                 f"{log_start_offset}. Records that not every replica has cannot be deleted.",
                 offset=log_start_offset,
             )
-        if log_start_offset <= self.log_start_offset:
+        if log_start_offset <= self.whole_log_start:
             return self
         return replace(
             self,
-            log_start_offset=log_start_offset,
+            log_start_offset=max(self.log_start_offset, log_start_offset),
+            checkpointed_start=None if self.checkpointed_start is None else log_start_offset,
             recovery_point=max(self.recovery_point, log_start_offset),
         )
 
@@ -191,11 +202,15 @@ class LogOffsets:
             high_watermark=min(self.high_watermark, log_end_offset),
             recovery_point=min(self.recovery_point, batches_end_offset),
             gap_start=batches_end_offset if batches_end_offset < log_end_offset else None,
+            checkpointed_start=None
+            if self.checkpointed_start is None
+            else min(self.checkpointed_start, log_end_offset),
         )
 
-    def restarted(self, offset: int) -> LogOffsets:
-        """Return the offsets of an empty log that begins at an offset."""
-        return LogOffsets(offset, offset, offset, offset)
+    def restarted(self, offset: int, whole_log_start: int) -> LogOffsets:
+        """Return the offsets of a log whose segments are removed, and that goes on at an offset."""
+        checkpointed_start = None if self.checkpointed_start is None else whole_log_start
+        return LogOffsets(offset, offset, offset, offset, checkpointed_start=checkpointed_start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,11 +179,9 @@ class OffsetAccount:
         who = min(said, key=lambda each: said[each])
         start_offset = max(said[who], log_start_offset)
         if self._spans and start_offset < first_offset:
-            else_text = (
-                ""
-                if self._root.clean_shutdown
-                else ", or retention removed them before the broker was killed"
-            )
+            else_text = ", unless they are in remote storage"
+            if not self._root.clean_shutdown:
+                else_text += ", or retention removed them before the broker was killed"
             yield Missing(
                 log_file_name(first_offset), 0, start_offset, first_offset,
                 f"The log began at offset {start_offset}, {who}: its first segments are missing{else_text}.",

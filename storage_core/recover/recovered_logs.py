@@ -106,7 +106,11 @@ def _files_of(
     source = plans[0].directory.root if plans else None
     files.clean_shutdown = is_clean
     files.recovery_points = {plan.directory.topic_partition: plan.recovery_point for plan in plans}
-    files.log_start_offsets = {plan.directory.topic_partition: plan.log_start_offset for plan in plans}
+    files.log_start_offsets = {
+        key: plan.log_start_offset
+        for plan in plans
+        if (key := plan.directory.topic_partition) in plan.directory.root.log_start_offsets
+    }
     files.high_watermarks = {}
     if source is not None:
         with contextlib.suppress(CorruptCheckpointError):

@@ -50,7 +50,7 @@ def test_only_whole_batches_that_are_left_count_as_flushed():
 
 
 def test_a_log_that_starts_anew_has_one_offset_only():
-    assert OFFSETS.restarted(7) == LogOffsets(7, 7, 7, 7)
+    assert OFFSETS.restarted(7, 7) == LogOffsets(7, 7, 7, 7)
 
 
 def test_a_flush_moves_the_recovery_point_up():
