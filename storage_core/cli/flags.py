@@ -46,6 +46,7 @@ BOUND_FLAGS: Final = (
 RECORD_FLAGS: Final = (
     *TOPIC_FLAGS,
     *BOUND_FLAGS,
+    "remoteStorage",
     "where",
     "timeZone",
     "isolationLevel",

@@ -224,6 +224,7 @@ def find_partitions(
     monitor: CommitMonitor | None = None,
     must_be_log_directory: bool = False,
     is_repeated: bool = False,
+    is_remote: bool = False,
 ) -> list[PartitionDirectory]:
     """Find every partition under ``paths``, once, ordered by topic and partition.
 
@@ -240,6 +241,7 @@ def find_partitions(
         must_be_log_directory: Whether finding no partition is an error, unless a path is an empty log directory,
             or a folder of such.
         is_repeated: Whether these paths were searched before: what is left out is then no news for the log.
+        is_remote: Whether they lead to remote storage.
 
     Raises:
         LogDirectoryError: A path does not exist, or is no directory.
@@ -247,7 +249,8 @@ def find_partitions(
         ReplicaConflictError: A partition is in two roots that do not belong together.
     """
     paths = tuple(paths)
-    search = _Search(filesystem, follow_symlinks, monitor, logging.DEBUG if is_repeated else logging.WARNING)
+    level = logging.DEBUG if is_repeated else logging.WARNING
+    search = _Search(filesystem, follow_symlinks, monitor, level, is_remote=is_remote)
     for path in paths:
         search.add_path(path)
     found = search.result()
@@ -424,13 +427,20 @@ class _Search:
     """The partitions found so far."""
 
     def __init__(
-        self, filesystem: ReadableFileSystem, follow_symlinks: bool, monitor: CommitMonitor | None, level: int
+        self,
+        filesystem: ReadableFileSystem,
+        follow_symlinks: bool,
+        monitor: CommitMonitor | None,
+        level: int,
+        *,
+        is_remote: bool,
     ) -> None:
         self._log_directories: set[str] = set()
         self._filesystem = filesystem
         self._follow_symlinks = follow_symlinks
         self._monitor = monitor
         self._level = level
+        self._is_remote = is_remote
         self._roots: dict[str, LogDirectoryFiles] = {}
         self._found: dict[tuple[str, int], list[PartitionDirectory]] = {}
 
@@ -527,7 +537,7 @@ class _Search:
     def _root(self, path: str) -> LogDirectoryFiles:
         root = self._roots.get(path)
         if root is None:
-            root = self._roots[path] = LogDirectoryFiles(self._filesystem, path)
+            root = self._roots[path] = LogDirectoryFiles(self._filesystem, path, is_remote=self._is_remote)
             if self._monitor is not None:
                 root.visibility = self._monitor.visibility_of(path)
         return root
@@ -576,7 +586,7 @@ class _Search:
 
 def holds_partition_files(filesystem: ReadableFileSystem, path: str) -> bool:
     """Return True if a directory holds a segment or another file that only a partition's directory has."""
-    for file_name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
+    for file_name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT):
         status = filesystem.status(os.path.join(path, file_name))
         if status is not None and status.is_regular_file:
             return True

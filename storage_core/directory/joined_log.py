@@ -1,4 +1,4 @@
-"""One log from several copies of a partition: dated backups, or the disks of several brokers.
+"""One log from several directories of a partition: dated backups, the disks of several brokers, or remote storage.
 
 The preferred copy is read wherever it has records. The others give what it lacks: older records below its start, newer
 ones beyond its end, and those of segments that are missing, empty or cut short in it. Where copies contradict each
@@ -10,11 +10,11 @@ from __future__ import annotations
 import bisect
 import contextlib
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.cached_property import cached_property
 from storage_core.directory.log_directory_files import INTERNAL_TOPICS
-from storage_core.directory.partition_log import PartitionLog, SegmentSequence
+from storage_core.directory.partition_log import PartitionLog, ProducerSnapshot, SegmentSequence
 from storage_core.directory.segment_listing import FileNames
 from storage_core.errors import CorruptError, SegmentLogError
 from storage_core.record.batch_header import MAX_OFFSET
@@ -33,8 +33,11 @@ _MOST_EPOCHS = 16
 _SHOWN_RANGES = 5
 
 
+UP_TO_LOG_END: Final = MAX_OFFSET + 1
+
+
 class Piece(NamedTuple):
-    """A range of offsets, and the copy that they are read from."""
+    """A range of offsets, and the copy that they are read from. The last one may end with its log, `UP_TO_LOG_END`."""
 
     start_offset: int
     end_offset: int
@@ -44,18 +47,35 @@ class Piece(NamedTuple):
 class JoinedLog(PartitionLog):
     """A log whose segments are those of several copies, each for a part of the offsets.
 
-    It has neither producer snapshots nor indexes of transactions: a replay of control batches knows them.
+    Attributes:
+        is_one_history: Whether what is not read of the segments is no other history, so that their times hold.
     """
 
     def __init__(
-        self, filesystem: ReadableFileSystem, pieces: Sequence[Piece], logs: Sequence[PartitionLog]
+        self,
+        filesystem: ReadableFileSystem,
+        pieces: Sequence[Piece],
+        logs: Sequence[PartitionLog],
+        *,
+        is_one_history: bool = False,
     ) -> None:
         primary = logs[0]
         self._joined = _JoinedSegments(pieces)
         super().__init__(filesystem, primary.directory, self._joined, skip_damage=primary.skip_damage)
         self.log_start_offset = pieces[0].start_offset
-        self.log_end_offset = pieces[-1].end_offset
+        self.is_one_history = is_one_history
+        self._pieces = pieces
         self._logs = logs
+
+    @cached_property
+    def log_end_offset(self) -> int:
+        """Return the end of the last piece, or of its log."""
+        last = self._pieces[-1]
+        if last.end_offset < UP_TO_LOG_END:
+            return last.end_offset
+        end_offset = last.log.log_end_offset
+        self.missing_from = last.log.missing_from
+        return end_offset
 
     @cached_property
     def high_watermark(self) -> int | None:
@@ -67,14 +87,35 @@ class JoinedLog(PartitionLog):
     def offset_for_timestamp(
         self, timestamp_ms: int, limit_offset: int | None = None
     ) -> TimestampOffset | None:
-        """Find a record as `PartitionLog.offset_for_timestamp` does, but look into every segment."""
+        """Find a record as `PartitionLog.offset_for_timestamp` does, in the part of each segment that is read."""
         limit_offset = self.log_end_offset if limit_offset is None else limit_offset
         for index, (start_offset, end_offset) in enumerate(self._joined.bounds):
-            found = self.read_segment(index, self._joined.look_up(timestamp_ms, start_offset))
+            if self._largest_timestamp_ms(index) >= timestamp_ms:
+                found = self.read_segment(index, self._joined.look_up(timestamp_ms, start_offset))
+                if found is not None and found.offset < min(end_offset, limit_offset):
+                    return found
             self.segments[index].forget_indexes()
-            if found is not None and found.offset < min(end_offset, limit_offset):
-                return found
         return None
+
+    def newest_producer_snapshot(self, up_to_offset: int | None = None) -> ProducerSnapshot | None:
+        """Find the newest valid snapshot as `PartitionLog.newest_producer_snapshot` does, beside the segments of that offset."""
+        up_to_offset = self.log_end_offset if up_to_offset is None else up_to_offset
+        for piece in reversed(self._pieces):
+            if piece.start_offset < up_to_offset:
+                found = piece.log.newest_producer_snapshot(min(up_to_offset, piece.end_offset))
+                if found is not None and found.offset >= max(piece.start_offset, self.log_start_offset + 1):
+                    return found
+        return None
+
+    def source_of(self, index: int) -> tuple[PartitionLog, int]:
+        """Return the log of the directory that a segment lies in, and the segment's index there."""
+        log, own_index = self._joined.places[index]
+        return log.source_of(own_index)
+
+    def is_complete(self, index: int) -> bool:
+        """Return True if a broker has closed a segment and its time index."""
+        source, own_index = self.source_of(index)
+        return source.is_complete(own_index)
 
 
 class _JoinedSegments(SegmentSequence):
@@ -82,11 +123,12 @@ class _JoinedSegments(SegmentSequence):
 
     Attributes:
         bounds: The offsets that are read from each segment.
+        places: The log that each is a segment of, and its index there.
     """
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.bounds: list[tuple[int, int]] = []
-        self._places: list[tuple[PartitionLog, int]] = []
+        self.places: list[tuple[PartitionLog, int]] = []
         for piece in pieces:
             bases = piece.log.segments.base_offsets
             for index in range(piece.log.segment_index_for(piece.start_offset) or 0, len(bases)):
@@ -95,7 +137,7 @@ class _JoinedSegments(SegmentSequence):
                 next_base_offset = bases[index + 1] if index + 1 < len(bases) else piece.end_offset
                 start_offset = max(bases[index], piece.start_offset)
                 self.bounds.append((start_offset, min(next_base_offset, piece.end_offset)))
-                self._places.append((piece.log, index))
+                self.places.append((piece.log, index))
         self.base_offsets = [start_offset for start_offset, _ in self.bounds]
         self.file_names = FileNames()
 
@@ -105,22 +147,23 @@ class _JoinedSegments(SegmentSequence):
         return lambda segment: segment.offset_for_timestamp(timestamp_ms, start_offset)
 
     def __getitem__(self, index: int) -> SegmentReader:  # type: ignore[override]
-        log, own_index = self._places[index]
+        log, own_index = self.places[index]
         return log.segments[own_index]
 
     def reopen(self, index: int, suffix: str = "") -> SegmentReader:
-        log, own_index = self._places[index]
+        log, own_index = self.places[index]
         return log.segments.reopen(own_index, suffix)
 
     def next_base_offset(self, index: int) -> int | None:
-        log, own_index = self._places[index]
+        log, own_index = self.places[index]
         return log.segments.next_base_offset(own_index)
 
     def end_offset(self, index: int) -> int | None:
-        return self.bounds[index][1]
+        end_offset = self.bounds[index][1]
+        return end_offset if end_offset < UP_TO_LOG_END else None
 
     def file_base_offset(self, index: int) -> int:
-        log, own_index = self._places[index]
+        log, own_index = self.places[index]
         return log.segments.file_base_offset(own_index)
 
 
@@ -191,21 +234,21 @@ class _Join:
         """Add a copy: its log, and the same log with damage skipped."""
         own = [(scout.log_start_offset, scout.log_end_offset)]
         # A copy that can give nothing is not looked into.
-        if next(_uncovered(*own[0], self._pieces), None) is not None:
+        if next(uncovered(*own[0], self._pieces), None) is not None:
             others = [each for each in self._scouts if each is not scout]
             own = list(_ranges_of(scout, others, is_compacted=self._is_compacted))
         limit_offset = self._limit_of(scout)
-        found = [each for start, end in own for each in _uncovered(start, end, self._pieces)]
+        found = [each for start, end in own for each in uncovered(start, end, self._pieces)]
         left_out = [(max(start, limit_offset), end) for start, end in found if end > limit_offset]
         found = [(start, min(end, limit_offset)) for start, end in found if start < limit_offset]
         if left_out:
             self.notices.append(
-                f"Offsets {_shown(left_out)} of {self._name} are only in {log.path}, and are not read: they follow records "
+                f"Offsets {shown_ranges(left_out)} of {self._name} are only in {log.path}, and are not read: they follow records "
                 "that another copy contradicts. To read them, give the path of this copy alone."
             )
         if self._added and found:
             self.notices.append(
-                f"Offsets {_shown(found)} of {self._name} are read from {log.path}: the preferred copies do not have them."
+                f"Offsets {shown_ranges(found)} of {self._name} are read from {log.path}: the preferred copies do not have them."
             )
         self._take(Piece(start, end, log) for start, end in found)
         holes = ((end, min(start, limit_offset)) for (_, end), (start, _) in pairwise(own))
@@ -220,9 +263,9 @@ class _Join:
             if before.end_offset < after.start_offset
         ]
         if missing and not self._is_compacted:
-            self.notices.append(f"No copy of {self._name} has offsets {_shown(missing)}.")
+            self.notices.append(f"No copy of {self._name} has offsets {shown_ranges(missing)}.")
         for hole in self._holes:
-            left = list(_uncovered(hole.start_offset, hole.end_offset, self._pieces))
+            left = list(uncovered(hole.start_offset, hole.end_offset, self._pieces))
             self._take(Piece(start, end, hole.log) for start, end in left)
         return self._pieces
 
@@ -231,7 +274,7 @@ class _Join:
 
     def _limit_of(self, scout: PartitionLog) -> int:
         """Find the offset from which on a copy contradicts those before it."""
-        limit_offset = MAX_OFFSET + 1
+        limit_offset = UP_TO_LOG_END
         if self._is_compacted:
             return limit_offset
         for other in self._added:
@@ -320,7 +363,7 @@ def _end_of_segment(log: PartitionLog, index: int) -> int:
     return log.segments.base_offsets[index] if location.before is None else location.before.next_offset
 
 
-def _uncovered(start_offset: int, end_offset: int, pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
+def uncovered(start_offset: int, end_offset: int, pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
     """Find the parts of a range that no piece covers."""
     for piece in pieces:
         if start_offset < min(piece.start_offset, end_offset):
@@ -400,7 +443,7 @@ def _batch_with(log: PartitionLog, offset: int) -> tuple[int, int] | None:
     return header.last_offset, header.crc
 
 
-def _shown(ranges: Sequence[tuple[int, int]]) -> str:
+def shown_ranges(ranges: Sequence[tuple[int, int]]) -> str:
     """Write ranges of offsets for a message, of many only the first ones."""
     shown = [f"{start} to {end - 1}" for start, end in ranges[:_SHOWN_RANGES]]
     more = len(ranges) - _SHOWN_RANGES

@@ -175,12 +175,14 @@ class LogDirectoryFiles:
 
     Attributes:
         is_own: Whether this process has the logs open for writing, so that no other process changes them.
+        is_remote: Whether it is remote storage, where a segment is uploaded closed, and with all indexes that it has.
         reported: The logs that were warned of because they end too early: path, and the offset that was expected.
     """
 
-    def __init__(self, filesystem: ReadableFileSystem, path: str) -> None:
+    def __init__(self, filesystem: ReadableFileSystem, path: str, *, is_remote: bool = False) -> None:
         self.path = path
         self.is_own = False
+        self.is_remote = is_remote
         self.reported: set[tuple[str, int]] = set()
         self._filesystem = filesystem
         self._present: dict[str, tuple[FileStatus | None, dict[tuple[str, int], int]]] = {}
@@ -188,13 +190,15 @@ class LogDirectoryFiles:
     @cached_property
     def clean_shutdown(self) -> bool:
         """Return True if the broker closed every log under this root before it stopped."""
-        return self._marker is not None
+        return self.is_remote or self._marker is not None
 
     def is_still_clean(self) -> bool:
         """Return True if no process has opened a log under this root since `clean_shutdown` was first read.
 
         A process that opens one removes the marker first, and writes a new one at the end.
         """
+        if self.is_remote:
+            return True
         marker = self._marker
         return marker is not None and clean_shutdown_status(self._filesystem, self.path) == marker
 
@@ -271,7 +275,7 @@ class LogDirectoryFiles:
 
     def without_checkpoints(self) -> LogDirectoryFiles:
         """Return the same files, as if there were no checkpoint of log starts, recovery points and high watermarks."""
-        files = LogDirectoryFiles(self._filesystem, self.path)
+        files = LogDirectoryFiles(self._filesystem, self.path, is_remote=self.is_remote)
         files.reported = self.reported
         files.visibility = self.visibility
         files.log_start_offsets = files.recovery_points = files.high_watermarks = {}
@@ -297,6 +301,7 @@ class PartitionDirectory:
     Attributes:
         copies: Other directories of this partition, in other roots, which may have offsets that this one lacks. Those
             that are preferred come first.
+        remote: Directories of this partition in remote storage, if its topic is tiered.
     """
 
     path: str
@@ -304,6 +309,7 @@ class PartitionDirectory:
     partition: int
     root: LogDirectoryFiles
     copies: tuple[PartitionDirectory, ...] = field(default=(), compare=False)
+    remote: tuple[PartitionDirectory, ...] = field(default=(), compare=False)
 
     def without_checkpoints(self) -> PartitionDirectory:
         """Return the same directories, without the checkpoints of their roots."""
@@ -313,7 +319,8 @@ class PartitionDirectory:
     def anew(self, root_of: Callable[[str], LogDirectoryFiles]) -> PartitionDirectory:
         """Return the same directories, with the files of their roots read again."""
         copies = tuple(copy.anew(root_of) for copy in self.copies)
-        return replace(self, root=root_of(self.root.path), copies=copies)
+        root = self.root if self.root.is_remote else root_of(self.root.path)
+        return replace(self, root=root, copies=copies)
 
     @property
     def topic_partition(self) -> tuple[str, int]:

@@ -295,6 +295,17 @@ class PartitionLog:
         return max(checkpointed, first_base_offset)
 
     @cached_property
+    def start_below_segments(self) -> int | None:
+        """Return the checkpointed log start if it is below the first segment: the records between are in remote storage, or lost.
+
+        Returns:
+            None if the checkpoint does not name this log, or the log begins in a segment.
+        """
+        checkpointed = self.directory.root.log_start_offsets.get(self.directory.topic_partition)
+        is_below = checkpointed is not None and self.segments and checkpointed < self.segments.base_offsets[0]
+        return checkpointed if is_below else None
+
+    @cached_property
     def valid_end_offset(self) -> int:
         """Return the next offset after the last whole, valid batch. This raises what `log_end_offset` raises."""
         if not self.segments:
@@ -417,6 +428,10 @@ class PartitionLog:
         """Return the index in ``segments`` of the segment that would hold ``offset``, or None below the first one."""
         index = bisect.bisect_right(self.segments.base_offsets, offset) - 1
         return index if index >= 0 else None
+
+    def source_of(self, index: int) -> tuple[PartitionLog, int]:
+        """Return the log of the directory that a segment lies in, and the segment's index there."""
+        return self, index
 
     def read_segment(self, index: int, read: Callable[[SegmentReader], _Answer]) -> _Answer:
         """Read from a segment, and again if a live broker has renamed or replaced its file since the listing.
@@ -542,9 +557,12 @@ class PartitionLog:
         """Find the newest valid snapshot at or below an offset, by default the log end offset."""
         up_to_offset = self.log_end_offset if up_to_offset is None else up_to_offset
         offsets = self._snapshot_offsets
+        # Where the records before the first segment are in remote storage, its snapshot tells of them.
+        start_offset = self.start_below_segments
+        start_offset = self.log_start_offset if start_offset is None else start_offset
         for index in reversed(range(bisect.bisect_right(offsets, up_to_offset))):
             offset = offsets[index]
-            if offset <= self.log_start_offset:
+            if offset <= start_offset:
                 break
             path = os.path.join(self.path, snapshot_file_name(offset))
             try:
@@ -575,14 +593,14 @@ class PartitionLog:
         segment = self.segments[index]
         if not segment.skip_damage:
             return False
-        largest = segment.largest_timestamp(is_complete=self._is_complete(index))
+        largest = segment.largest_timestamp(is_complete=self.is_complete(index))
         return largest.timestamp_ms >= timestamp_ms
 
     def _largest_timestamp_ms(self, index: int) -> int:
-        is_complete = self._is_complete(index)
+        is_complete = self.is_complete(index)
         return self.read_segment(index, lambda segment: segment.largest_timestamp_ms(is_complete=is_complete))
 
-    def _is_complete(self, index: int) -> bool:
+    def is_complete(self, index: int) -> bool:
         """Return True if a broker has closed a segment and its time index."""
         return index < len(self.segments) - 1 or self.is_clean
 

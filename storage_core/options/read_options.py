@@ -165,6 +165,10 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
                "directory. Globs have Hadoop's syntax, but a literal `*` is `[*]`, not `\\*`; they follow symbolic "
                "links. Copies of one partition (of one cluster and topic id) are read as one log: what the preferred copy lacks "
                "comes from the others."),
+    Option("remoteStorage", "remote_storage", value_kind("paths", parse_paths),
+           doc="Where the older segments of tiered topics are, comma separated if there are several: each topic is then read "
+               "from its true log start, remote segments below the first local one and local ones above. Topics that no local "
+               "directory has are read from there alone."),
     Option("subscribe", "subscribe", value_kind("topics", parse_topics),
            doc="Topics to read, comma separated. Internal topics only if named here."),
     Option("subscribePattern", "subscribe_pattern", value_kind("Java regex", _parse_pattern),
@@ -290,6 +294,7 @@ class ReadOptions:
 
     Attributes:
         paths: As given; `storage_core.scan.resolve.split_paths` splits them at commas.
+        remote_storage: Likewise, where the older segments of tiered topics are.
         ending: Where each partition stops, exclusive.
         where: Only rows for which it is true are read.
         max_timestamp_disorder_ms: A record is at most this much earlier than any record before it.
@@ -304,6 +309,7 @@ class ReadOptions:
     """
 
     paths: tuple[str, ...]
+    remote_storage: tuple[str, ...] | None
     subscribe: tuple[str, ...] | None
     subscribe_pattern: str | None
     assign: Mapping[str, tuple[int, ...]] | None

@@ -409,7 +409,7 @@ def aborted_transactions(
     """
     if start_offset >= end_offset:
         return ()
-    trust = _IndexTrust(log)
+    trust = _JoinedTrust(log)
     aborted = _collect(log, start_offset, end_offset, trust.is_trusted)
     if trust.has_changed():
         aborted = _collect(log, start_offset, end_offset, lambda _: False)
@@ -428,9 +428,7 @@ def _collect(
     for index in range(log.segment_index_for(start_offset) or 0, len(log.segments)):
         segment = log.segments[index]
         if is_trusted(index):
-            collected, is_complete = segment.transaction_index.collect_aborted_transactions(
-                start_offset, end_offset
-            )
+            collected, is_complete = _indexed_aborts(log, index, start_offset, end_offset)
         else:
             replay.advance_to(segment.base_offset)
             collected = replay.aborted_transactions(_segment_end_offset(log, index), end_offset)
@@ -449,6 +447,23 @@ def _collect(
             if each not in known
         ]
     return aborted
+
+
+def _indexed_aborts(
+    log: PartitionLog, index: int, start_offset: int, end_offset: int
+) -> tuple[list[AbortedTransaction], bool]:
+    """Collect from the index of a segment, of which a joined log may read a part, the transactions that abort in that part.
+
+    Returns:
+        Them, and whether no later segment can have others.
+    """
+    segments = log.segments
+    transactions = segments[index].transaction_index
+    collected, is_complete = transactions.collect_aborted_transactions(start_offset, end_offset)
+    first_offset, limit_offset = segments.base_offsets[index], _segment_end_offset(log, index)
+    is_cut = segments.end_offset(index) != segments.next_base_offset(index)
+    within = [each for each in collected if first_offset <= each.last_offset < limit_offset]
+    return within, is_complete and not is_cut
 
 
 def _have_all_ended(log: PartitionLog, index: int, end_offset: int) -> bool:
@@ -472,6 +487,26 @@ def _segment_end_offset(log: PartitionLog, index: int) -> int:
     """Return the offset that ends a segment: the next one's base offset, or the log end offset."""
     base_offsets = log.segments.base_offsets
     return base_offsets[index + 1] if index + 1 < len(base_offsets) else log.log_end_offset
+
+
+class _JoinedTrust:
+    """Judgement of the transaction indexes of a log whose segments may lie in several directories."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._trusts: dict[str, _IndexTrust] = {}
+
+    def is_trusted(self, index: int) -> bool:
+        source, own_index = self._log.source_of(index)
+        trust = self._trusts.setdefault(source.path, _IndexTrust(source))
+        try:
+            return trust.is_trusted(own_index)
+        except CorruptError:
+            # Damage at the end of a directory from which the end of the log is not read.
+            return False
+
+    def has_changed(self) -> bool:
+        return any(trust.has_changed() for trust in self._trusts.values())
 
 
 class _IndexTrust:
@@ -556,7 +591,9 @@ class _IndexTrust:
 
     def _is_emptiness_trusted(self, end_offset: int) -> bool:
         """Return True if an index without entries means that the segment has no aborted transaction."""
-        return self._has_transaction_indexes or end_offset <= self._untransactional_up_to
+        return (
+            self._root.is_remote or self._has_transaction_indexes or end_offset <= self._untransactional_up_to
+        )
 
     @cached_property
     def _has_transaction_indexes(self) -> bool:

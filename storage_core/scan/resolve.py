@@ -13,12 +13,14 @@ import logging
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage_core.cached_property import cached_property
 from storage_core.directory import PartitionDirectory, PartitionLog, find_partitions
 from storage_core.directory.discovery import directories_that_match, is_glob
 from storage_core.directory.joined_log import join_copies
+from storage_core.directory.remote_half import join_halves, with_remote_halves
 from storage_core.errors import (
     CorruptRecordError,
     LogDirectoryError,
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from storage_core.options.predicate import Predicate
 
 _log = logging.getLogger(__name__)
+# No log is known to have reached this offset.
+_REMOTE_HALF: Final = -1
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -178,7 +182,10 @@ def resolve_range(
         )
 
     if start_offset < log_start_offset:
-        report_loss(start_offset, log_start_offset, f"the log starts at offset {log_start_offset}")
+        reason = f"the log starts at offset {log_start_offset}"
+        if log.start_below_segments is not None:
+            reason += ", and older records are in remote storage, or lost: see remoteStorage"
+        report_loss(start_offset, log_start_offset, reason)
         start_offset = log_start_offset
     if not limit.reaches(end_offset):
         limit_offset = limit.end_read()
@@ -382,13 +389,14 @@ def find_directories(
     filesystem: ReadableFileSystem, options: ReadOptions, watch: CommitMonitor | None = None
 ) -> list[PartitionDirectory]:
     """Find all partitions, whether they are asked for or not. Raises as `resolve` does."""
-    return find_partitions(
+    found = find_partitions(
         filesystem,
         split_paths(filesystem, options.paths),
         follow_symlinks=options.follow_symlinks,
         monitor=watch,
         must_be_log_directory=True,
     )
+    return with_remote_halves(filesystem, found, split_paths(filesystem, options.remote_storage or ()))
 
 
 def directories_to_open(
@@ -520,24 +528,44 @@ def load_log(
     options: ReadOptions,
     *,
     is_followed: bool = False,
+    start_offset: int = 0,
 ) -> PartitionLog:
-    """List a partition's directory and its copies, as `PartitionLog.load` does, for a read with these options."""
+    """List a partition's directory and its copies, as `PartitionLog.load` does, for a read with these options.
+
+    Remote storage is listed, too, if offsets below the first local segment may be read, from ``start_offset`` on.
+    """
     if options.ignore_checkpoints:
         directory = directory.without_checkpoints()
-    logs = [
-        PartitionLog.load(
-            filesystem,
-            each,
-            use_indexes=options.use_indexes,
-            max_batch_bytes=options.max_decompressed_batch_bytes,
-            skip_damage=options.mode != "FAILFAST",
-            is_followed=is_followed,
-        )
-        for each in (directory, *directory.copies)
-    ]
+    load = partial(
+        PartitionLog.load,
+        filesystem,
+        use_indexes=options.use_indexes,
+        max_batch_bytes=options.max_decompressed_batch_bytes,
+        skip_damage=options.mode != "FAILFAST",
+        is_followed=is_followed,
+    )
+    logs = [load(each) for each in (directory, *directory.copies)]
     for log in logs:
         _note_end_below_start(log)
-    return logs[0] if len(logs) == 1 else join_copies(filesystem, logs)
+    log = logs[0] if len(logs) == 1 else join_copies(filesystem, logs)
+    if not options.remote_storage:
+        _note_remote_half(log)
+    elif directory.remote and (start_offset < log.log_start_offset or not log.segments):
+        return join_halves(filesystem, log, [load(each) for each in directory.remote])
+    return log
+
+
+def _note_remote_half(log: PartitionLog) -> None:
+    """Add a notice to a log whose checkpointed start is below its first segment, once for a log directory."""
+    root, start_offset = log.directory.root, log.start_below_segments
+    if start_offset is None or (root.path, _REMOTE_HALF) in root.reported:
+        return
+    root.reported.add((root.path, _REMOTE_HALF))
+    log.notices.append(
+        f"{log.topic}-{log.partition}, and maybe other logs in {root.path}, begins at offset {start_offset} by "
+        f"log-start-offset-checkpoint, and its first segment here at {log.log_start_offset}: the records between are in remote "
+        "storage, or lost. Set remoteStorage to where the broker has uploaded them to read them."
+    )
 
 
 def _note_end_below_start(log: PartitionLog) -> None:

@@ -97,7 +97,7 @@ class SegmentRange:
 
     def is_complete(self, index: int) -> bool:
         """Return True if a broker has closed the time index, whose last entry is then the largest timestamp."""
-        return index < len(self._log.segments) - 1 or self._log.is_clean
+        return self._log.is_complete(index)
 
 
 class WalkBudget:
@@ -427,7 +427,7 @@ def prune_range(wanted: PartitionRange, condition: Predicate, options: ReadOptio
     end_offset = wanted.end_offset if bounds.offset_end is None else min(wanted.end_offset, bounds.offset_end)
     if bounds.is_empty or start_offset >= end_offset:
         return PartitionRange(log, wanted.start_offset, wanted.start_offset)
-    if isinstance(log, JoinedLog):
+    if isinstance(log, JoinedLog) and not log.is_one_history:
         # Times in a part of a segment that is read from another copy say nothing.
         return PartitionRange(log, start_offset, end_offset)
     if bounds.timestamp_start_ms is not None:

@@ -1,0 +1,220 @@
+"""A tiered topic is read from its true log start, as if its log were in one directory."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core import explain, read_table
+from storage_core.errors import LogDirectoryError, OffsetOutOfRangeError
+from storage_core.filesystem import FileSystem
+from storage_core.options import options_of
+from storage_core.scan.plan import plan_scan
+from tests.examples import examples
+from tests.log.logs import name
+from tests.scan.halves import EPOCHS, NAME, START_CHECKPOINT, bases_of, cut, make_whole
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return make_whole(tmp_path_factory.mktemp("whole") / "data")
+
+
+@pytest.fixture(scope="module")
+def bases(whole):
+    return bases_of(whole)
+
+
+class OpenedFiles(FileSystem):
+    """Notes what is opened."""
+
+    def __init__(self):
+        super().__init__()
+        self.opened = []
+
+    def open(self, path, version=None):
+        self.opened.append(path)
+        return super().open(path, version)
+
+
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "isolation_level": st.sampled_from(["read_uncommitted", "read_committed"]),
+        "starting_timestamp": st.integers(0, 72_000),
+        "ending_timestamp": st.integers(72_000, 80_000),
+        "where": st.sampled_from(
+            [
+                "timestamp >= '1970-01-01T00:00:40Z'",
+                "timestamp < '1970-01-01T00:00:40Z' AND offset >= 3",
+                "timestamp BETWEEN '1970-01-01T00:00:20Z' AND '1970-01-01T00:00:30Z'",
+            ]
+        ),
+        "max_timestamp_disorder": st.just("5 seconds"),
+        "use_indexes": st.booleans(),
+        "mode": st.sampled_from(["FAILFAST", "DROPMALFORMED"]),
+        "ending_offsets": st.integers(5, 70).map(lambda end: {"orders": {"0": end}}),
+        "max_records_per_partition": st.just(7),
+    },
+)
+
+
+@examples(40)
+@given(data=st.data(), options=OPTIONS)
+def test_any_two_halves_are_the_whole(whole, bases, data, options):
+    options.pop("ending_offsets" if "ending_timestamp" in options else "ending_timestamp", None)
+    options["starting_offsets_by_timestamp_strategy"] = "latest"
+    if "ending_offsets" in options:
+        options.pop("starting_timestamp", None)
+    local_from = data.draw(st.integers(1, len(bases) - 1))
+    remote_to = data.draw(st.integers(local_from, len(bases)))
+    with tempfile.TemporaryDirectory() as path:
+        local, remote = cut(whole, Path(path), local_from, remote_to)
+        assert read_table(local, remote_storage=remote, **options) == read_table(str(whole), **options)
+
+
+@pytest.mark.parametrize("start", [0, 7, 30])
+def test_the_log_start_is_the_local_checkpoint(whole, tmp_path, bases, start):
+    local, remote = cut(whole, tmp_path, 4, 6, start)
+    offsets = read_table(local, remote_storage=remote, columns=["offset"])["offset"].to_pylist()
+    assert offsets == [each for each in read_table(str(whole))["offset"].to_pylist() if each >= start]
+
+
+def test_without_checkpoints_remote_storage_says_where_the_log_starts(whole, tmp_path):
+    local, remote = cut(whole, tmp_path, 4, 4, 30)
+    read = read_table(local, remote_storage=remote, ignore_checkpoints=True)
+    assert read == read_table(str(whole), ignore_checkpoints=True)
+
+
+def test_without_the_option_one_warning_names_it(whole, tmp_path, bases, caplog):
+    local, _ = cut(whole, tmp_path, 4, 4)
+    shutil.copytree(Path(local) / NAME, Path(local) / "orders-1")
+    (Path(local) / START_CHECKPOINT).write_text("0\n2\norders 0 0\norders 1 0\n")
+    assert read_table(local)["offset"].to_pylist()[0] == bases[4]
+    (warning,) = [each.getMessage() for each in caplog.records if "remoteStorage" in each.getMessage()]
+    assert f"begins at offset 0 by {START_CHECKPOINT}, and its first segment here at {bases[4]}" in warning
+
+
+def test_offsets_below_the_local_half_are_lost_without_the_option(whole, tmp_path, bases):
+    local, _ = cut(whole, tmp_path, 4, 4)
+    with pytest.raises(OffsetOutOfRangeError, match="see remoteStorage"):
+        read_table(local, starting_offsets={"orders": {"0": 3}})
+    read = read_table(local, starting_offsets={"orders": {"0": 3}}, fail_on_data_loss=False)
+    assert read["offset"].to_pylist()[0] == bases[4]
+
+
+def test_a_log_whose_segments_begin_at_its_start_is_no_half(whole, tmp_path, bases, caplog):
+    local, _ = cut(whole, tmp_path, 4, 4, bases[4])
+    read_table(local)
+    assert not caplog.records
+
+
+def test_planning_opens_few_files(whole, tmp_path):
+    local, remote = cut(whole, tmp_path, 4, 6)
+    planning = explain(local, remote_storage=remote).planning
+    alone = explain(str(whole)).planning
+    assert planning.files_opened <= alone.files_opened + 6
+    assert planning.bytes_read <= alone.bytes_read + 4096
+
+
+def test_committed_records_are_told_by_the_transaction_indexes(whole, tmp_path, bases):
+    local, remote = cut(whole, tmp_path, 6, 6)
+    options = options_of([local], {"remote_storage": remote, "isolation_level": "read_committed"})
+    filesystem = OpenedFiles()
+    plan_scan(filesystem, options)
+    in_remote = [Path(path) for path in filesystem.opened if path.startswith(remote)]
+    # Where the remote half ends may be above the first local segment.
+    assert [path.name for path in in_remote if path.suffix == ".log"] == [name(bases[5])]
+    assert name(bases[3], "txnindex") in {path.name for path in in_remote}
+
+
+# -- Leader epochs --------
+
+
+def write_epochs(path, *entries):
+    lines = [f"{epoch} {start}" for epoch, start in entries]
+    Path(path).write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+
+
+@pytest.mark.parametrize("fork", [0, 12, 23])
+def test_remote_records_of_another_history_are_not_read(whole, tmp_path, caplog, fork):
+    local, remote = cut(whole, tmp_path, 5, 6)
+    remote_epochs = [(0, 0), (1, 23)] if fork == 23 else [*([(0, 0)] if fork else []), (7, fork)]
+    write_epochs(f"{local}/{NAME}/{EPOCHS}", (0, 0), (2, 23), (9, 60))
+    write_epochs(f"{remote}/{NAME}/{EPOCHS}", *remote_epochs)
+    offsets = read_table(local, remote_storage=remote)["offset"].to_pylist()
+    first_local = bases_of(Path(local))[0]
+    expected = read_table(str(whole))["offset"].to_pylist()
+    assert offsets == [each for each in expected if each < fork or each >= first_local]
+    if fork:
+        assert f"is not read from offset {fork} of {NAME} on" in caplog.text
+        assert f"has offsets {fork} to {first_local - 1}" in caplog.text
+
+
+def test_an_epoch_that_the_local_half_does_not_reach_back_to(whole, tmp_path):
+    local, remote = cut(whole, tmp_path, 5, 5)
+    write_epochs(f"{local}/{NAME}/{EPOCHS}", (2, bases_of(Path(local))[0]))
+    assert read_table(local, remote_storage=remote) == read_table(str(whole))
+    Path(f"{local}/{NAME}/{EPOCHS}").unlink()
+    assert read_table(local, remote_storage=remote) == read_table(str(whole))
+
+
+# -- What is where --------
+
+
+def test_another_topic_of_the_same_name_is_left_out(whole, tmp_path, bases, caplog):
+    local, remote = cut(whole, tmp_path, 4, 4)
+    (Path(remote) / NAME / "partition.metadata").write_text("version: 0\ntopic_id: wFqg4oNsJ1B1z71xLHGZAw")
+    for _ in range(2):
+        assert read_table(local, remote_storage=remote)["offset"].to_pylist()[0] == bases[4]
+    assert caplog.text.count("is of a topic with the id wFqg4oNsJ1B1z71xLHGZAw") == 1
+
+
+def test_topics_that_only_remote_storage_has(whole, tmp_path, bases, caplog):
+    local, remote = cut(whole, tmp_path, 4, 4)
+    shutil.copytree(Path(remote) / NAME, Path(remote) / "gone-0")
+    shutil.copytree(Path(remote) / NAME, Path(remote) / "orders-3")
+    read = read_table(local, remote_storage=remote)
+    assert sorted(set(zip(read["topic"].to_pylist(), read["partition"].to_pylist(), strict=True))) == [
+        ("gone", 0),
+        ("orders", 0),
+    ]
+    of_gone = [
+        offset
+        for topic, offset in zip(*(read[each].to_pylist() for each in ("topic", "offset")), strict=True)
+        if topic == "gone"
+    ]
+    assert of_gone == [each for each in read_table(str(whole))["offset"].to_pylist() if each < bases[4]]
+    assert "1 topics are read from remote storage alone, gone" in caplog.text
+    assert "Left out 1 partitions that only remote storage has, orders-3" in caplog.text
+
+
+def test_several_places(whole, tmp_path, bases):
+    local, first = cut(whole, tmp_path / "a", 5, 5)
+    _, second = cut(whole, tmp_path / "b", 5, 5)
+    for base in bases[:2]:
+        for path in (Path(first) / NAME).glob(name(base, "*")):
+            path.unlink()
+    for base in bases[3:]:
+        for path in (Path(second) / NAME).glob(name(base, "*")):
+            path.unlink()
+    assert read_table(local, remote_storage=f"{first},{second}") == read_table(str(whole))
+
+
+def test_a_hole_between_the_halves_is_named(whole, tmp_path, bases, caplog):
+    local, remote = cut(whole, tmp_path, 5, 3)
+    offsets = read_table(local, remote_storage=remote)["offset"].to_pylist()
+    assert not [each for each in offsets if bases[3] <= each < bases[5]]
+    assert (
+        f"Neither {local}/{NAME} nor remote storage has offsets {bases[3]} to {bases[5] - 1}." in caplog.text
+    )
+
+
+def test_a_place_that_does_not_exist(whole, tmp_path):
+    with pytest.raises(LogDirectoryError, match="found nothing"):
+        read_table(str(whole), remote_storage=str(tmp_path / "nowhere"))
