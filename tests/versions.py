@@ -47,6 +47,7 @@ MODULES_OF_EXTRAS = {
     "spark": "spark_segmentlog, pyspark.sql, pandas",
     "cli": "storage_core.cli.main, jinja2, rich",
     "protobuf": "storage_core.values.protobuf, ptars",
+    "tiered": "storage_core.tier, cryptography.hazmat.primitives.ciphers.aead",
     "notebook": "spark_segmentlog, ipykernel.kernelapp, matplotlib.pyplot",
     "dev": "spark_segmentlog, hypothesis, nbclient, pytest, xdist",
 }

@@ -586,6 +586,7 @@ class _Search:
 
 def holds_partition_files(filesystem: ReadableFileSystem, path: str) -> bool:
     """Return True if a directory holds a segment or another file that only a partition's directory has."""
+    # In this order: that of a tier says its leader epochs only after a look at each of its segments.
     for file_name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT):
         status = filesystem.status(os.path.join(path, file_name))
         if status is not None and status.is_regular_file:

@@ -17,7 +17,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from storage_core.errors import AppendError, OffsetOverflowError
+from storage_core.errors import AppendError, CorruptIndexError, OffsetOverflowError
 from storage_core.segment.file_names import log_paths_beside
 
 if TYPE_CHECKING:
@@ -72,7 +72,11 @@ def read_index_file(filesystem: ReadableFileSystem, path: str, entry_size_bytes:
         block_entries = _FIRST_BLOCK_ENTRIES
         while position_bytes < whole_bytes:
             block_bytes = min(block_entries * entry_size_bytes, whole_bytes - position_bytes)
-            block = opened.read_at(block_bytes, position_bytes)
+            try:
+                block = opened.read_at(block_bytes, position_bytes)
+            except CorruptIndexError as error:
+                # It was encrypted, and was changed.
+                return IndexContent(b"", size_bytes, str(error))
             pieces.append(block)
             position_bytes += len(block)
             # A short block: a broker has just cut the file to its entries.

@@ -103,7 +103,11 @@ class TransactionIndex:
                 limit = MAX_TRANSACTION_INDEX_SIZE_BYTES
                 problem = f"the file has {size_bytes} bytes, more than the {limit} that are read"
                 return cls.without_entries(problem, exists=True)
-            data = opened.read_at(size_bytes, 0) if size_bytes else b""
+            try:
+                data = opened.read_at(size_bytes, 0) if size_bytes else b""
+            except CorruptIndexError as error:
+                # It was encrypted, and was changed.
+                return cls.without_entries(str(error), exists=True)
         if len(data) % ENTRY_SIZE_BYTES:
             # Kafka ignores such an end. But readers would then see the records of an aborted transaction.
             problem = f"the file has {len(data)} bytes, which is no multiple of {ENTRY_SIZE_BYTES}"

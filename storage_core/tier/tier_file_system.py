@@ -1,0 +1,247 @@
+"""A view over a file system that shows tiers as log directories."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+from storage_core.errors import LogDirectoryError
+from storage_core.filesystem import DirectoryEntry, ExaminedEntry, FileStatus
+from storage_core.filesystem.values import MissingError
+from storage_core.tier.segment_choice import warn_once
+from storage_core.tier.tier_objects import TierObjects
+from storage_core.tier.tier_partition import TIER_DIRECTORY, TierPartition, find_tier_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from storage_core.filesystem import (
+        FileSystem,
+        FileVersion,
+        IoStatistics,
+        ReadableFile,
+        ReadableFileSystem,
+    )
+
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_Entry = TypeVar("_Entry", DirectoryEntry, ExaminedEntry)
+_PARTITION_DIRECTORY: Final = re.compile(r".*-[0-9]{1,10}")
+
+
+class TierFileSystem:
+    """A file system in which each partition of a tier is a directory with Kafka's names for its files.
+
+    Such a directory is shown beside the tier's own one, which is hidden. Whatever is no tier is as in the file system
+    below, which is not asked anything more for it. The version of a file says what it is made of, so that it is opened
+    without a listing. Nothing of a tier is kept in a pickle: each task has a file system of its own.
+
+    Args:
+        base: Where the tiers are, and everything else.
+        key_file: ``remoteStorageKeyFile``: a PEM file, or ``id=path`` pairs separated by commas.
+    """
+
+    def __init__(self, base: ReadableFileSystem, key_file: str | None = None) -> None:
+        self.statistics: IoStatistics = base.statistics
+        self._base = base
+        self._objects = TierObjects(base, key_file)
+        # By the path of the directory that shows them. Directories that were found to show none are kept too.
+        self._shown: dict[str, dict[str, TierPartition]] = {}
+
+    @property
+    def local(self) -> FileSystem:
+        """The local file system, for what is written beside a read."""
+        return self._base.local
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """List a directory in name order; raises as that of the file system below."""
+        return sorted(self.walk_directory(path), key=attrgetter("name"))
+
+    def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
+        """List a directory in any order. A partition of a tier is looked through again."""
+        return self._entries(path, self._base.walk_directory, _entry)
+
+    def examine_directory(self, path: str) -> Iterator[ExaminedEntry]:
+        """List a directory as `walk_directory` does, with the size of each entry."""
+        return self._entries(path, self._base.examine_directory, _examined_entry)
+
+    def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
+        """Return the status of ``path``, or None if it does not exist."""
+        found = self._find(path)
+        if found is None:
+            status = self._base.status(path, follow_symlinks=follow_symlinks)
+            found = self._look_for(path) if status is None else None
+            if found is None:
+                return status
+        partition, name = found
+        if not name:
+            return _directory_status(partition)
+        made_of = partition.made_of(name)
+        return None if made_of is None else made_of.status
+
+    def exists(self, path: str) -> bool:
+        """Return True if a path leads to something."""
+        return self.status(path, follow_symlinks=True) is not None
+
+    def open(self, path: str, version: FileVersion | None = None) -> ReadableFile:
+        """Open a regular file for reading; with its version a file of a tier needs no listing.
+
+        Raises:
+            FileReplacedError: An object is not the one that was listed.
+            UnreadableError: This user may not read it, or its key is not given.
+            LogDirectoryError: It does not exist, or is no file.
+        """
+        if isinstance(version, str) and version.startswith("["):
+            return self._objects.open_version(path, version)
+        found = self._find(path)
+        if found is None:
+            try:
+                return self._base.open(path, version)
+            except MissingError:
+                found = self._look_for(path)
+                if found is None:
+                    raise
+        partition, name = found
+        made_of = partition.made_of(name)
+        if made_of is None:
+            raise MissingError("No such file or directory.", path=path)
+        return self._objects.open(path, made_of)
+
+    def read_file(self, path: str, limit_bytes: int) -> bytes | None:
+        """Read a whole small file, or return None if it does not exist."""
+        if self._find(path) is None:
+            data = self._base.read_file(path, limit_bytes)
+            if data is not None or self._look_for(path) is None:
+                return data
+        try:
+            opened = self.open(path)
+        except MissingError:
+            return None
+        with opened:
+            size_bytes = opened.status.size_bytes
+            if size_bytes <= limit_bytes:
+                return opened.read_at(size_bytes, 0)
+        raise LogDirectoryError(
+            f"Expected at most {limit_bytes} bytes in a file of this kind, found {size_bytes}.", path=path
+        )
+
+    def free_bytes(self, path: str) -> int | None:
+        """Return the space available to this user; None if it has no limit."""
+        return self._base.free_bytes(path)
+
+    def is_locked(self, path: str) -> bool:
+        """Return True if a process of this machine is seen to hold the lock of a file."""
+        return self._base.is_locked(path)
+
+    def is_shared(self, path: str) -> bool:
+        """Return True if every host sees the same at ``path``."""
+        return self._base.is_shared(path)
+
+    def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+        """Apply a function that reads to each item, several at a time where a request takes long."""
+        return self._base.map(function, items)
+
+    def forget_listings(self) -> None:
+        """Look again at the next question."""
+        self._shown.clear()
+        self._base.forget_listings()
+
+    def _entries(
+        self,
+        path: str,
+        listed: Callable[[str], Iterator[_Entry]],
+        entry_of: Callable[[str, FileStatus], _Entry],
+    ) -> Iterator[_Entry]:
+        found = self._find(path)
+        if found is None:
+            try:
+                yield from self._with_partitions(path, listed(path), entry_of)
+            except MissingError:
+                found = self._look_for(path)
+                if found is None:
+                    raise
+        if found is not None:
+            for name, made_of in found[0].look_again().items():
+                yield entry_of(name, made_of.status)
+
+    def _with_partitions(
+        self, path: str, entries: Iterable[_Entry], entry_of: Callable[[str, FileStatus], _Entry]
+    ) -> Iterator[_Entry]:
+        """Pass on the entries of a directory, with the partitions of tiers in the place of the tiers' directories."""
+        suspects = []
+        for entry in entries:
+            if TIER_DIRECTORY.fullmatch(entry.name):
+                suspects.append(entry)
+            else:
+                yield entry
+        shown: dict[str, TierPartition] = {}
+        paths = [os.path.join(path, entry.name) for entry in suspects if _is_directory(entry)]
+        if not paths and TIER_DIRECTORY.fullmatch(os.path.basename(path)):
+            # A topic's own directory is named by the user.
+            paths = [path]
+        found = dict(zip(paths, self._base.map(self._partitions_in, paths), strict=True)) if paths else {}
+        for partition in chain.from_iterable(found.values()):
+            self._show(path, partition, shown)
+        yield from (entry for entry in suspects if not found.get(os.path.join(path, entry.name)))
+        if shown or not _PARTITION_DIRECTORY.fullmatch(os.path.basename(path)):
+            self._shown[path] = shown
+        yield from (entry_of(name, _directory_status(partition)) for name, partition in shown.items())
+
+    def _show(self, path: str, partition: TierPartition, shown: dict[str, TierPartition]) -> None:
+        name = partition.directory_name
+        if self._base.status(os.path.join(path, name)) is not None:
+            warn_once(f"Left out {partition.path}: there is a directory {name} beside it.")
+            return
+        other = shown.setdefault(name, partition)
+        if other is not partition:
+            for each in (other, partition):
+                each.look_again()
+            older, shown[name] = sorted((other, partition), key=attrgetter("uploaded_ms"))
+            warn_once(f"Left out {older.path}: {shown[name].path} is of a later topic with the same name.")
+
+    def _partitions_in(self, path: str) -> list[TierPartition]:
+        return find_tier_partitions(self._objects, path)
+
+    def _find(self, path: str) -> tuple[TierPartition, str] | None:
+        """Find the partition that is shown at a path, with an empty name, or the one that shows a file there."""
+        if not self._shown:
+            return None
+        for directory, name in ((path, ""), os.path.split(path)):
+            root, directory_name = os.path.split(directory)
+            partition = self._shown.get(root, {}).get(directory_name)
+            if partition is not None:
+                return partition, name
+        return None
+
+    def _look_for(self, path: str) -> tuple[TierPartition, str] | None:
+        """Find what `_find` finds where nothing else is, if need be by a look into the directory that would show it."""
+        for directory, name in ((path, ""), os.path.split(path)):
+            root, directory_name = os.path.split(directory)
+            if root in self._shown or not _PARTITION_DIRECTORY.fullmatch(directory_name):
+                continue
+            if not name or self._base.status(directory) is None:
+                with contextlib.suppress(MissingError):
+                    self.list_directory(root)
+        return self._find(path)
+
+
+def _is_directory(entry: DirectoryEntry | ExaminedEntry) -> bool:
+    return entry.is_directory if isinstance(entry, DirectoryEntry) else entry.kind == "directory"
+
+
+def _directory_status(partition: TierPartition) -> FileStatus:
+    return FileStatus(0, 0, partition.path, 0, is_regular_file=False, is_directory=True)
+
+
+def _entry(name: str, status: FileStatus) -> DirectoryEntry:
+    return DirectoryEntry(name, status.is_directory, status.is_regular_file, is_symlink=False)
+
+
+def _examined_entry(name: str, status: FileStatus) -> ExaminedEntry:
+    kind: Literal["file", "directory"] = "directory" if status.is_directory else "file"
+    return ExaminedEntry(name, kind, status.size_bytes, status.size_bytes, status.modified_ms)
