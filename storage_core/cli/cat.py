@@ -173,7 +173,7 @@ def _read(
             return
         for each in plan.resolution.partitions:
             wanted = each.part(max(each.start_offset, each.end_offset - last), each.end_offset)
-            yield from plan_ranges((wanted,), options, formats=formats).tasks
+            yield from plan_ranges(filesystem, (wanted,), options, formats=formats).tasks
 
     yield from read_tasks(filesystem, tasks(), _schema(text, formats))
 
@@ -209,7 +209,7 @@ def _tasks_in_turn(
             directories, known = find(watch), dict(watch.known)
         directory = directories.get(topic_partition)
         wanted = () if directory is None else (resolve_partition(filesystem, directory, options),)
-        return plan_ranges(wanted, options, formats=formats)
+        return plan_ranges(filesystem, wanted, options, formats=formats)
 
     for topic_partition in tuple(directories):
         yield from read_consistently(watch, functools.partial(plan, topic_partition)).tasks

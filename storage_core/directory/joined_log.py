@@ -20,7 +20,7 @@ from storage_core.errors import CorruptError, SegmentLogError
 from storage_core.record.batch_header import MAX_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from storage_core.checkpoint import EpochEntry
     from storage_core.filesystem import ReadableFileSystem
@@ -89,13 +89,24 @@ class JoinedLog(PartitionLog):
     ) -> TimestampOffset | None:
         """Find a record as `PartitionLog.offset_for_timestamp` does, in the part of each segment that is read."""
         limit_offset = self.log_end_offset if limit_offset is None else limit_offset
-        for index, (start_offset, end_offset) in enumerate(self._joined.bounds):
+        bounds = self._joined.bounds
+
+        def look_up(index: int) -> TimestampOffset | None:
+            found = None
             if self._largest_timestamp_ms(index) >= timestamp_ms:
-                found = self.read_segment(index, self._joined.look_up(timestamp_ms, start_offset))
-                if found is not None and found.offset < min(end_offset, limit_offset):
-                    return found
+                found = self.read_segment(
+                    index, lambda segment: segment.offset_for_timestamp(timestamp_ms, bounds[index][0])
+                )
             self.segments[index].forget_indexes()
-        return None
+            return found
+
+        answers = zip(bounds, self._filesystem.map(look_up, range(len(bounds))), strict=True)
+        inside = (
+            found
+            for (_, end_offset), found in answers
+            if found is not None and found.offset < min(end_offset, limit_offset)
+        )
+        return next(inside, None)
 
     def newest_producer_snapshot(self, up_to_offset: int | None = None) -> ProducerSnapshot | None:
         """Find the newest valid snapshot as `PartitionLog.newest_producer_snapshot` does, beside the segments of that offset."""
@@ -140,11 +151,6 @@ class _JoinedSegments(SegmentSequence):
                 self.places.append((piece.log, index))
         self.base_offsets = [start_offset for start_offset, _ in self.bounds]
         self.file_names = FileNames()
-
-    @staticmethod
-    def look_up(timestamp_ms: int, start_offset: int) -> Callable[[SegmentReader], TimestampOffset | None]:
-        """Return a search in a segment for the first record from an offset on that reaches a timestamp."""
-        return lambda segment: segment.offset_for_timestamp(timestamp_ms, start_offset)
 
     def __getitem__(self, index: int) -> SegmentReader:  # type: ignore[override]
         log, own_index = self.places[index]

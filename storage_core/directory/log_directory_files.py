@@ -248,6 +248,10 @@ class LogDirectoryFiles:
         """Log start per (topic, partition), where it is above the first segment's base offset."""
         return self._offsets_or_none(LOG_START_OFFSET_CHECKPOINT, "every log starts at its first segment")
 
+    def read_once(self) -> None:
+        """Read what each look at a partition asks for, before several threads ask."""
+        _ = self.clean_shutdown, self.recovery_points, self.vouching_high_watermarks, self.log_start_offsets
+
     @cached_property
     def cleaner_offsets(self) -> dict[tuple[str, int], int]:
         """Return up to where logs were compacted, per (topic, partition)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -74,7 +75,7 @@ class SegmentSequence(Sequence[SegmentReader]):
     """The segments of a log by ascending base offset, each created at its first use.
 
     A bounded number of them is kept. The oldest are created again when they are needed, but never the last
-    segment, which is limited to the log end. ``open_segment`` creates one from its base offset, the directory's file
+    segment, which is limited to the log end. Threads may look at different segments. ``open_segment`` creates one from its base offset, the directory's file
     names if they are known, and the suffix of its files.
     """
 
@@ -88,6 +89,7 @@ class SegmentSequence(Sequence[SegmentReader]):
         self.file_names = listing.file_names
         self._open_segment = open_segment
         self._opened: dict[int, SegmentReader] = {}
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self.base_offsets)
@@ -126,14 +128,15 @@ class SegmentSequence(Sequence[SegmentReader]):
 
     def _keep(self, segment: SegmentReader) -> SegmentReader:
         opened, base_offset = self._opened, segment.base_offset
-        if base_offset not in opened and len(opened) >= _MOST_OPENED:
-            oldest = next(iter(opened))
-            if oldest == self.base_offsets[-1]:
-                # The last segment knows the log end, which must not change.
-                opened[oldest] = opened.pop(oldest)
+        with self._lock:
+            if base_offset not in opened and len(opened) >= _MOST_OPENED:
                 oldest = next(iter(opened))
-            del opened[oldest]
-        opened[base_offset] = segment
+                if oldest == self.base_offsets[-1]:
+                    # The last segment knows the log end, which must not change.
+                    opened[oldest] = opened.pop(oldest)
+                    oldest = next(iter(opened))
+                del opened[oldest]
+            opened[base_offset] = segment
         return segment
 
 
@@ -538,9 +541,11 @@ class PartitionLog:
         limit_offset = self.log_end_offset if limit_offset is None else limit_offset
         if self.log_start_offset >= limit_offset:
             return None
-        first_live = self.segment_index_for(self.log_start_offset) or 0
-        for index in range(first_live, len(self.segments)):
-            if self._largest_timestamp_ms(index) < timestamp_ms:
+        live = range(self.segment_index_for(self.log_start_offset) or 0, len(self.segments))
+        for index, largest_ms in zip(
+            live, self._filesystem.map(self._largest_timestamp_ms, live), strict=True
+        ):
+            if largest_ms < timestamp_ms:
                 # With thousands of segments, their indexes would fill the memory.
                 self.segments[index].forget_indexes()
             else:

@@ -183,7 +183,8 @@ class LogFollower:
             wanted = PartitionRange(log, start_offset, end_offset, is_first=is_first)
             if self._formats_now is None:
                 self._formats_now = self._formats.plan_anew()
-            for task in plan_ranges((wanted,), self._options, formats=self._formats_now).tasks:
+            plan = plan_ranges(self._filesystem, (wanted,), self._options, formats=self._formats_now)
+            for task in plan.tasks:
                 for batch in read_task(self._filesystem, task, self._schema):
                     # Before it is handed on: what the caller has must not come again.
                     offset = batch["offset"][-1].as_py()

@@ -73,6 +73,9 @@ class FileSystem:
             and small files, come in addition, a few for each thread.
     """
 
+    request_cost_bytes: int = 0
+    poll_interval_ms: int = 0
+
     def __init__(self, *, max_open_files: int = 512) -> None:
         if max_open_files < 1:
             raise OptionError(f"Expected max_open_files of 1 or more, found {max_open_files}.")

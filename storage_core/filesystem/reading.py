@@ -63,9 +63,14 @@ class ReadableFileSystem(Protocol):
 
     Attributes:
         statistics: Counts the operations of this object: to account for one read, give it an object of its own.
+        request_cost_bytes: How many bytes are read in about the time that a request takes: look-ups weigh the two. 0 where
+            a request takes no time.
+        poll_interval_ms: How long a stream waits at least between two looks for new records, unless an option says so.
     """
 
     statistics: IoStatistics
+    request_cost_bytes: int
+    poll_interval_ms: int
 
     @property
     def local(self) -> FileSystem:

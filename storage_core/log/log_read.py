@@ -247,7 +247,7 @@ def read_range(
     schema = read_schema(options)
     if start_offset >= end_offset or max_bytes == 0:
         return iter(())
-    plan = plan_ranges((PartitionRange(log, start_offset, end_offset),), options)
+    plan = plan_ranges(filesystem, (PartitionRange(log, start_offset, end_offset),), options)
     batches = read_tasks(filesystem, plan.tasks, schema)
     return batches if max_bytes is None else _up_to(batches, max_bytes)
 

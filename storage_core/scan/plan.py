@@ -92,6 +92,8 @@ def pack_spans(
     return tasks
 
 
+# Some hundred bytes each.
+_SPANS_AT_ONCE: Final = 1024
 # After this many pieces in one batch, its records are looked at: it may claim more offsets than it has records.
 _MOST_REPETITIONS: Final = 64
 
@@ -157,24 +159,32 @@ def plan_scan(
     condition = conjunction(options.where, predicate)
 
     def plan(watch: CommitMonitor) -> ScanPlan:
-        return _plan(resolve(filesystem, options, condition, watch), options, condition, formats)
+        return _plan(filesystem, resolve(filesystem, options, condition, watch), options, condition, formats)
 
     return read_consistently(CommitMonitor(filesystem), plan)
 
 
 def plan_ranges(
-    wanted: Sequence[PartitionRange], options: ReadOptions, *, formats: Formats | None = None
+    filesystem: ReadableFileSystem,
+    wanted: Sequence[PartitionRange],
+    options: ReadOptions,
+    *,
+    formats: Formats | None = None,
 ) -> ScanPlan:
     """Plan the read of partitions whose offset ranges are known already.
 
     Raises:
         SegmentLogError: A partition cannot be read.
     """
-    return _plan(Resolution(tuple(wanted)), options, conjunction(options.where, None), formats)
+    return _plan(filesystem, Resolution(tuple(wanted)), options, conjunction(options.where, None), formats)
 
 
 def _plan(
-    resolution: Resolution, options: ReadOptions, condition: Predicate | None, formats: Formats | None
+    filesystem: ReadableFileSystem,
+    resolution: Resolution,
+    options: ReadOptions,
+    condition: Predicate | None,
+    formats: Formats | None,
 ) -> ScanPlan:
     if formats is None and options.typed_columns:
         choice = options.typed_columns[0]
@@ -183,29 +193,31 @@ def _plan(
         )
     ranges = resolution.partitions
     if condition is not None:
-        pruned = (prune_range(each, condition, options) for each in ranges)
+        pruned = filesystem.map(partial(prune_range, condition=condition, options=options), ranges)
         ranges = tuple(each for each in pruned if not each.is_empty)
         report_bytes_beyond(ranges, condition, options)
     settings = _read_settings(ranges, options, condition, formats or ())
-    tasks = _plan_tasks(ranges, options, condition, settings)
+    tasks = _plan_tasks(filesystem, ranges, options, condition, settings)
     return ScanPlan(tuple(tasks), ranges, resolution, settings.formats)
 
 
 def _plan_tasks(
+    filesystem: ReadableFileSystem,
     ranges: Sequence[PartitionRange],
     options: ReadOptions,
     condition: Predicate | None,
     settings: ReadSettings,
 ) -> list[ScanTask]:
     max_records = options.max_records_per_partition
-    ranges = [_with_aborted_transactions(each, options) for each in ranges]
+    ranges = list(filesystem.map(partial(_with_aborted_transactions, options=options), ranges))
     by_partition = {(each.topic, each.partition): each for each in ranges}
 
     def located(split: list[RangePieces]) -> Iterator[Iterable[LogSpan]]:
-        return (spans for pieces in split for spans in _locate_pieces(pieces, condition))
+        by_log = [list(pieces) for _, pieces in groupby(split, attrgetter("whole.log"))]
+        return chain.from_iterable(filesystem.map(partial(_located, condition=condition), by_log))
 
     def tasks_of(spans: SpanList) -> list[ScanTask]:
-        spans = _cut_spans(spans, by_partition, task_bytes)
+        spans = _cut_spans(filesystem, spans, by_partition, task_bytes)
         return pack_spans(spans, settings, task_bytes=task_bytes, task_records=max_records)
 
     spans = SpanList(chain.from_iterable(located(split_ranges(ranges, None, max_records))))
@@ -244,6 +256,22 @@ def _with_aborted_transactions(wanted: PartitionRange, options: ReadOptions) -> 
         return wanted
     aborted = aborted_transactions(wanted.log, wanted.start_offset, wanted.end_offset)
     return dataclasses.replace(wanted, aborted=AbortedTransactions(aborted))
+
+
+def _located(split: Iterable[RangePieces], condition: Predicate | None) -> Iterator[Iterable[LogSpan]]:
+    """Locate pieces of one log: the first spans at once, so that other threads locate those of other logs meanwhile."""
+    spans = (spans for pieces in split for spans in _locate_pieces(pieces, condition))
+    first: list[Iterable[LogSpan]] = []
+    room = _SPANS_AT_ONCE
+    for each in spans:
+        found = iter(each)
+        head = list(islice(found, room))
+        room -= len(head)
+        if head:
+            first.append(chain(head, found))
+        if not room:
+            break
+    return chain(first, spans)
 
 
 def _locate_pieces(pieces: RangePieces, condition: Predicate | None) -> Iterator[Iterable[LogSpan]]:
@@ -307,7 +335,10 @@ def _default_task_bytes(spans: SpanList) -> int:
 
 
 def _cut_spans(
-    spans: SpanList, by_partition: dict[tuple[str, int], PartitionRange], task_bytes: int
+    filesystem: ReadableFileSystem,
+    spans: SpanList,
+    by_partition: dict[tuple[str, int], PartitionRange],
+    task_bytes: int,
 ) -> SpanList:
     if max(spans.sizes_bytes, default=0) <= task_bytes:
         return spans
@@ -320,4 +351,4 @@ def _cut_spans(
         assert index is not None  # noqa: S101  (the span was located in it)
         return log.read_segment(index, partial(cut_span, span, target_bytes=task_bytes))
 
-    return SpanList(piece for span in spans for piece in pieces(span))
+    return SpanList(chain.from_iterable(filesystem.map(pieces, spans)))

@@ -297,8 +297,13 @@ def resolve(
     found = find_directories(filesystem, options, watch)
     selected = select_partitions(found, options)
     wanted = directories_to_open(selected, options, condition)
+    for root in {
+        id(each.root): each.root for directory in wanted for each in (directory, *directory.copies)
+    }.values():
+        root.read_once()
+    resolve_one = partial(resolve_partition, filesystem, options=options)
     return Resolution(
-        tuple(resolved_each(lambda directory: resolve_partition(filesystem, directory, options), wanted)),
+        tuple(resolved_each(filesystem, resolve_one, wanted)),
         _without(found, selected),
         _without(selected, wanted),
     )
@@ -427,15 +432,24 @@ def check_bounds(options: ReadOptions, selected: Iterable[PartitionDirectory]) -
     _check_assigned(options.ending, "ending", assigned)
 
 
-def resolved_each(resolve: Callable[[_Item], _Result], partitions: Collection[_Item]) -> list[_Result]:
-    """Resolve partitions one by one. If some have no record at a starting timestamp, one error counts all of them."""
+def resolved_each(
+    filesystem: ReadableFileSystem, resolve: Callable[[_Item], _Result], partitions: Collection[_Item]
+) -> list[_Result]:
+    """Resolve each partition. If some have no record at a starting timestamp, one error counts all of them."""
+
+    def resolved(partition: _Item) -> _Result | TimestampNotFoundError:
+        try:
+            return resolve(partition)
+        except TimestampNotFoundError as error:
+            return error
+
     found: list[_Result] = []
     missing: list[TimestampNotFoundError] = []
-    for partition in partitions:
-        try:
-            found.append(resolve(partition))
-        except TimestampNotFoundError as error:
-            missing.append(error)
+    for each in filesystem.map(resolved, partitions):
+        if isinstance(each, TimestampNotFoundError):
+            missing.append(each)
+        else:
+            found.append(each)
     if not missing:
         return found
     first = missing[0]

@@ -148,7 +148,8 @@ def _registry_in_topic(filesystem: ReadableFileSystem, options: ReadOptions) -> 
             f"There is no topic {wanted.schemas_topic} in {first_of(wanted.paths, _SHOWN)}. Name the log directory that has the "
             "schema registry's topic, or a folder of schema files, as schemasPath; or another topic as schemasTopic."
         )
-    batches = read_tasks(filesystem, plan_ranges(found, wanted, formats=()).tasks, read_schema(wanted))
+    plan = plan_ranges(filesystem, found, wanted, formats=())
+    batches = read_tasks(filesystem, plan.tasks, read_schema(wanted))
     return read_registry(_records(batches))
 
 

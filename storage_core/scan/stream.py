@@ -171,7 +171,7 @@ class MicroBatchPlanner:
             warn_of_seconds(self._options.read.starting, LatestBound())
             ends = self._poll()
             check_bounds(self._options.read, [each.directory for each in self._monitor.partitions.values()])
-            offsets = resolved_each(lambda each: self._initial_offset(*each), ends.items())
+            offsets = resolved_each(self._filesystem, lambda each: self._initial_offset(*each), ends.items())
             self._initial = dict(zip(ends, offsets, strict=True))
         return self._initial
 
@@ -414,13 +414,13 @@ class MicroBatchPlanner:
     def _planned(self, wanted: Mapping[TopicPartition, tuple[int | None, int]]) -> ScanPlan:
         formats = self.formats.plan_anew()
         if not wanted:
-            return plan_ranges((), self._options.read, formats=formats)
+            return plan_ranges(self._filesystem, (), self._options.read, formats=formats)
 
         def planned(watch: CommitMonitor) -> ScanPlan:
             directories = self._directories(wanted.keys(), watch)
             ranges = [self._range(directory, *wanted[key]) for key, directory in sorted(directories.items())]
             present = [each for each in ranges if not each.is_empty]
-            return plan_ranges(present, self._options.read, formats=formats)
+            return plan_ranges(self._filesystem, present, self._options.read, formats=formats)
 
         return read_consistently(CommitMonitor(self._filesystem), planned)
 

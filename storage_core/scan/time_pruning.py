@@ -19,10 +19,11 @@ the tasks to report; a segment that vanished since the log was listed is a `Data
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections import deque
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from storage_core.cached_property import cached_property
 from storage_core.directory.joined_log import JoinedLog
@@ -39,6 +40,7 @@ from storage_core.record.batch_header import (
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import Bounds, prune_partition
+from storage_core.segment.batch_walk import PAGE_SIZE_BYTES, record_timestamps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,10 +49,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.directory import PartitionLog
-    from storage_core.filesystem import ReadableFileSystem
+    from storage_core.filesystem import ReadableFile, ReadableFileSystem
     from storage_core.options import ReadOptions
     from storage_core.options.predicate import Predicate
     from storage_core.segment import SegmentReader, TimestampOffset
+
+    _Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 # The most that is read to find a batch by the indexes, to prove their entries, and to find the batch again when
@@ -62,6 +66,8 @@ LARGE_BATCH_BYTES: Final = 16 << 10
 _SHARE: Final = 8
 # So many batches are decoded to find one record that proves a start.
 _PROOFS: Final = 4
+# An entry of each index.
+_INDEX_ENTRIES_BYTES: Final = 20
 # Planning has one thread: no look-up in one partition reads more than this, which takes a second.
 _MOST_BYTES: Final = 16 << 20
 DAMAGE: Final = (CorruptError, UnsupportedFormatError)
@@ -101,18 +107,27 @@ class SegmentRange:
 
 
 class WalkBudget:
-    """Budget of bytes that a walk over batch headers may read: a small part of the range.
+    """Budget of bytes that a walk over batch headers may read: a small part of the range. Requests count as bytes, too.
 
     Of large batches that is enough for every header. A walk over small ones reads all of them, and ends soon.
     """
 
     def __init__(self, filesystem: ReadableFileSystem, size_bytes: int) -> None:
-        self._statistics = filesystem.statistics
-        self._end_bytes = self._statistics.bytes_read + min(size_bytes // _SHARE, _MOST_BYTES)
+        self._request_cost_bytes = filesystem.request_cost_bytes
+        self._left_bytes = min(size_bytes // _SHARE, _MOST_BYTES)
+
+    def spend(self, size_bytes: int, requests: int = 1) -> None:
+        """Count what is read."""
+        self._left_bytes -= size_bytes + requests * self._request_cost_bytes
+
+    def spend_on_header(self, batch_bytes: int) -> None:
+        """Count a header, and the batch with it where hopping over that would take longer."""
+        is_hop = batch_bytes > max(PAGE_SIZE_BYTES, self._request_cost_bytes)
+        self.spend(HEADER_SIZE_BYTES if is_hop else batch_bytes, int(is_hop))
 
     def allows(self, size_bytes: int = 0) -> bool:
         """Return True if this many more bytes may be read."""
-        return self._statistics.bytes_read + size_bytes <= self._end_bytes
+        return size_bytes <= self._left_bytes
 
 
 def first_header(segment: SegmentReader) -> BatchHeader | None:
@@ -122,7 +137,11 @@ def first_header(segment: SegmentReader) -> BatchHeader | None:
         The header; None if there is no batch.
     """
     with segment.open_log() as log_file:
-        data = log_file.read_at(HEADER_SIZE_BYTES, 0)
+        return _header_at_start(segment, log_file)
+
+
+def _header_at_start(segment: SegmentReader, log_file: ReadableFile) -> BatchHeader | None:
+    data = log_file.read_at(HEADER_SIZE_BYTES, 0)
     if len(data) < HEADER_SIZE_BYTES:
         return None
     try:
@@ -182,10 +201,14 @@ def proven_start_offset(
     is_promised = disorder_ms is not None
     budget = WalkBudget(log.segments[0].filesystem, segments.size_bytes)
     search = _StartSearch(timestamp_ms - (disorder_ms or 0), budget, only_proven=not is_promised)
-    found = search.run(log, segments, start_offset, end_offset)
-    if not is_promised or found <= start_offset:
-        return found
+    if not is_promised:
+        return search.run(log, segments, start_offset, end_offset)
     is_committed = options.isolation_level == "read_committed"
+    segments.indexes = search.without_early(log, segments.indexes, is_committed=is_committed)
+    start_offset = max(start_offset, log.segments.base_offsets[segments.indexes[0]])
+    found = search.run(log, segments, start_offset, end_offset)
+    if found <= start_offset:
+        return found
     return max(start_offset, min(found, search.offset_after_proof(log, is_committed=is_committed)))
 
 
@@ -207,7 +230,8 @@ def end_offset_by_time(
     """
     segments = SegmentRange(log, start_offset, end_offset)
     search = _EndSearch(timestamp_ms, start_offset, aborted or AbortedTransactions())
-    for index, rest_bytes in zip(segments.indexes, segments.sizes_from_bytes(), strict=True):
+    first = bisect_left(segments.indexes, True, key=lambda index: search.may_be_in(log, index))
+    for index, rest_bytes in zip(segments.indexes[first:], segments.sizes_from_bytes()[first:], strict=True):
         if rest_bytes < LOOKUP_COST_BYTES:
             break
         found = log.read_segment(index, partial(search.first_record_at_or_after, rest_bytes))
@@ -227,10 +251,39 @@ class _StartSearch:
         # The last batches that were passed, each with the base offset of its segment.
         self._passed: deque[tuple[int, BatchHeader]] = deque(maxlen=_PROOFS)
 
+    def without_early(self, log: PartitionLog, indexes: list[int], *, is_committed: bool) -> list[int]:
+        """Leave out the segments before the last one that begins with an earlier record, as far as a bisection finds it."""
+
+        def is_late(index: int) -> bool:
+            found = log.read_segment(index, self._first_batch)
+            return (
+                found is None
+                or not self._offset_after(*found[1:])
+                or (is_committed and _is_aborted(log, found[0]))
+            )
+
+        # Of a few segments, each is looked at.
+        return (
+            indexes[bisect_left(indexes, True, 1, key=is_late) - 1 :] if len(indexes) > _PROOFS else indexes
+        )
+
+    def _first_batch(self, segment: SegmentReader) -> tuple[BatchHeader, _Int64Array, _Int64Array] | None:
+        """Read the offsets and the timestamps of a segment's first batch, unless it is damaged or large."""
+        with segment.open_log() as log_file:
+            header = _header_at_start(segment, log_file)
+            if header is None or header.is_control or not self._budget.allows(header.size_bytes):
+                return None
+            try:
+                return header, *record_timestamps(log_file, header, segment.max_batch_bytes)
+            except DAMAGE:
+                return None
+
     def run(self, log: PartitionLog, segments: SegmentRange, start_offset: int, end_offset: int) -> int:
         """Search the segments of a range. Return its end if no batch reaches the timestamp."""
         for index in segments.indexes:
             first_offset = max(start_offset, log.segments.base_offsets[index])
+            if not self._budget.allows():
+                return first_offset
             found = log.read_segment(
                 index,
                 partial(self.first_offset_at_or_after, first_offset, is_complete=segments.is_complete(index)),
@@ -247,18 +300,23 @@ class _StartSearch:
             index = log.segment_index_for(base_offset)
             if index is None or batch.is_control or not self._budget.allows(batch.size_bytes):
                 continue
+            self._budget.spend(batch.size_bytes)
             try:
                 # Aborted records, which a read of committed ones does not return, are no part of the promise.
-                if is_committed and batch.is_transactional and _is_aborted(log, batch):
+                if is_committed and _is_aborted(log, batch):
                     continue
-                offsets, timestamps_ms = log.read_segment(index, partial(_timestamps_of, batch=batch))
+                found = self._offset_after(*log.read_segment(index, partial(_timestamps_of, batch=batch)))
             except DAMAGE:
                 continue
-            # A negative number is no time.
-            early = ((timestamps_ms >= 0) & (timestamps_ms < self._timestamp_ms)).nonzero()[0]
-            if len(early):
-                return int(offsets[early[-1]]) + 1
+            if found:
+                return found
         return 0
+
+    def _offset_after(self, offsets: _Int64Array, timestamps_ms: _Int64Array) -> int:
+        """Return the offset after the last earlier record of a batch; 0 if it has none."""
+        # A negative number is no time.
+        early = ((timestamps_ms >= 0) & (timestamps_ms < self._timestamp_ms)).nonzero()[0]
+        return int(offsets[early[-1]]) + 1 if len(early) else 0
 
     def first_offset_at_or_after(
         self, start_offset: int, segment: SegmentReader, *, is_complete: bool
@@ -271,6 +329,7 @@ class _StartSearch:
         if segment.size_bytes == 0:
             return None
         header = first_header(segment)
+        self._budget.spend(HEADER_SIZE_BYTES)
         if header is None or self._may_reach(header):
             return start_offset
         if self._only_proven or segment.size_bytes < LOOKUP_COST_BYTES or not len(segment.time_index):
@@ -294,6 +353,7 @@ class _StartSearch:
         Returns:
             The time index entry before whose batch no batch reaches the timestamp, and a position in bytes.
         """
+        self._budget.spend(_INDEX_ENTRIES_BYTES * len(segment.time_index), 2)
         # An earlier batch than the one looked for: a proof needs one.
         entry = segment.time_index.lookup(self._timestamp_ms - 1)
         position_bytes = indexed_position(segment, entry.offset)
@@ -311,6 +371,7 @@ class _StartSearch:
                     return next_offset
                 if self._may_reach(header) or not self._budget.allows():
                     return max(start_offset, header.base_offset)
+                self._budget.spend_on_header(header.size_bytes)
                 self._passed.append((segment.base_offset, header))
                 position_bytes = header.end_position_bytes
                 next_offset = max(next_offset, header.last_offset + 1)
@@ -327,6 +388,12 @@ class _EndSearch:
         self._timestamp_ms = timestamp_ms
         self._start_offset = start_offset
         self._aborted = aborted
+
+    def may_be_in(self, log: PartitionLog, index: int) -> bool:
+        """Return True if the time index of a segment says that it has such a record."""
+        last_entry = log.read_segment(index, lambda segment: segment.time_index.last_entry)
+        log.segments[index].forget_indexes()
+        return last_entry is not None and last_entry.timestamp_ms >= self._timestamp_ms
 
     def first_record_at_or_after(self, rest_bytes: int, segment: SegmentReader) -> int | None:
         """Find the first record of a segment that reaches the timestamp.
@@ -375,6 +442,8 @@ class _EndSearch:
 
 
 def _is_aborted(log: PartitionLog, batch: BatchHeader) -> bool:
+    if not batch.is_transactional:
+        return False
     aborted = aborted_transactions(log, batch.base_offset, batch.base_offset + 1)
     return any(each.producer_id == batch.producer_id for each in aborted)
 
@@ -386,9 +455,7 @@ def _tells_timestamps(header: BatchHeader) -> bool:
     return header.is_control or header.record_count == 0 or bool(header.attributes & LOG_APPEND_TIME_FLAG)
 
 
-def _timestamps_of(
-    segment: SegmentReader, batch: BatchHeader
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _timestamps_of(segment: SegmentReader, batch: BatchHeader) -> tuple[_Int64Array, _Int64Array]:
     """Read the offset and the timestamp of each record of a batch, whose CRC is checked."""
     return batch_timestamps(
         segment.read_batch(batch), batch, path=segment.log_path, limit_bytes=segment.max_batch_bytes
@@ -472,7 +539,7 @@ def _is_read_whole(log: PartitionLog, index: int) -> bool:
 
     def is_dear(segment: SegmentReader) -> bool:
         # Half of a segment is saved on average.
-        if segment.size_bytes < 2 * LOOKUP_COST_BYTES:
+        if segment.is_one_read or segment.size_bytes < 2 * LOOKUP_COST_BYTES:
             return True
         if len(segment.offset_index):
             return False

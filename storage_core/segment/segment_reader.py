@@ -136,9 +136,9 @@ class SegmentReader:
         return self.status.modified_ms
 
     @property
-    def is_one_page(self) -> bool:
-        """Return True if one read returns the whole log file, so that its indexes are not worth reading."""
-        return self.size_bytes <= PAGE_SIZE_BYTES
+    def is_one_read(self) -> bool:
+        """Return True if the whole log file is read as fast as an index, so that its indexes are not worth reading."""
+        return self.size_bytes <= max(PAGE_SIZE_BYTES, self.filesystem.request_cost_bytes)
 
     def open_log(self) -> ReadableFile:
         """Open the log file.
@@ -323,7 +323,7 @@ class SegmentReader:
         """Find the first batch that reaches an offset, and what precedes it. Damage is skipped, whatever `skip_damage` says."""
         with self.open_log() as log_file:
             walk = self._walk(log_file)
-            number = -1 if self.is_one_page else self.offset_index.number_at_or_below(offset - 1)
+            number = -1 if self.is_one_read else self.offset_index.number_at_or_below(offset - 1)
             while True:
                 start_bytes = self.proven_position(walk, number)
                 found = walk.locate_offset(offset, start_bytes)
@@ -514,7 +514,7 @@ class SegmentReader:
 
     def start_position(self, walk: DamageSkippingReader, offset: int, boundary_bytes: int = 0) -> int:
         """Return where to begin a walk that must meet every batch from ``offset`` on: at a known boundary, or after it."""
-        if self.is_one_page:
+        if self.is_one_read:
             return boundary_bytes
         return self._proven_position_after(walk, self.offset_index.number_at_or_below(offset), boundary_bytes)
 
@@ -590,7 +590,7 @@ class SegmentReader:
         Then the length in the header of ``before`` is right, and its CRC, which covers a whole batch, need not be
         checked. A wrapper's header does not tell whether offsets are missing.
         """
-        if self.is_one_page:
+        if self.is_one_read:
             return False
         index = self.offset_index
         number = int(index.positions.searchsorted(after.position_bytes))
@@ -683,7 +683,7 @@ class SegmentReader:
     def _find_largest_timestamp(self, walk: DamageSkippingReader, *, is_complete: bool) -> TimestampOffset:
         largest = TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
         start_bytes = 0
-        entry = None if self.is_one_page else self.time_index.last_entry
+        entry = None if self.is_one_read else self.time_index.last_entry
         named = None if entry is None else self._named_batch(walk, entry)
         if entry is not None and named is None:
             self.ignore_time_index()
@@ -718,7 +718,7 @@ class SegmentReader:
 
     def _seems_without_timestamps(self, walk: DamageSkippingReader) -> bool:
         """Return True if the time index is empty for lack of timestamps: the first batch has none."""
-        if self.is_one_page or len(self.time_index) or self.time_index.problem is not None:
+        if self.is_one_read or len(self.time_index) or self.time_index.problem is not None:
             return False
         first = next(walk.iter_summaries(), None)
         return first is not None and len(self.offset_index) > 0 and first.max_timestamp_ms <= NO_TIMESTAMP_MS
@@ -732,7 +732,7 @@ class SegmentReader:
             _StaleTimeIndexError: The time index disagrees with the log, and decided where the search began.
         """
         entry = TimestampOffset(NO_TIMESTAMP_MS, self.base_offset)
-        if not self.is_one_page:
+        if not self.is_one_read:
             entry = self.time_index.lookup(timestamp_ms)
         # An entry below the start offset does not decide anything, so it need not be right.
         is_unproven = entry.timestamp_ms != NO_TIMESTAMP_MS and entry.offset > start_offset

@@ -48,6 +48,8 @@ class TierFileSystem:
 
     def __init__(self, base: ReadableFileSystem, key_file: str | None = None) -> None:
         self.statistics: IoStatistics = base.statistics
+        self.request_cost_bytes = base.request_cost_bytes
+        self.poll_interval_ms = base.poll_interval_ms
         self._base = base
         self._objects = TierObjects(base, key_file)
         # By the path of the directory that shows them. Directories that were found to show none are kept too.

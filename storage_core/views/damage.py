@@ -38,7 +38,7 @@ def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> Sequence[Scan
     permissive = dataclasses.replace(
         options, mode="PERMISSIVE", isolation_level="read_uncommitted", where=None, columns=None
     )
-    return plan_ranges(resolved_ranges(filesystem, options), permissive).tasks
+    return plan_ranges(filesystem, resolved_ranges(filesystem, options), permissive).tasks
 
 
 def _read(

@@ -197,7 +197,10 @@ def plan_group_offsets(
             "brokers that coordinate the groups.",
             path=", ".join(options.paths),
         )
-    return [_plan_partition(wanted, options, now_ms, fails_on_records=fails_on_records) for wanted in ranges]
+    return [
+        _plan_partition(filesystem, wanted, options, now_ms, fails_on_records=fails_on_records)
+        for wanted in ranges
+    ]
 
 
 def _directories(
@@ -229,7 +232,12 @@ def _ranges_of(
 
 
 def _plan_partition(
-    wanted: PartitionRange, options: ReadOptions, now_ms: int, *, fails_on_records: bool
+    filesystem: ReadableFileSystem,
+    wanted: PartitionRange,
+    options: ReadOptions,
+    now_ms: int,
+    *,
+    fails_on_records: bool,
 ) -> GroupOffsetsTask:
     records = dataclasses.replace(
         options,
@@ -244,7 +252,7 @@ def _plan_partition(
     )
     return GroupOffsetsTask(
         PartitionSpans.of(wanted, tolerating_damage(options)),
-        tuple(plan_ranges((wanted,), records).tasks),
+        tuple(plan_ranges(filesystem, (wanted,), records).tasks),
         dataclasses.replace(options, where=None),
         now_ms,
         fails_on_records,
@@ -582,7 +590,9 @@ def _topic_names(
 def _noted_names(filesystem: ReadableFileSystem, task: GroupOffsetsTask) -> Iterator[tuple[str, str]]:
     """Yield the ids and names of topics that coordinators have noted (``ShareGroupStatePartitionMetadata``)."""
     for wanted in _ranges_of(filesystem, task.options, lambda each: each.topic == OFFSETS_TOPIC):
-        part = _plan_partition(wanted, task.options, task.now_ms, fails_on_records=task.fails_on_records)
+        part = _plan_partition(
+            filesystem, wanted, task.options, task.now_ms, fails_on_records=task.fails_on_records
+        )
         # The partition's own task reports what cannot be read.
         refused = _Refused(part)
         for record in _records(filesystem, part, frozenset({_SHARE_PARTITIONS}), refused):

@@ -154,16 +154,16 @@ def test_entries_after_the_size_that_was_planned_are_left_out(tmp_path, segment)
 
 
 def test_only_a_file_of_more_than_a_page_has_indexes_worth_reading(tmp_path, make_batch, make_segment):
-    for size, is_one_page in ((4096, True), (4097, False)):
+    for size, is_one_read in ((4096, True), (4097, False)):
         batch = make_batch(50, (5,))
         filler = make_batch(51, (6,), value=bytes(size - 2 * len(batch) - 1))
         small = make_segment(50, [batch, filler])
         small.write(tmp_path)
         opened = open_segment(tmp_path)
         assert len(small.log) == opened.size_bytes == size
-        assert opened.is_one_page == is_one_page
+        assert opened.is_one_read == is_one_read
         assert opened.translate_offset(51).base_offset == 51
-        assert opened.filesystem.statistics.files_opened == (1 if is_one_page else 2)
+        assert opened.filesystem.statistics.files_opened == (1 if is_one_read else 2)
 
 
 # -- Renaming --------

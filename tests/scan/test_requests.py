@@ -1,0 +1,140 @@
+"""How many requests planning and reading make of an object store, and how many of them follow one another."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import Counter
+
+import pytest
+from crc32c import crc32c
+
+from storage_core.options import parse_read_options
+from storage_core.scan.plan import plan_scan
+from storage_core.scan.read import read_schema, read_tasks
+from tests.filesystem.counted_store import CountedStore
+from tests.scan.conftest import batch, record
+
+SEGMENTS, BATCHES, RECORDS = 1000, 15, 4
+OFFSETS = SEGMENTS * BATCHES * RECORDS
+START_MS = 1_700_000_000_000
+
+
+def write_partition(root, partition=0, segments=SEGMENTS, batches=BATCHES):
+    """Segments of 62 KB with their indexes, as a broker closes them. A record's timestamp is its offset, after a start."""
+    path = root / f"events-{partition}"
+    path.mkdir(parents=True)
+    records = [record(number, number, None, b"v" * 1000) for number in range(RECORDS)]
+    template = bytearray(batch(0, records, last_offset_delta=RECORDS - 1, timestamps_ms=(0, RECORDS - 1)))
+    offset = 0
+    for _ in range(segments):
+        base_offset, log, index, times = offset, bytearray(), bytearray(), bytearray()
+        for number in range(batches):
+            last_offset, first_ms = offset + RECORDS - 1, START_MS + offset
+            template[:8] = struct.pack(">q", offset)
+            template[27:43] = struct.pack(">qq", first_ms, first_ms + RECORDS - 1)
+            template[17:21] = struct.pack(">I", crc32c(bytes(template[21:])))
+            if number:
+                index += struct.pack(">ii", last_offset - base_offset, number * len(template))
+                times += struct.pack(">qi", first_ms + RECORDS - 1, last_offset - base_offset)
+            log += template
+            offset += RECORDS
+        for suffix, data in (("log", log), ("index", index), ("timeindex", times)):
+            (path / f"{base_offset:020d}.{suffix}").write_bytes(data)
+    (path / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    (path / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """One partition of 1,000 segments of 62 KB, 3,002 objects."""
+    path = tmp_path_factory.mktemp("requests") / "logs"
+    write_partition(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def many_partitions(tmp_path_factory):
+    """300 partitions of two segments."""
+    path = tmp_path_factory.mktemp("partitions") / "logs"
+    for number in range(300):
+        write_partition(path, number, segments=2, batches=2)
+    for name in (
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "log-start-offset-checkpoint",
+    ):
+        (path / name).write_text("0\n0\n")
+    return path
+
+
+def planned(root, **options):
+    store = CountedStore(root)
+    parsed = parse_read_options({"path": str(root), **options})
+    return store, plan_scan(store, parsed), parsed
+
+
+def test_without_bounds_a_plan_takes_a_listing_and_the_end_of_the_log(root):
+    store, plan, _ = planned(root)
+    assert plan.planned_segments == SEGMENTS
+    assert store.count("LIST") == 4
+    assert store.count("HEAD") == 0
+    assert len(store.gets()) <= 2
+
+
+def test_a_read_asks_for_each_byte_once(root):
+    store, plan, options = planned(root)
+    store.reset()
+    assert sum(found.num_rows for found in read_tasks(store, plan.tasks, read_schema(options))) == OFFSETS
+    assert store.count("LIST") == 0
+    asked = Counter((each.path, each.start, each.end) for each in store.gets())
+    assert set(asked.values()) == {1}
+    assert sum(end - start for _, start, end in asked) == plan.planned_bytes
+
+
+def test_offsets_take_a_look_up_each(root):
+    store, plan, options = planned(
+        root, startingOffsets='{"events":{"0":54321}}', endingOffsets='{"events":{"0":54999}}'
+    )
+    assert store.count("LIST") == 4
+    assert len(store.gets()) <= 10
+    assert sum(found.num_rows for found in read_tasks(store, plan.tasks, read_schema(options))) == 678
+
+
+@pytest.mark.parametrize("offset", [100, 54_000, OFFSETS - 1])
+def test_a_starting_timestamp_takes_few_rounds(root, offset):
+    store, plan, _ = planned(root, startingTimestamp=str(START_MS + offset))
+    assert plan.partitions[0].start_offset == offset
+    assert store.rounds <= 40
+    assert store.count("HEAD") == 0
+
+
+@pytest.mark.parametrize("disorder", [None, "1 second"])
+def test_a_condition_on_timestamps_takes_few_rounds(root, disorder):
+    where = "timestamp >= '2023-11-14T22:14:14Z' and timestamp < '2023-11-14T22:14:14.6Z'"
+    options = {} if disorder is None else {"maxTimestampDisorder": disorder}
+    store, plan, parsed = planned(root, where=where, **options)
+    assert store.rounds <= 40
+    if disorder is not None:
+        # 600 records match, and 1,000 before and after them may.
+        assert plan.planned_bytes < 60 * 62_000
+    rows = sum(found.num_rows for found in read_tasks(store, plan.tasks, read_schema(parsed)))
+    assert rows == 600
+
+
+ALL_FROM_3 = '{"events":' + json.dumps({str(number): 3 for number in range(300)}) + "}"
+
+
+@pytest.mark.parametrize(
+    ("options", "rounds"),
+    [({}, 2), ({"startingOffsets": ALL_FROM_3}, 3), ({"startingTimestamp": str(START_MS + 10)}, 6)],
+    ids=["no bounds", "offsets", "timestamp"],
+)
+def test_partitions_are_looked_at_side_by_side(many_partitions, options, rounds):
+    store, plan, _ = planned(many_partitions, **options)
+    assert len(plan.partitions) == 300
+    assert store.count("LIST") == 3
+    in_root = Counter(each.path for each in store.gets("checkpoint") if "events-" not in each.path)
+    assert sorted(in_root.values()) == [1, 1, 1]
+    # 64 at a time.
+    assert store.rounds <= 3 + 3 + 5 * rounds
