@@ -29,6 +29,7 @@ from storage_core.options.option import (
     option_key,
     refuse_conflicting_names,
 )
+from storage_core.options.paths import path_to_write
 from storage_core.options.values import (
     BATCH_SIZE,
     BATCH_SIZE_DEFAULT,
@@ -39,7 +40,6 @@ from storage_core.options.values import (
     parse_choice,
     parse_count,
     parse_paths,
-    path_of,
     value_kind,
 )
 
@@ -87,7 +87,7 @@ def _parse_path(_option: str, paths: tuple[str, ...]) -> str:
             "INSERT INTO t WITH (path = '/path') ..., or INSERT INTO a temporary view that was made with "
             "OPTIONS (path '/path') (Spark does not pass the options of CREATE TABLE to writes)."
         )
-    return path_of(paths[0])
+    return path_to_write(paths[0])
 
 
 def _parse_topic(_option: str, value: str) -> str:

@@ -23,7 +23,7 @@ from storage_core.log.producer_batches import ProducerBatches
 from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log_config import LogConfig
 from storage_core.options import ReadOptions
-from storage_core.options.values import path_of
+from storage_core.options.paths import path_to_write
 from storage_core.record.batch_window import BatchWindow
 from storage_core.segment import AbortedTransaction, DamagedRange, DamageScanner, SegmentReader
 from storage_core.segment.file_names import (
@@ -184,7 +184,7 @@ def rebuild_indexes(
         StorageError: The file system reported an error.
     """
     if target is not None:
-        target = path_of(target)
+        target = path_to_write(target)
     directories = partitions_of(filesystem, options)
     rebuild = _Rebuild(
         filesystem, target, is_all, config or LogConfig(), options.max_decompressed_batch_bytes

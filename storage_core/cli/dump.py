@@ -15,7 +15,7 @@ from storage_core.dump import DumpOptions, LogDump, RecordFormat
 from storage_core.dump.dump_log import SUFFIXES
 from storage_core.dump.log_text import DEFAULT_MAX_MESSAGE_BYTES, MAX_INT32, LogText, open_log
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, UnreadableError
-from storage_core.filesystem import FileSystem, ReadableFileSystem
+from storage_core.filesystem import FileSystem, ReadableFileSystem, absolute_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -290,7 +290,7 @@ class _JsonLines:
         from storage_core.directory import parse_partition_directory_name  # noqa: PLC0415
         from storage_core.dump.record_json import RecordObjects  # noqa: PLC0415
 
-        name = parse_partition_directory_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
+        name = parse_partition_directory_name(os.path.basename(os.path.dirname(absolute_path(path))))
         records = RecordObjects(
             path,
             None if name is None else (name.topic, name.partition),

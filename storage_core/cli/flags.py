@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
+    from storage_core.options import ReadOptions
+
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _OPTIONS: Final = {option.name: option for option in READ_OPTIONS}
 _FORMULAS: Final = "segmentlog.csv_formulas"
@@ -175,6 +177,16 @@ def zone_of(options: Mapping[str, object]) -> dt.tzinfo:
     from storage_core.options.values import parse_time_zone  # noqa: PLC0415
 
     return parse_time_zone("timeZone", options.get("timeZone", "UTC"))
+
+
+def require_local(options: ReadOptions) -> None:
+    """Raise `OptionError` if what is changed in place is in an object store."""
+    from storage_core.filesystem import FileSystem  # noqa: PLC0415
+    from storage_core.options.paths import path_to_change  # noqa: PLC0415
+    from storage_core.scan.resolve import split_paths  # noqa: PLC0415
+
+    for path in split_paths(FileSystem(), options.paths):
+        path_to_change(path)
 
 
 def with_flags(message: str, command: click.Command | None) -> str:

@@ -14,6 +14,7 @@ from storage_core.cli.flags import (
     paths_argument,
     quiet_flag,
     read_flags,
+    require_local,
 )
 from storage_core.cli.output import DAMAGE, USAGE, Output, new_table, printable, progress
 
@@ -73,6 +74,7 @@ def rebuild(
     from storage_core.views.roots import log_bytes  # noqa: PLC0415
 
     filesystem, parsed = FileSystem(), options_of(paths, options)
+    require_local(parsed)
     with progress("Rebuilding", log_bytes(filesystem, parsed), quiet) as advance:
         try:
             report = rebuild_indexes(

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_core.cli.flags import ALL_TOPICS, TOPIC_FLAGS, output_flag, quiet_flag, read_flags
+from storage_core.cli.flags import (
+    ALL_TOPICS,
+    TOPIC_FLAGS,
+    output_flag,
+    quiet_flag,
+    read_flags,
+    require_local,
+)
 from storage_core.cli.output import DAMAGE, Output, new_table, printable, progress
 
 if TYPE_CHECKING:
@@ -90,6 +97,8 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     from storage_core.views.roots import log_bytes  # noqa: PLC0415
 
     filesystem, parsed = FileSystem(), options_of([path], options)
+    if in_place:
+        require_local(parsed)
     # Each byte is read once, and copied.
     total = log_bytes(filesystem, parsed) * (1 if dry_run or in_place else 2)
     try:

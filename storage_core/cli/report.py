@@ -48,7 +48,7 @@ def command(
     """
     from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
-    from storage_core.options.values import path_of  # noqa: PLC0415
+    from storage_core.options.paths import path_to_write  # noqa: PLC0415
     from storage_core.report.report import make_report  # noqa: PLC0415
     from storage_core.report.report_page import page_of  # noqa: PLC0415
     from storage_core.scan.resolve import split_paths  # noqa: PLC0415
@@ -56,7 +56,7 @@ def command(
     parsed = options_of(paths, options)
     filesystem = open_file_system(parsed.storage)
     if target != "-":
-        target = path_of(target)
+        target = path_to_write(target)
         _check_target(filesystem, parsed, target)
     total_bytes = None if quick or quiet else _bytes_to_read(filesystem, parsed)
     with progress("examining", total_bytes, quiet) as advance:

@@ -20,7 +20,7 @@ from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, pri
 from storage_core.views.texts import json_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
     from rich.console import Console
@@ -154,7 +154,7 @@ def _rows(report: VerifyReport, *, with_notes: bool) -> pa.Table:
 
 def _render(console: Console, report: VerifyReport, *, with_notes: bool) -> None:
     # What all log directories have in common says nothing.
-    shared = os.path.commonpath([each.path for each in report.roots])
+    shared = _shared_folder([each.path for each in report.roots])
     console.print(_partition_table(report, shared))
     findings = list(_listed(report, with_notes=with_notes))
     if findings:
@@ -163,6 +163,17 @@ def _render(console: Console, report: VerifyReport, *, with_notes: bool) -> None
     if len(findings) > _MOST_FINDINGS:
         console.print(f"and {len(findings) - _MOST_FINDINGS:,} more: --output jsonl or csv has all.")
     console.print(f"\n{_summary(report)}", style=_STYLES[report.verdict])
+
+
+def _shared_folder(paths: Sequence[str]) -> str:
+    """Return the folder that all paths are in, or the one path itself, with a slash at its end."""
+    # commonpath would take a slash from a URI.
+    shared = os.path.commonprefix([f"{path}/" for path in paths])  # noqa: RUF071  (cut at a slash below)
+    return shared[: shared.rfind("/") + 1]
+
+
+def _without_folder(path: str, folder: str) -> str:
+    return f"{path}/".removeprefix(folder).rstrip("/") or "."
 
 
 def _partition_table(report: VerifyReport, shared: str) -> Table:
@@ -183,7 +194,7 @@ def _partition_table(report: VerifyReport, shared: str) -> Table:
     refused = {each.path for each in report.roots if each.is_refused}
     for each in partitions[:_MOST_PARTITIONS]:
         table.add_row(
-            printable(os.path.relpath(each.path, shared)),
+            printable(_without_folder(each.path, shared)),
             Text(each.verdict, _STYLES[each.verdict]),
             f"{each.segment_count:,}",
             f"{each.batch_count:,}",
@@ -209,7 +220,7 @@ def _finding_table(findings: list[tuple[PartitionReport | None, Finding]], share
         table.add_row(
             Text(each.severity, _STYLES[each.severity]),
             each.kind,
-            printable(os.path.relpath(each.file, shared)),
+            printable(_without_folder(each.file, shared)),
             _range(each.start_byte, each.end_byte),
             _range(each.start_offset, each.end_offset),
             each.action if each.action_offset is None else f"{each.action} to {each.action_offset}",

@@ -63,7 +63,7 @@ from storage_core.errors import (
 from storage_core.log.clock import Clock, SystemClock
 from storage_core.log.log_directory import LogDirectory
 from storage_core.log.log_root import make_root, partitions_to_load, remove_temporary_files
-from storage_core.options.values import path_of
+from storage_core.options.paths import path_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -281,7 +281,7 @@ class CommitJob:
         clock: Clock | None = None,
     ) -> None:
         self.spec = spec
-        self.root = os.path.abspath(path_of(os.fspath(root)))
+        self.root = os.path.abspath(path_to_write(os.fspath(root)))
         self._filesystem = filesystem
         self._job = JobContext(filesystem, self.root, spec)
         self._clock = clock or SystemClock()

@@ -45,6 +45,7 @@ from storage_core.errors import (
 )
 from storage_core.filesystem import absolute_path
 from storage_core.filesystem.values import MissingError
+from storage_core.options.paths import is_uri, store_of
 from storage_core.segment.file_names import LOG_SUFFIX, base_offset_of
 
 if TYPE_CHECKING:
@@ -324,8 +325,9 @@ def directories_that_match(filesystem: ReadableFileSystem, glob: str) -> list[st
     """
     found: dict[str, None] = {}
     for pattern in _without_braces(glob):
-        bases = ["/" if pattern.startswith("/") else ""]
-        for part in filter(None, pattern.split("/")):
+        top = store_of(pattern) if is_uri(pattern) else "/" * pattern.startswith("/")
+        bases = [top]
+        for part in filter(None, pattern.removeprefix(top).split("/")):
             bases = [path for base in bases for path in _matches(filesystem, base, part)]
         found.update(dict.fromkeys(filter(None, bases)))
     if not found:
@@ -467,7 +469,7 @@ class _Search:
                 f"found {found}. Check the path."
             )
             raise LogDirectoryError(message, path=path)
-        name = parse_partition_directory_name(os.path.basename(path))
+        name = partition_named_by(path)
         if name is not None and name.suffix is None and self._is_hidden(name, os.path.dirname(path)):
             return
         if name is not None and holds_partition_files(self._filesystem, path):
@@ -582,6 +584,16 @@ class _Search:
                 raise
             return isinstance(error, UnreadableError)
         return status is not None and status.is_directory
+
+
+def partition_named_by(path: str) -> PartitionDirectoryName | None:
+    """Return which partition a path is that of, by its last part.
+
+    Returns:
+        The partition; None if that is no name of a partition's directory. A bucket has no directory around it, so it is none.
+    """
+    is_bucket = is_uri(path) and path == store_of(path)
+    return None if is_bucket else parse_partition_directory_name(os.path.basename(path))
 
 
 def holds_partition_files(filesystem: ReadableFileSystem, path: str) -> bool:

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import OptionError, SegmentLogError, StorageError
 from storage_core.filesystem.files import WriteStream
-from storage_core.options.values import path_of
+from storage_core.options.paths import path_to_write
 from storage_core.scan.read import read_schema, read_task
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema
@@ -217,7 +217,7 @@ class _Target:
     """The directory of the files: staged, then all put in place."""
 
     def __init__(self, filesystem: FileSystem, path: str, *, is_overwriting: bool) -> None:
-        self.path = os.path.abspath(path_of(path))
+        self.path = os.path.abspath(path_to_write(path))
         self.staging = os.path.join(self.path, _STAGING)
         self._filesystem = filesystem
         self._is_overwriting = is_overwriting

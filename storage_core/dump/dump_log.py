@@ -24,6 +24,7 @@ from storage_core.dump.log_text import (
     read_whole,
 )
 from storage_core.errors import CorruptSnapshotError
+from storage_core.options.paths import is_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,6 +104,8 @@ class LogDump:
 
 def java_path(path: str) -> str:
     """Normalize a path as ``java.io.File`` does: no doubled slashes, and none at the end."""
+    if is_uri(path):
+        return path
     return re.sub("//+", "/", path).rstrip("/") or path[:1]
 
 

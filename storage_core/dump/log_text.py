@@ -16,6 +16,7 @@ from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from storage_core.errors import BatchTooLargeError, CorruptError, CorruptRecordError, OptionError
+from storage_core.options.paths import is_uri
 from storage_core.record.batch_layout import (
     CODEC_MASK,
     CODEC_NAMES,
@@ -221,7 +222,7 @@ def encoded(text: str) -> bytes:
 
 def absolute_path(path: str) -> str:
     """Make a path absolute as the tool does, without resolving anything."""
-    return os.path.join(os.getcwd(), path)
+    return path if is_uri(path) else os.path.join(os.getcwd(), path)
 
 
 def first_line(path: str, name: str) -> str:

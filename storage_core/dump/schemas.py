@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from storage_core.errors import OptionError
-from storage_core.options.values import path_of
+from storage_core.options.paths import path_to_write
 from storage_core.values.registered_schema import DEFAULT_CONTEXT, qualified
 from storage_core.values.schema_registry import INDEX_FILE, OTHER_SUFFIX, SUFFIXES, layout_free
 from storage_core.views.roots import require_outside
@@ -75,7 +75,7 @@ def export_schemas(
         OptionError: The directory is not empty, or is in one of the sources.
         StorageError: The file system refused.
     """
-    path = os.path.abspath(path_of(target))
+    path = os.path.abspath(path_to_write(target))
     _begin(filesystem, path, sources)
     files = _file_names(registry)
     for (_, text), name in files.items():

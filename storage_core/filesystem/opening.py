@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from storage_core.filesystem.file_system import FileSystem
+from storage_core.options.paths import is_uri
 
 if TYPE_CHECKING:
     from storage_core.filesystem.reading import ReadableFileSystem
@@ -26,5 +27,5 @@ def open_file_system(
 
 
 def absolute_path(path: str) -> str:
-    """Return a path that means the same in any working directory."""
-    return os.path.abspath(path)
+    """Return a path that means the same in any working directory. A URI does already."""
+    return path if is_uri(path) else os.path.abspath(path)

@@ -55,7 +55,7 @@ from storage_core.log.log_root import (
 )
 from storage_core.log.retention import apply_retention_to_all
 from storage_core.log_config import LogConfig, altered_config
-from storage_core.options.values import path_of
+from storage_core.options.paths import path_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -150,7 +150,7 @@ class LogDirectory:
         if recovery not in ("tail", "kafka"):
             raise OptionError(f"Expected recovery 'tail' or 'kafka', found {recovery!r}.")
         filesystem, clock = filesystem or FileSystem(), clock or SystemClock()
-        root_path = os.path.abspath(path_of(os.fspath(path)))
+        root_path = os.path.abspath(path_to_write(os.fspath(path)))
         if read_only:
             logs = cls(filesystem, root_path, clock, config, None)
             logs._present_logs()

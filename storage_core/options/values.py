@@ -11,7 +11,6 @@ import json
 import operator
 import os
 import re
-import urllib.parse
 import zoneinfo
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -20,16 +19,13 @@ from typing import Any, Final, NamedTuple, get_args
 from storage_core.config import LONG_MAX
 from storage_core.errors import OptionError
 from storage_core.options.option import Kind
+from storage_core.options.paths import path_to_read
 
 DEFAULT_MAX_DECOMPRESSED_BATCH_BYTES: Final = 64 * 1024 * 1024
 LARGEST_MAX_DECOMPRESSED_BATCH_BYTES: Final = 1024 * 1024 * 1024
 """Positions within a batch become Arrow offsets, which have 32 bits."""
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE)
 _SIZE_SHIFTS = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-_NOT_LOCAL_SCHEMES = frozenset(
-    ["abfs", "abfss", "dbfs", "gs", "hdfs", "http", "https", "s3", "s3a", "s3n", "viewfs", "wasbs"]
-)
 
 
 def parse_boolean(option: str, value: object) -> bool:
@@ -142,33 +138,8 @@ def parse_paths(option: str, value: object) -> tuple[str, ...]:
     for path in paths:
         if "\0" in path:
             raise OptionError(f"{option} {path!r} holds a NUL character.")
-        path_of(path)
+        path_to_read(path)
     return paths
-
-
-def path_of(text: str) -> str:
-    """Return the path that a text names: the text itself, or the path of a ``file:`` URI."""
-    matched = _SCHEME.match(text)
-    scheme = matched.group(1).lower() if matched else text.partition(":")[0].lower()
-    if scheme == "file" and text[len("file:") :].startswith("/"):
-        return _file_uri_path(text)
-    is_uri = matched is not None and ("://" in text[: matched.end() + 1] or scheme in _NOT_LOCAL_SCHEMES)
-    if is_uri or (":" in text and scheme in _NOT_LOCAL_SCHEMES):
-        raise OptionError(
-            f"path {text!r} has the scheme '{scheme}'. Log directories must be on local or mounted "
-            "file systems: copy or mount it, and give a path."
-        )
-    return text
-
-
-def _file_uri_path(text: str) -> str:
-    rest = text[len("file:") :]
-    if rest.startswith("//"):
-        host, slash, path = rest[2:].partition("/")
-        if host.lower() not in ("", "localhost"):
-            raise OptionError(f"path {text!r} names the host '{host}'. Use file:///<path>, or a plain path.")
-        rest = slash + path
-    return urllib.parse.unquote(rest)
 
 
 def _json_list(option: str, text: str, what: str) -> list[str]:

@@ -57,10 +57,10 @@ from storage_core.errors import (
     SegmentLogError,
     StorageError,
 )
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import FileSystem, absolute_path
 from storage_core.log.recovery_check import check_directory, list_regular_files
 from storage_core.options import ReadOptions
-from storage_core.options.values import path_of
+from storage_core.options.paths import path_to_write
 from storage_core.recover.missing_offsets import LeftOut
 from storage_core.recover.recovered_logs import cleaner_offsets, load_recovered, write_missing_files
 from storage_core.recover.recovery_plan import (
@@ -170,7 +170,7 @@ def recover(  # noqa: PLR0913  (one for each flag)
     """
     found = scan_for_recovery(filesystem, options, is_in_place=is_in_place)
     if target is not None:
-        target = os.path.abspath(path_of(target))
+        target = os.path.abspath(path_to_write(target))
         require_outside(filesystem, target, [found.root.path, *(each.path for each in found.directories)])
         require_empty(filesystem, target)
         status = filesystem.status(target)
@@ -181,7 +181,7 @@ def recover(  # noqa: PLR0913  (one for each flag)
                 path=target,
             )
     if manifest is not None:
-        manifest = os.path.abspath(path_of(manifest))
+        manifest = os.path.abspath(path_to_write(manifest))
         _require_new_file(filesystem, manifest, found.root.path)
     warn_of_damaged_commits(filesystem, found)
     plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
@@ -322,7 +322,7 @@ def scan_for_recovery(
     if len(options.paths) != 1:
         raise OptionError(f"{len(options.paths)} paths are given. Recover log directories one by one.")
     found = partitions_of(filesystem, options)
-    path = os.path.abspath(options.paths[0])
+    path = absolute_path(options.paths[0])
     roots = sorted({each.root.path for each in found}) or [path]
     if len(roots) > 1:
         raise OptionError(f"{len(roots)} log directories are below {path}. Recover them one by one.")

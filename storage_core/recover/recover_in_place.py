@@ -36,7 +36,7 @@ from storage_core.log.log_root import has_future_logs
 from storage_core.log.recovery_check import list_regular_files, log_base_offsets
 from storage_core.log_config import LogConfig
 from storage_core.options import ReadOptions
-from storage_core.options.values import path_of
+from storage_core.options.paths import path_to_write
 from storage_core.recover.recover import (
     IN_PROGRESS_FILE,
     RecoveryReport,
@@ -89,7 +89,7 @@ def recover_in_place(
         RecoveryWouldDiscardError: The policy is ``tail``, and complete batches would be lost. Nothing was changed.
         StorageError: The file system refused.
     """
-    aside = os.path.abspath(path_of(aside))
+    aside = os.path.abspath(path_to_write(aside))
     root = _whole(scan_for_recovery(filesystem, options)).root.path
     require_outside(filesystem, aside, [root])
     require_empty(filesystem, aside)

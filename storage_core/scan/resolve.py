@@ -44,7 +44,7 @@ from storage_core.options.bounds import (
 )
 from storage_core.options.java_pattern import compile_java_pattern
 from storage_core.options.option import nearest_hint
-from storage_core.options.values import path_of
+from storage_core.options.paths import path_to_read
 from storage_core.scan.isolation import last_stable_offset
 from storage_core.scan.offset_ranges import PartitionRange, report_data_loss
 from storage_core.scan.pruning import prune_partition
@@ -489,14 +489,14 @@ def split_paths(filesystem: ReadableFileSystem, texts: Iterable[str]) -> list[st
     """
     paths = []
     for text in texts:
-        if text != text.strip() and _exists(filesystem, path_of(text)):
+        if text != text.strip() and _exists(filesystem, path_to_read(text)):
             # Blanks at its ends may be part of a name.
-            paths.append(path_of(text))
-        elif "," not in text or _exists(filesystem, path_of(text.strip())):
-            paths += _expanded(filesystem, path_of(text.strip()))
+            paths.append(path_to_read(text))
+        elif "," not in text or _exists(filesystem, path_to_read(text.strip())):
+            paths += _expanded(filesystem, path_to_read(text.strip()))
         else:
             for part in _split_at_commas(text):
-                paths += _expanded(filesystem, path_of(part))
+                paths += _expanded(filesystem, path_to_read(part))
     return paths
 
 

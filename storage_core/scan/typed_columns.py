@@ -19,7 +19,7 @@ import pyarrow as pa
 from storage_core.cached_property import cached_property
 from storage_core.errors import OptionError, SchemaError, first_of
 from storage_core.options.bounds import EarliestBound, LatestBound
-from storage_core.options.values import path_of
+from storage_core.options.paths import path_to_read
 from storage_core.record import HEADERS_TYPE
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_tasks
@@ -227,7 +227,7 @@ class _Planner:
         file = choice.schema_file
         if file is None:
             return None if choice.schema is None else SchemaSource(choice.schema)
-        path = path_of(file)
+        path = path_to_read(file)
         data = self.filesystem.read_file(path, _SCHEMA_FILE_LIMIT)
         if data is None:
             raise OptionError(f"{choice.column}Schema names the file {path}, which does not exist.")

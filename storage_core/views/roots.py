@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, parse_partition_directory_name
-from storage_core.directory.discovery import OTHER_DIRECTORIES, holds_partition_files
+from storage_core.directory.discovery import OTHER_DIRECTORIES, holds_partition_files, partition_named_by
 from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError, UnreadableError
 from storage_core.filesystem import DirectoryEntry, FileVersion, ReadableFileSystem, absolute_path
@@ -107,7 +107,7 @@ def _roots_at(filesystem: ReadableFileSystem, path: str, follow_symlinks: bool) 
     if status is None or not status.is_directory:
         found = "nothing" if status is None else "something else"
         raise LogDirectoryError(f"Expected a directory, found {found}. Check the path.", path=path)
-    location = _location(os.path.dirname(path), os.path.basename(path))
+    location = _location(os.path.dirname(path), os.path.basename(path)) if partition_named_by(path) else None
     if location is not None and _is_partition(filesystem, path):
         yield LogDir(location.root, (location,), is_whole=False)
         return

@@ -56,6 +56,18 @@ def test_commands(segmentlog, root, command, uri):
     assert os.listdir() == [root]
 
 
+@pytest.mark.parametrize(
+    "command", [["index", "rebuild", "--in-place"], ["recover", "--in-place", "--aside", "copies"]]
+)
+def test_changes_in_place(segmentlog, root, command):
+    ended = segmentlog(
+        *command, f"{root},s3a://bucket/logs" if command[0] == "index" else "s3a://bucket/logs"
+    )
+    assert ended.status == 2
+    assert "aws s3 sync s3://bucket/logs <directory>" in ended.stderr
+    assert os.listdir() == [root]
+
+
 def test_a_uri_of_a_file_is_its_path(segmentlog, root, tmp_path):
     with LogDirectory.open(f"file://{tmp_path}/logs") as logs:
         assert [log.topic for log in logs.logs()] == ["t"]

@@ -188,7 +188,7 @@ def test_a_missing_path_says_how_to_give_one(given):
         ({"where": "offset >"}, "at character 9, its end"),
         ({"where": 5}, "the text of a condition or a Predicate, found 5"),
         ({"maxTimestampDisorder": "soon"}, "Use an interval such as '10 minutes'"),
-        ({"path": "s3://bucket/a"}, "has the scheme 's3'"),
+        ({"path": "dbfs:/a"}, "has the scheme 'dbfs'"),
         ({"mode": "LENIENT"}, "Use FAILFAST or DROPMALFORMED or PERMISSIVE"),
         ({"view": "rows"}, "Use records or batches"),
         (

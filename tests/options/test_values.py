@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from storage_core.errors import OptionError
+from storage_core.filesystem import absolute_path
+from storage_core.options.paths import path_to_change, path_to_read, path_to_write
 from storage_core.options.values import (
     parse_boolean,
     parse_choice,
@@ -13,7 +15,6 @@ from storage_core.options.values import (
     parse_paths,
     parse_size_bytes,
     parse_topics,
-    path_of,
 )
 
 
@@ -148,10 +149,13 @@ def test_paths(option, value, expected):
         ("path", ["/a", 5], "list of paths"),
         ("paths", '["/a"', "not a JSON list of paths"),
         ("path", "/a\0b", "NUL"),
-        ("path", "s3://bucket/logs", "has the scheme 's3'"),
+        ("path", "dbfs:/logs", "has the scheme 'dbfs'"),
+        ("path", "https://host/logs", "Expected a local path, or a URI of s3, s3a, s3n, gs"),
+        ("path", "s3:/bucket", "has the scheme 's3' and no bucket. Use s3://<bucket>/<path>."),
+        ("path", "s3:///logs", "has the scheme 's3' and no bucket"),
         ("path", "hdfs:/logs", "has the scheme 'hdfs'"),
         ("path", "HDFS:logs", "has the scheme 'hdfs'"),
-        ("path", ["/a", "abfss://c@a/x"], "has the scheme 'abfss'"),
+        ("path", ["/a", "wasbs://c@a/x"], "has the scheme 'wasbs'"),
     ],
 )
 def test_wrong_paths(option, value, message):
@@ -173,9 +177,73 @@ def test_wrong_paths(option, value, message):
     ],
 )
 def test_file_uris_are_paths(text, expected):
-    assert path_of(text) == expected
+    assert path_to_read(text) == path_to_write(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("s3://bucket/a/b", "s3://bucket/a/b"),
+        ("S3A://Bucket/A//", "s3://Bucket/A"),
+        ("s3n://bucket/", "s3://bucket"),
+        ("gs://bucket/a b/%20", "gs://bucket/a b/%20"),
+        ("az://container/a", "az://container/a"),
+        ("abfs://c@account.dfs.core.windows.net/a", "abfss://c@account.dfs.core.windows.net/a"),
+        ("hdfs://host:8020/a", "hdfs://host:8020/a"),
+    ],
+)
+def test_a_store_has_one_uri_for_each_place(text, expected):
+    assert path_to_read(text) == expected
+    assert parse_paths("path", text) == (text,)
+    assert absolute_path(expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("s3a://bucket/logs", "aws s3 sync <directory> s3://bucket/logs"),
+        ("gs://bucket/logs", "gcloud storage rsync --recursive <directory> gs://bucket/logs"),
+        ("az://container/logs", "azcopy sync <directory> az://container/logs (by its https URL)"),
+        ("hdfs:/logs", "hadoop distcp <directory> hdfs:/logs"),
+        ("dbfs:/logs", "copy <directory> to dbfs:/logs"),
+    ],
+)
+def test_what_to_do_instead_of_writing_to_a_store(text, command):
+    with pytest.raises(OptionError, match="only local and mounted file systems are written to") as raised:
+        path_to_write(text)
+    assert str(raised.value).endswith(command)
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("s3n://bucket/logs", "aws s3 sync s3://bucket/logs <directory>"),
+        ("hdfs://host/logs", "hadoop distcp hdfs://host/logs <directory>"),
+        ("dbfs:/logs", "copy dbfs:/logs to <directory>"),
+    ],
+)
+def test_what_to_do_instead_of_changing_what_is_in_a_store(text, command):
+    with pytest.raises(OptionError, match="only local and mounted file systems are changed") as raised:
+        path_to_change(text)
+    assert str(raised.value).endswith(command)
+    assert path_to_change("file:/a") == "/a"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3a://AKIAPLANTED:planted-secret@bucket/logs",
+        "abfss://c@a.dfs.core.windows.net/x?sv=1&sig=planted-secret",
+        "s3://bucket/a?X-Amz-Signature=planted-secret",
+    ],
+)
+@pytest.mark.parametrize("take", [path_to_read, path_to_write, path_to_change])
+def test_credentials_in_a_uri_are_refused_and_not_repeated(take, text):
+    with pytest.raises(OptionError, match="has credentials in it") as raised:
+        take(text)
+    assert "planted" not in str(raised.value).lower()
 
 
 def test_file_uris_of_other_hosts_are_refused():
     with pytest.raises(OptionError, match="names the host 'server'"):
-        path_of("file://server/a")
+        path_to_read("file://server/a")

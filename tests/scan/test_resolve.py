@@ -61,8 +61,9 @@ def test_paths_are_split_at_commas_unless_they_exist(tmp_path):
     assert split_paths(FileSystem(), [whole]) == [whole]
     assert split_paths(FileSystem(), [f"file:{whole}"]) == [whole]
     assert split_paths(FileSystem(), ["/x/a, file:///x/b%20c,", "/x/d"]) == ["/x/a", "/x/b c", "/x/d"]
-    with pytest.raises(OptionError, match="has the scheme 's3'"):
-        split_paths(FileSystem(), ["/x/a,s3://bucket/b"])
+    assert split_paths(FileSystem(), ["/x/a,S3A://bucket/b/"]) == ["/x/a", "s3://bucket/b"]
+    with pytest.raises(OptionError, match="has the scheme 'dbfs'"):
+        split_paths(FileSystem(), ["/x/a,dbfs:/b"])
 
 
 def test_a_bracket_without_its_pair_does_not_change_what_braces_mean(tmp_path):
