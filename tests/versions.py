@@ -48,6 +48,7 @@ MODULES_OF_EXTRAS = {
     "cli": "storage_core.cli.main, jinja2, rich",
     "protobuf": "storage_core.values.protobuf, ptars",
     "tiered": "storage_core.tier, cryptography.hazmat.primitives.ciphers.aead",
+    "object-store": "storage_core.filesystem.object_store, obstore.store",
     "notebook": "spark_segmentlog, ipykernel.kernelapp, matplotlib.pyplot",
     "dev": "spark_segmentlog, hypothesis, nbclient, pytest, xdist",
 }

@@ -1,9 +1,111 @@
-"""How reads reach an object store."""
+"""How reads reach an object store: options with pyiceberg's names, and what obstore calls them.
+
+Keys of obstore that begin with ``aws_``, ``azure_`` or ``google_`` are options as well. What is not given comes from the
+environment, and then from the identity of the machine or workload, as obstore documents it.
+
+Source: the FileIO properties of pyiceberg's configuration (``s3.*``, ``adls.*``, ``gcs.*``).
+"""
 
 from __future__ import annotations
 
+import difflib
+import re
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+
+from storage_core.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_Kind: TypeAlias = Literal["text", "boolean", "seconds", "count"]
+
+
+class StorageOption(NamedTuple):
+    """An option.
+
+    Attributes:
+        key: What obstore calls it; empty if it is no key of obstore's.
+        is_client: Whether the key is one of obstore's HTTP client, and not of the store.
+    """
+
+    name: str
+    key: str
+    meaning: str
+    kind: _Kind = "text"
+    is_client: bool = False
+
+
+STORAGE_OPTIONS: Final = (
+    StorageOption("s3.endpoint", "endpoint", "the URL of a store that is not AWS"),
+    StorageOption("s3.region", "region", "the bucket's region; `us-east-1` if nothing says it"),
+    StorageOption("s3.access-key-id", "access_key_id", "static credentials: the key"),
+    StorageOption("s3.secret-access-key", "secret_access_key", "static credentials: the secret"),
+    StorageOption("s3.session-token", "session_token", "static credentials: the token of a session"),
+    StorageOption("s3.profile-name", "", "a profile of `~/.aws` (needs boto3)"),
+    StorageOption("s3.role-arn", "", "a role to assume (needs boto3)"),
+    StorageOption("s3.role-session-name", "", "the name of that role's session"),
+    StorageOption("s3.anonymous", "skip_signature", "requests are not signed: a public bucket", "boolean"),
+    StorageOption(
+        "s3.force-virtual-addressing",
+        "virtual_hosted_style_request",
+        "the endpoint has the bucket in its host",
+        "boolean",
+    ),
+    StorageOption("s3.proxy-uri", "proxy_url", "an HTTP proxy", is_client=True),
+    StorageOption(
+        "s3.connect-timeout", "connect_timeout", "how long a connection may take, in seconds", "seconds", True
+    ),
+    StorageOption(
+        "s3.request-timeout", "timeout", "how long one try of a request may take, in seconds", "seconds", True
+    ),
+    StorageOption("adls.account-name", "account_name", "the storage account"),
+    StorageOption("adls.account-key", "account_key", "its key"),
+    StorageOption("adls.sas-token", "sas_key", "a shared access signature"),
+    StorageOption("adls.token", "token", "a bearer token"),
+    StorageOption("adls.tenant-id", "tenant_id", "a service principal: the tenant"),
+    StorageOption("adls.client-id", "client_id", "a service principal: the client"),
+    StorageOption("adls.client-secret", "client_secret", "a service principal: its secret"),
+    StorageOption(
+        "adls.account-host", "endpoint", "the host of the account, if it is not Azure's public one"
+    ),
+    StorageOption(
+        "adls.anonymous", "skip_signature", "requests are not signed: a public container", "boolean"
+    ),
+    StorageOption("gcs.oauth2.token", "bearer_token", "an access token"),
+    StorageOption("gcs.service.host", "base_url", "the URL of a store that is not Google's"),
+    StorageOption("gcs.service-account", "service_account", "the path of a service account's file"),
+    StorageOption("gcs.anonymous", "skip_signature", "requests are not signed: a public bucket", "boolean"),
+    StorageOption("storage.max-retries", "", "how often a request is tried again (8)", "count"),
+    StorageOption("storage.timeout", "", "how long a request is tried again, in seconds (120)", "seconds"),
+)
+_BY_NAME: Final = {option.name: option for option in STORAGE_OPTIONS}
+_PREFIXES: Final = {"s3": ("s3.", "aws_"), "gs": ("gcs.", "google_")}
+_AZURE_PREFIXES: Final = ("adls.", "azure_")
+_NATIVE: Final = re.compile(r"(?:aws|azure|google)_([a-z0-9_]{1,100})")
+# Options of Hadoop and names of environment variables, and the store that they are about.
+_FOREIGN: Final = {
+    r"(?:spark\.hadoop\.)?fs\.s3[an]?\.|AWS_": "s3.",
+    r"(?:spark\.hadoop\.)?fs\.azure\.|AZURE_": "adls.",
+    r"(?:spark\.hadoop\.)?fs\.gs\.|GOOGLE_|GCS_": "gcs.",
+    r"spark\.hadoop\.|fs\.": "",
+}
+_CLIENT_KEYS: Final = frozenset({"allow_http", "allow_invalid_certificates", "user_agent", "timeout"}) | {
+    option.key for option in STORAGE_OPTIONS if option.is_client
+}
+_LONGEST_SECONDS: Final = 86_400.0
+_MOST_RETRIES: Final = 1000
+_Number = TypeVar("_Number", int, float)
+
+
+def is_storage_option(name: str) -> bool:
+    """Return True if a name is that of a storage option, or looks as if it were meant so."""
+    return (
+        name.startswith(("s3.", "adls.", "gcs.", "storage."))
+        or _NATIVE.fullmatch(name) is not None
+        or any(re.match(pattern, name) for pattern in _FOREIGN)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +118,108 @@ class StorageOptions:
 
     values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
+    @classmethod
+    def of(cls, options: Mapping[str, object]) -> StorageOptions:
+        """Check options.
+
+        Raises:
+            OptionError: A name is unknown, or a value malformed. No message shows a value.
+        """
+        for name, value in options.items():
+            if not isinstance(value, (str, int, float)):
+                raise OptionError(
+                    f"Expected a text as the value of the storage option {name}, found {type(value).__name__}."
+                )
+        # As Python and Spark write True.
+        made = cls(tuple((name, _text(value)) for name, value in options.items()))
+        for name, text in made.values:
+            _converted(name, text)
+        return made
+
+    @property
+    def max_retries(self) -> int:
+        """How often a request is tried again."""
+        return int(self._value("storage.max-retries", 8))
+
+    @property
+    def timeout_seconds(self) -> float:
+        """How long a request is tried again."""
+        return float(self._value("storage.timeout", 120.0))
+
+    def text(self, name: str) -> str | None:
+        """Return the value of an option; None if it is not set."""
+        return next((value for each, value in self.values if each == name), None)
+
+    def _value(self, name: str, default: Any) -> Any:
+        text = self.text(name)
+        return default if text is None else _converted(name, text)
+
+    def keys_for(self, scheme: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return obstore's keys and values for a kind of URI: those of the store, and those of its HTTP client."""
+        store: dict[str, Any] = {}
+        client: dict[str, Any] = {}
+        prefixes = _PREFIXES.get(scheme, _AZURE_PREFIXES)
+        for name, text in self.values:
+            if name.startswith(prefixes):
+                option = _BY_NAME.get(name)
+                key = option.key if option else name.partition("_")[2]
+                if key:
+                    (client if key in _CLIENT_KEYS else store)[key] = _converted(name, text)
+        return store, client
+
 
 NO_STORAGE_OPTIONS: Final = StorageOptions()
 """What reads have that name nothing: the environment says how to reach an object store."""
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _converted(name: str, text: str) -> Any:
+    """Return the value of an option as obstore takes it, without a word on what it is."""
+    option = _BY_NAME.get(name)
+    if option is None and _NATIVE.fullmatch(name) is None:
+        raise OptionError(_unknown(name))
+    return _CONVERTERS[option.kind if option else "text"](name, text)
+
+
+def _unknown(name: str) -> str:
+    for pattern, prefix in _FOREIGN.items():
+        if match := re.match(pattern, name):
+            near = _nearest(prefix + name[match.end() :].replace("_", "-").lower(), list(_BY_NAME))
+            return (
+                f"{name!r} is no storage option: Hadoop's configuration does not reach a Python data source, and variables "
+                f"of the environment are no options. Set {near or 's3.*, adls.* or gcs.*'} instead."
+            )
+    near = _nearest(name, list(_BY_NAME))
+    return f"Unknown storage option {name!r}." + (f" Did you mean {near}?" if near else "")
+
+
+def _nearest(name: str, names: list[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, names, 1)), None)
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise OptionError(f"Expected true or false as the value of the storage option {name}.")
+    return text.lower() == "true"
+
+
+def _number(most: _Number, what: str, name: str, text: str) -> _Number:
+    try:
+        number = type(most)(text)
+    except ValueError:
+        number = type(most)(-1)
+    # The negation refuses NaN as well.
+    if not 0 <= number <= most:
+        raise OptionError(f"Expected {what} up to {most:g} as the value of the storage option {name}.")
+    return number
+
+
+_CONVERTERS: Final[dict[_Kind, Callable[[str, str], Any]]] = {
+    "text": lambda _, text: text,
+    "boolean": _boolean,
+    "seconds": partial(_number, _LONGEST_SECONDS, "seconds"),
+    "count": partial(_number, _MOST_RETRIES, "a whole number"),
+}

@@ -1,0 +1,193 @@
+"""An object opened for reading: what was fetched of it, and what is being fetched ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from storage_core.filesystem.values import BytesLike, FileStatus, IoStatistics
+
+# Measured with 20 ms and with no time more a request; docs/benchmarks.md has the figures.
+WINDOW_BYTES: Final = 8 * 1024 * 1024
+WINDOWS_AHEAD: Final = 4
+# A request takes about as long as the transfer of 2 MB: an index of usual size is fetched at once, and a look-up in a
+# longer file fetches a part of that.
+_WHOLE_FILE_BYTES: Final = 2 * 1024 * 1024
+_LEAST_BYTES: Final = 256 * 1024
+# What stays of pieces that were fetched; the last one does in any case.
+_KEPT_BYTES: Final = 8 * 1024 * 1024
+
+
+class _Piece(NamedTuple):
+    start_bytes: int
+    end_bytes: int
+    data: memoryview
+
+
+class _Ahead(NamedTuple):
+    """A piece that is being fetched."""
+
+    start_bytes: int
+    end_bytes: int
+    data: Future[BytesLike]
+
+
+class RemoteFile:
+    """One version of an object, for one thread at a time. Use as a context manager.
+
+    It holds up to 8 MiB that were fetched, or one window or read if that is more, and the 4 windows of 8 MiB that are
+    fetched ahead.
+
+    Args:
+        path: The URI.
+        status: What was listed.
+        fetch: Fetches the bytes from one position to another.
+        statistics: Counts the requests, and the bytes that they fetch.
+    """
+
+    def __init__(
+        self, path: str, status: FileStatus, fetch: Callable[[int, int], BytesLike], statistics: IoStatistics
+    ) -> None:
+        self.path = path
+        self.status = status
+        self._fetch = fetch
+        self._statistics = statistics
+        self._pieces: list[_Piece] = []
+        self._ahead: deque[_Ahead] = deque()
+        self._expected_bytes = 0
+        self._expected_end_bytes = 0
+        self._threads: ThreadPoolExecutor | None = None
+        self._step_bytes = _LEAST_BYTES
+        self._fetched_end_bytes = 0
+
+    def size_bytes(self) -> int:
+        """Return the size: a version of an object never grows."""
+        return self.status.size_bytes
+
+    def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
+        """Read up to ``size_bytes`` from ``position_bytes``; fewer only at the end of the file."""
+        room = max(0, min(size_bytes, self.status.size_bytes - position_bytes))
+        if room and len(data := self._at(position_bytes, position_bytes + room)) >= room:
+            return bytes(data[:room])
+        buffer = bytearray(room)
+        self.read_into(memoryview(buffer), position_bytes)
+        return bytes(buffer)
+
+    def read_into(self, buffer: memoryview, position_bytes: int) -> int:
+        """Fill ``buffer`` from ``position_bytes``; return the number of bytes read, fewer only at the end of the file."""
+        end_bytes = min(position_bytes + len(buffer), self.status.size_bytes)
+        place = position_bytes
+        while place < end_bytes:
+            data = self._at(place, end_bytes)[: end_bytes - place]
+            buffer[place - position_bytes : place - position_bytes + len(data)] = data
+            place += len(data)
+        return max(0, end_bytes - position_bytes)
+
+    def next_data(self, position_bytes: int) -> int | None:
+        """Return the position itself, or None at the end: a store does not tell holes from zeros."""
+        return position_bytes if position_bytes < self.status.size_bytes else None
+
+    def expect_reads(self, start_bytes: int, end_bytes: int) -> None:
+        """Fetch these bytes ahead of their reads, a few windows at a time, but for those at the start that are here."""
+        known: list[_Piece | _Ahead] = [*self._pieces, *self._ahead]
+        while found := [each.end_bytes for each in known if each.start_bytes <= start_bytes < each.end_bytes]:
+            start_bytes = found[0]
+        end_bytes = min(end_bytes, self.status.size_bytes)
+        if start_bytes < end_bytes:
+            if self._ahead and self._ahead[-1].end_bytes != start_bytes:
+                self._drop_windows()
+            self._expected_bytes, self._expected_end_bytes = start_bytes, end_bytes
+            self._fetch_ahead()
+
+    def close(self) -> None:
+        """Wait for the requests that are under way, and forget what was fetched; a second call does nothing."""
+        self._drop_windows()
+        self._expected_end_bytes = 0
+        self._pieces.clear()
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+            self._threads = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _at(self, position_bytes: int, end_bytes: int) -> memoryview:
+        """Return bytes from a position on, at least one; only those up to ``end_bytes`` are waited for."""
+        piece = self._piece_at(position_bytes)
+        if piece is None:
+            piece = self._take_window(position_bytes) or self._fetch_now(position_bytes, end_bytes)
+            self._keep(piece)
+        return piece.data[position_bytes - piece.start_bytes :]
+
+    def _piece_at(self, position_bytes: int) -> _Piece | None:
+        return next(
+            (each for each in self._pieces if each.start_bytes <= position_bytes < each.end_bytes), None
+        )
+
+    def _keep(self, piece: _Piece) -> None:
+        """Keep a piece, and let the oldest ones go."""
+        self._pieces.append(piece)
+        held_bytes = sum(len(each.data) for each in self._pieces)
+        while held_bytes > _KEPT_BYTES and len(self._pieces) > 1:
+            held_bytes -= len(self._pieces.pop(0).data)
+
+    def _fetch_ahead(self) -> None:
+        """Request windows until as many are under way as may be."""
+        while self._expected_bytes < self._expected_end_bytes and len(self._ahead) < WINDOWS_AHEAD:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(WINDOWS_AHEAD, "segmentlog-fetch")
+            start_bytes = self._expected_bytes
+            end_bytes = min(start_bytes + WINDOW_BYTES, self._expected_end_bytes)
+            self._ahead.append(
+                _Ahead(start_bytes, end_bytes, self._threads.submit(self._fetch, start_bytes, end_bytes))
+            )
+            self._expected_bytes = end_bytes
+
+    def _take_window(self, position_bytes: int) -> _Piece | None:
+        """Wait for the window with a position, and request the next one; windows before it were passed over."""
+        if not any(each.start_bytes <= position_bytes < each.end_bytes for each in self._ahead):
+            return None
+        while (window := self._ahead.popleft()).end_bytes <= position_bytes:
+            window.data.cancel()
+        self._fetch_ahead()
+        return self._counted(window.start_bytes, window.end_bytes, window.data.result())
+
+    def _drop_windows(self) -> None:
+        for window in self._ahead:
+            window.data.cancel()
+        self._ahead.clear()
+
+    def _fetch_now(self, position_bytes: int, end_bytes: int) -> _Piece:
+        start_bytes, end_bytes = self._rounded(position_bytes, end_bytes)
+        self._fetched_end_bytes = end_bytes
+        return self._counted(start_bytes, end_bytes, self._fetch(start_bytes, end_bytes))
+
+    def _rounded(self, position_bytes: int, end_bytes: int) -> tuple[int, int]:
+        """Return the range of a request for more than what is needed, but for nothing that is here or under way."""
+        held: list[_Piece | _Ahead] = [*self._pieces, *self._ahead]
+        known = [(each.start_bytes, each.end_bytes) for each in held]
+        low = max((end for _, end in known if end <= position_bytes), default=0)
+        high = min((start for start, _ in known if start > position_bytes), default=self.status.size_bytes)
+        if self.status.size_bytes <= _WHOLE_FILE_BYTES:
+            return low, high
+        # Small reads one after the other, or in steps, become longer and longer requests.
+        is_next = 0 <= position_bytes - self._fetched_end_bytes <= self._step_bytes
+        self._step_bytes = min(2 * self._step_bytes, WINDOW_BYTES) if is_next else _LEAST_BYTES
+        wanted_end_bytes = min(max(end_bytes, position_bytes + self._step_bytes), high)
+        return max(low, min(position_bytes, wanted_end_bytes - _LEAST_BYTES)), wanted_end_bytes
+
+    def _counted(self, start_bytes: int, end_bytes: int, data: BytesLike) -> _Piece:
+        self._statistics.reads += 1
+        self._statistics.bytes_read += len(data)
+        return _Piece(start_bytes, end_bytes, memoryview(data))
