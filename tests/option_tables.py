@@ -12,6 +12,7 @@ from pathlib import Path
 from spark_segmentlog.write_options import WRITE_OPTIONS
 from storage_core.options import READ_OPTIONS
 from storage_core.options.option import Option
+from storage_core.options.storage_options import STORAGE_OPTIONS
 from tests.marked_text import write_between_markers
 
 # The marker in the page -> the options of the code.
@@ -29,13 +30,27 @@ def options_table(options: Sequence[Option]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def storage_options_table() -> str:
+    """Make a Markdown table of the options that reach object stores."""
+    rows = ["| option | value | meaning |", "|---|---|---|"]
+    rows += [
+        f"| `{option.name}` | {option.kind} | {option.meaning[0].upper()}{option.meaning[1:]}. |"
+        for option in STORAGE_OPTIONS
+    ]
+    return "\n".join(rows) + "\n"
+
+
+TEXTS = {marker: options_table(options) for marker, options in TABLES.items()}
+TEXTS["storage-options"] = storage_options_table()
+
+
 def main() -> None:
     """Write the tables between their markers."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, required=True, metavar="FILE")
     path = parser.parse_args().write
-    for marker, options in TABLES.items():
-        write_between_markers(path, marker, options_table(options))
+    for marker, text in TEXTS.items():
+        write_between_markers(path, marker, text)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,10 @@ from storage_core.dump import DumpOptions, LogDump, RecordFormat
 from storage_core.dump.dump_log import SUFFIXES
 from storage_core.dump.log_text import DEFAULT_MAX_MESSAGE_BYTES, MAX_INT32, LogText, open_log
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, UnreadableError
-from storage_core.filesystem import FileSystem, ReadableFileSystem, absolute_path
+from storage_core.filesystem import ReadableFileSystem, absolute_path, open_file_system
+from storage_core.options import options_of
+from storage_core.options.paths import path_to_read
+from storage_core.options.storage_options import MAPPING, NO_STORAGE_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -153,10 +156,12 @@ def command(  # noqa: PLR0913  (one for each flag)
     To a terminal, control characters are printed as escapes; to a pipe or a file, bytes as they are. The exit status is 1
     if a CRC is wrong, bytes are left over, or an index disagrees with its log.
     """
-    named = [*(files.split(",") if files is not None else ()), *paths]
+    named = [path_to_read(path) for path in (*(files.split(",") if files is not None else ()), *paths)]
     if not named:
         raise click.UsageError("There is nothing to dump: name files or directories.")
-    filesystem = FileSystem()
+    filesystem = open_file_system(
+        options_of(named, {MAPPING: options[MAPPING]}).storage if MAPPING in options else NO_STORAGE_OPTIONS
+    )
     directories = [path for path in named if _is_directory(filesystem, path)]
     plain_files = [path for path in named if path not in directories]
     _check_read_options(options, output, directories, plain_files)
@@ -187,7 +192,7 @@ def command(  # noqa: PLR0913  (one for each flag)
 def _check_read_options(
     options: dict[str, object], output: str, directories: list[str], plain_files: list[str]
 ) -> None:
-    for name in options:
+    for name in filter(MAPPING.__ne__, options):
         if not directories:
             raise click.UsageError(
                 f"{flag_of(name)} chooses among the topics of a directory; {printable(plain_files[0])} is none."
@@ -205,7 +210,6 @@ def _files_in(
     filesystem: ReadableFileSystem, directories: list[str], options: dict[str, object]
 ) -> Iterator[str]:
     """Find the files of the partitions that are asked for, by name."""
-    from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.views.roots import find_roots, require_listed, selected_locations  # noqa: PLC0415
 
     parsed = options_of(directories, options)
@@ -311,7 +315,6 @@ class _JsonLines:
     def write_records(self, directories: list[str], options: dict[str, object]) -> None:
         """Print the records that a read gives."""
         from storage_core.dump.record_json import READ_COLUMNS, json_line, read_objects  # noqa: PLC0415
-        from storage_core.options import options_of  # noqa: PLC0415
         from storage_core.scan.plan import plan_scan  # noqa: PLC0415
         from storage_core.scan.read import read_task  # noqa: PLC0415
         from storage_core.scan.spans import project, record_schema, typed_schema  # noqa: PLC0415

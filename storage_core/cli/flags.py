@@ -19,6 +19,7 @@ from storage_core.options import READ_OPTIONS
 from storage_core.options.column_choice import FORMAT_OPTIONS
 from storage_core.options.option import Option
 from storage_core.options.read_options import TOPIC_OPTIONS
+from storage_core.options.storage_options import MAPPING
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _OPTIONS: Final = {option.name: option for option in READ_OPTIONS}
+_STORAGE_PARAMETER: Final = "storage_options"
 _FORMULAS: Final = "segmentlog.csv_formulas"
 _NAMES: Final = re.compile(r"(?<![\w.-])([a-z]+(?:[A-Z][a-z]+)*)\b(=| is ')?")
 _WORDS: Final = re.compile(r"`([^`]+)`")
@@ -78,6 +80,19 @@ def _checked_paths(
     if "" in paths:
         raise click.BadParameter("found an empty path. Name a directory.")
     return paths
+
+
+def _storage_options(
+    _context: click.Context, _parameter: click.Parameter, pairs: tuple[str, ...]
+) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for pair in pairs:
+        name, is_pair, value = pair.partition("=")
+        # A message must not show a value, nor what is one without its name.
+        if not is_pair or options.setdefault(name, value) != value:
+            fault = f"{name} has two values" if is_pair else "found no '='"
+            raise click.BadParameter(f"{fault}. Use NAME=VALUE, each name once.")
+    return options
 
 
 paths_argument = click.argument(
@@ -135,7 +150,7 @@ def read_flags(
 ) -> Callable[[_Function], _Function]:
     """Add ``options``: the read options that are given, by their documented names, for `storage_core.options`.
 
-    ``texts`` has the help of those that mean something else to the command than to a read of records.
+    Those that reach an object store are among them. ``texts`` has the help of those that mean something else to the command than to a read of records.
     """
     chosen = [_OPTIONS[name] for name in names]
     parameters = {_parameter(option): option.name for option in chosen}
@@ -144,6 +159,7 @@ def read_flags(
         @functools.wraps(function)
         def with_options(**given: Any) -> Any:
             values = {name: given.pop(parameter) for parameter, name in parameters.items()}
+            values[MAPPING] = given.pop(_STORAGE_PARAMETER) or None
             options = {name: value for name, value in values.items() if value is not None}
             if options.keys().isdisjoint(TOPIC_FLAGS):
                 return function(options=options, **given)
@@ -152,7 +168,15 @@ def read_flags(
             with matches_required():
                 return function(options=options, **given)
 
-        decorated: Any = with_options
+        decorated: Any = click.option(
+            "--storage-option",
+            _STORAGE_PARAMETER,
+            metavar="NAME=VALUE",
+            multiple=True,
+            callback=_storage_options,
+            help="How to reach an object store, as s3.endpoint=http://host:9000; may be repeated. Leave credentials to the "
+            "environment: other users see command lines.",
+        )(with_options)
         for option in reversed(chosen):
             decorated = click.option(
                 flag_of(option.name),

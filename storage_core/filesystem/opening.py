@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from storage_core.filesystem.file_system import FileSystem
-from storage_core.options.paths import is_uri
+from storage_core.options.paths import URI_STARTS, is_uri
 
 if TYPE_CHECKING:
-    from storage_core.filesystem.reading import ReadableFileSystem
+    from collections.abc import Callable, Iterable, Iterator
+
+    from storage_core.filesystem.reading import ReadableFile, ReadableFileSystem
+    from storage_core.filesystem.values import DirectoryEntry, ExaminedEntry, FileStatus, FileVersion
     from storage_core.options.storage_options import StorageOptions
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 def open_file_system(
-    storage: StorageOptions,  # noqa: ARG001
-    filesystem: ReadableFileSystem | None = None,
+    storage: StorageOptions, filesystem: ReadableFileSystem | None = None
 ) -> ReadableFileSystem:
     """Return a file system for the paths of one read.
 
@@ -23,9 +28,85 @@ def open_file_system(
         storage: How to reach object stores.
         filesystem: What the caller reads from instead; None for local paths and URIs.
     """
-    return FileSystem() if filesystem is None else filesystem
+    local = FileSystem() if filesystem is None else filesystem
+    return RoutedFileSystem(storage, local) if isinstance(local, FileSystem) else local
 
 
 def absolute_path(path: str) -> str:
     """Return a path that means the same in any working directory. A URI does already."""
     return path if is_uri(path) else os.path.abspath(path)
+
+
+class RoutedFileSystem:
+    """The local file system for paths, and object stores for URIs. It opens nothing of these before the first URI.
+
+    Args:
+        storage: How to reach object stores.
+        local: The local file system, whose ``statistics`` count what is done on both.
+    """
+
+    def __init__(self, storage: StorageOptions, local: FileSystem) -> None:
+        self.local = local
+        self.statistics = local.statistics
+        self._storage = storage
+        self._stores: ReadableFileSystem | None = None
+
+    def _at(self, path: str) -> ReadableFileSystem:
+        if not path.startswith(URI_STARTS):
+            return self.local
+        if self._stores is None:
+            from storage_core.filesystem.object_store import ObjectStoreFileSystem  # noqa: PLC0415  (an extra)
+
+            stores = ObjectStoreFileSystem(self._storage)
+            stores.local, stores.statistics = self.local, self.statistics
+            self._stores = stores
+        return self._stores
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """List a directory in name order; raises as that of its file system."""
+        return self._at(path).list_directory(path)
+
+    def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
+        """List a directory in any order, one entry at a time."""
+        return self._at(path).walk_directory(path)
+
+    def examine_directory(self, path: str) -> Iterator[ExaminedEntry]:
+        """List a directory as `walk_directory` does, with the size of each entry."""
+        return self._at(path).examine_directory(path)
+
+    def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
+        """Return the status of ``path``, or None if it does not exist."""
+        return self._at(path).status(path, follow_symlinks=follow_symlinks)
+
+    def exists(self, path: str) -> bool:
+        """Return True if a path leads to something."""
+        return self._at(path).exists(path)
+
+    def open(self, path: str, version: FileVersion | None = None) -> ReadableFile:
+        """Open a regular file for reading; raises as that of its file system."""
+        return self._at(path).open(path, version)
+
+    def read_file(self, path: str, limit_bytes: int) -> bytes | None:
+        """Read a whole small file; return None if it does not exist."""
+        return self._at(path).read_file(path, limit_bytes)
+
+    def free_bytes(self, path: str) -> int | None:
+        """Return the space available on the file system of ``path``; None if it has no limit."""
+        return self._at(path).free_bytes(path)
+
+    def is_locked(self, path: str) -> bool:
+        """Return True if a process of this machine is seen to hold the lock of a file."""
+        return self._at(path).is_locked(path)
+
+    def is_shared(self, path: str) -> bool:
+        """Return True if every host sees the same at ``path``."""
+        return self._at(path).is_shared(path)
+
+    def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+        """Apply a function that reads to each item: several at a time as soon as a URI was read, and yield the results in order."""
+        return (self._stores or self.local).map(function, items)
+
+    def forget_listings(self) -> None:
+        """Look again at the next question."""
+        if self._stores is not None:
+            self._stores.forget_listings()

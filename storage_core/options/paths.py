@@ -36,12 +36,13 @@ _UNKNOWN_SCHEMES: Final = frozenset(["dbfs", "http", "https", "viewfs", "wasb", 
 _CREDENTIALS: Final = re.compile(
     r"://[^/]*:[^/@]*@|[?&](?:sig|X-Amz-Signature|X-Goog-Signature)=", re.IGNORECASE
 )
-_URI_STARTS: Final = tuple(f"{scheme}://" for scheme in _COPIES)
+URI_STARTS: Final = tuple(f"{scheme}://" for scheme in _COPIES)
+"""What the URIs begin with that `path_to_read` returns."""
 
 
 def is_uri(path: str) -> bool:
     """Return True if a path that `path_to_read` returned is in an object store or HDFS."""
-    return path.startswith(_URI_STARTS)
+    return path.startswith(URI_STARTS)
 
 
 def store_of(uri: str) -> str:

@@ -41,7 +41,7 @@ from storage_core.options.option import (
     refuse_conflicting_names,
 )
 from storage_core.options.predicate import Predicate, checked_predicate, columns_of
-from storage_core.options.storage_options import NO_STORAGE_OPTIONS, StorageOptions
+from storage_core.options.storage_options import MAPPING, StorageOptions, split_storage_options
 from storage_core.options.values import (
     BATCH_SIZE,
     BATCH_SIZE_DEFAULT,
@@ -264,6 +264,9 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
                "`segmentlog schemas --export` writes it."),
     Option("schemasTopic", "schemas_topic", value_kind("topic", parse_topic), "_schemas", views=(RECORDS, "schemas"),
            doc="The topic of the schema registry (its setting `kafkastore.topic`); read with `registry` only if it is named."),
+    Option(MAPPING, "storage", value_kind("mapping", lambda _option, value: value),
+           doc="How to reach an object store, in Python: a mapping of the names [below](#storage-options). In Spark and SQL each of "
+               "them is an option of its own."),
     Option("maxOffsetsPerTrigger", "max_offsets", value_kind("count", partial(parse_count, least=0)), only="stream",
            doc="The most offsets in a micro-batch, shared among the partitions in proportion to what each of them has; 0 "
                "reads nothing."),
@@ -431,7 +434,8 @@ def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) 
     Raises:
         OptionError: A name is unknown, a value is wrong, options contradict each other, or one is for streams.
     """
-    options, _ = _parse(refuse_conflicting_names(_named(raw)), now_ms, is_stream=False)
+    storage, others = split_storage_options(raw)
+    options, _ = _parse(refuse_conflicting_names(_named(others)), storage, now_ms, is_stream=False)
     check_bounds(options.starting, options.ending)
     return options
 
@@ -442,8 +446,9 @@ def parse_stream_options(raw: Mapping[str, object], *, now_ms: int | None = None
     Raises:
         OptionError: As there; or an option makes sense only for a batch.
     """
-    given = refuse_conflicting_names(_named(raw))
-    read, condition = _parse({"startingOffsets": "latest", **given}, now_ms, is_stream=True)
+    storage, others = split_storage_options(raw)
+    given = refuse_conflicting_names(_named(others))
+    read, condition = _parse({"startingOffsets": "latest", **given}, storage, now_ms, is_stream=True)
     if condition is not None and condition.is_relative:
         raise OptionError(
             f"where is {given['where']!r}, which names a relative time: a batch that is repeated after a failure would "
@@ -473,7 +478,7 @@ def options_of(paths: Sequence[str | os.PathLike[str]], options: Mapping[str, ob
 
 
 def _parse(
-    given: Mapping[str, object], now_ms: int | None, *, is_stream: bool
+    given: Mapping[str, object], storage: StorageOptions, now_ms: int | None, *, is_stream: bool
 ) -> tuple[ReadOptions, Condition | None]:
     """Parse the options of batches and streams.
 
@@ -490,7 +495,7 @@ def _parse(
     view = first["view"]
     _refuse_misplaced(given, view, is_stream=is_stream)
     context = _Context(first["zone"], int(time.time() * 1000) if now_ms is None else now_ms, view)
-    values = _DEFAULTS | given_values(_OTHERS, given, context)
+    values = _DEFAULTS | given_values(_OTHERS, given, context) | {"storage": storage}
     condition: Condition | None = values.pop("where")
     paths: Paths = ()
     if view == RECORDS and values["columns"] is not None:
@@ -502,7 +507,6 @@ def _parse(
         view=view,
         where=None if condition is None else condition.predicate,
         assumes_zone=condition is not None and not condition.has_zones and "timeZone" not in given,
-        storage=NO_STORAGE_OPTIONS,
     )
     _check_together(options)
     return options, condition

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from storage_core.errors import OptionError
+from storage_core.options.option import option_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 _Kind: TypeAlias = Literal["text", "boolean", "seconds", "count"]
 
@@ -80,6 +82,8 @@ STORAGE_OPTIONS: Final = (
     StorageOption("storage.max-retries", "", "how often a request is tried again (8)", "count"),
     StorageOption("storage.timeout", "", "how long a request is tried again, in seconds (120)", "seconds"),
 )
+MAPPING: Final = "storageOptions"
+"""The read option that has them as a mapping."""
 _BY_NAME: Final = {option.name: option for option in STORAGE_OPTIONS}
 _PREFIXES: Final = {"s3": ("s3.", "aws_"), "gs": ("gcs.", "google_")}
 _AZURE_PREFIXES: Final = ("adls.", "azure_")
@@ -170,6 +174,42 @@ class StorageOptions:
 
 NO_STORAGE_OPTIONS: Final = StorageOptions()
 """What reads have that name nothing: the environment says how to reach an object store."""
+
+
+def split_storage_options(options: Mapping[str, object]) -> tuple[StorageOptions, dict[str, object]]:
+    """Take the storage options out of others: those that are given by name, and those of the mapping ``storageOptions``.
+
+    Returns:
+        The storage options, and the other options.
+
+    Raises:
+        OptionError: A name is unknown, a value malformed, or one option is given with two values. No message shows a value.
+    """
+    given: list[tuple[str, object]] = []
+    others: dict[str, object] = {}
+    for name, value in options.items():
+        if option_key(name) == option_key(MAPPING):
+            given += _items_of_mapping(value)
+        elif is_storage_option(name.lower()):
+            given.append((name, value))
+        else:
+            others[name] = value
+    values: dict[str, object] = {}
+    for name, value in given:
+        if value is not None and values.setdefault(name.lower(), value) != value:
+            raise OptionError(f"The storage option {name} is given twice, with two values. Give it once.")
+    return (StorageOptions.of(values) if values else NO_STORAGE_OPTIONS), others
+
+
+def _items_of_mapping(value: object) -> list[tuple[str, object]]:
+    if value is None:
+        return []
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise OptionError(
+            f"{MAPPING} is a {type(value).__name__}. Use a mapping of names to values in Python; elsewhere, give each storage "
+            "option by its own name, as s3.endpoint."
+        )
+    return list(value.items())
 
 
 def _text(value: object) -> str:

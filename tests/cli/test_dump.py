@@ -144,10 +144,10 @@ def test_what_may_not_be_read_is_status_3(segmentlog, orders, monkeypatch):
     open_file, walk_directory = FileSystem.open, FileSystem.walk_directory
 
     def refusing(method):
-        def refuse(self, path):
+        def refuse(self, path, *more):
             if path in refused:
                 raise UnreadableError("User nobody may not read this path.", path=path)
-            return method(self, path)
+            return method(self, path, *more)
 
         return refuse
 
