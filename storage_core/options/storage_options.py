@@ -21,7 +21,7 @@ from storage_core.options.option import option_key
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_Kind: TypeAlias = Literal["text", "boolean", "seconds", "count"]
+_Kind: TypeAlias = Literal["text", "url", "boolean", "seconds", "count"]
 
 
 class StorageOption(NamedTuple):
@@ -40,7 +40,7 @@ class StorageOption(NamedTuple):
 
 
 STORAGE_OPTIONS: Final = (
-    StorageOption("s3.endpoint", "endpoint", "the URL of a store that is not AWS"),
+    StorageOption("s3.endpoint", "endpoint", "the URL of a store that is not AWS", "url"),
     StorageOption("s3.region", "region", "the bucket's region; `us-east-1` if nothing says it"),
     StorageOption("s3.access-key-id", "access_key_id", "static credentials: the key"),
     StorageOption("s3.secret-access-key", "secret_access_key", "static credentials: the secret"),
@@ -55,7 +55,7 @@ STORAGE_OPTIONS: Final = (
         "the endpoint has the bucket in its host",
         "boolean",
     ),
-    StorageOption("s3.proxy-uri", "proxy_url", "an HTTP proxy", is_client=True),
+    StorageOption("s3.proxy-uri", "proxy_url", "an HTTP proxy", "url", is_client=True),
     StorageOption(
         "s3.connect-timeout", "connect_timeout", "how long a connection may take, in seconds", "seconds", True
     ),
@@ -76,7 +76,7 @@ STORAGE_OPTIONS: Final = (
         "adls.anonymous", "skip_signature", "requests are not signed: a public container", "boolean"
     ),
     StorageOption("gcs.oauth2.token", "bearer_token", "an access token"),
-    StorageOption("gcs.service.host", "base_url", "the URL of a store that is not Google's"),
+    StorageOption("gcs.service.host", "base_url", "the URL of a store that is not Google's", "url"),
     StorageOption("gcs.service-account", "service_account", "the path of a service account's file"),
     StorageOption("gcs.anonymous", "skip_signature", "requests are not signed: a public bucket", "boolean"),
     StorageOption("storage.max-retries", "", "how often a request is tried again (8)", "count"),
@@ -87,6 +87,9 @@ MAPPING: Final = "storageOptions"
 _BY_NAME: Final = {option.name: option for option in STORAGE_OPTIONS}
 _PREFIXES: Final = {"s3": ("s3.", "aws_"), "gs": ("gcs.", "google_")}
 _AZURE_PREFIXES: Final = ("adls.", "azure_")
+_URL: Final = re.compile(
+    r"(?:https?://)?(?:[^\s/@]{1,1000}@)?(?:[\w.-]{1,1000}|\[[0-9a-fA-F:]{2,100}\])(?::\d{1,5})?(?:/[\w./~-]{0,1000})?"
+)
 _NATIVE: Final = re.compile(r"(?:aws|azure|google)_([a-z0-9_]{1,100})")
 # Options of Hadoop and names of environment variables, and the store that they are about.
 _FOREIGN: Final = {
@@ -240,6 +243,15 @@ def _nearest(name: str, names: list[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, names, 1)), None)
 
 
+def _url(name: str, text: str) -> str:
+    # With another one, obstore ends in a panic.
+    if _URL.fullmatch(text) is None:
+        raise OptionError(
+            f"Expected a URL as http://host:9000 as the value of the storage option {name}, found something else."
+        )
+    return text
+
+
 def _boolean(name: str, text: str) -> bool:
     if text.lower() not in {"true", "false"}:
         raise OptionError(f"Expected true or false as the value of the storage option {name}.")
@@ -259,6 +271,7 @@ def _number(most: _Number, what: str, name: str, text: str) -> _Number:
 
 _CONVERTERS: Final[dict[_Kind, Callable[[str, str], Any]]] = {
     "text": lambda _, text: text,
+    "url": _url,
     "boolean": _boolean,
     "seconds": partial(_number, _LONGEST_SECONDS, "seconds"),
     "count": partial(_number, _MOST_RETRIES, "a whole number"),

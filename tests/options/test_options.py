@@ -422,6 +422,4 @@ def test_every_field_is_filled_by_an_option(values, is_of_streams):
         for option in READ_OPTIONS
         if (option.only == "stream") == is_of_streams
     }
-    assert {field.name for field in dataclasses.fields(values)} - {"assumes_zone"} == filled - {
-        "zone"
-    }
+    assert {field.name for field in dataclasses.fields(values)} - {"assumes_zone"} == filled - {"zone"}
