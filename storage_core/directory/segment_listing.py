@@ -121,15 +121,17 @@ def list_segments(
 ) -> SegmentFiles:
     """List the segments of a partition.
 
-    If no broker uses the directory (``is_clean``, and still so after the listing), one listing is enough.
+    If no broker uses the directory (``is_clean``, and still so after the listing), or files do not change, one listing is
+    enough.
     ``swap_end_offset`` returns the next offset after ``<base>.log.swap``.
 
     Raises:
         UnreadableError: This user may not list the directory.
         LogDirectoryError: It does not exist, or an entry named like a log file is not a regular file.
     """
-    names = regular_file_names(filesystem, path) if is_clean else None
-    if names is None or not is_still_clean():
+    is_fixed = filesystem.are_files_fixed
+    names = regular_file_names(filesystem, path) if is_clean or is_fixed else None
+    if names is None or not (is_fixed or is_still_clean()):
         names = _settled_file_names(filesystem, path)
     if not _has_swap(names):
         return SegmentFiles(names.base_offsets(LOG_SUFFIX), names)

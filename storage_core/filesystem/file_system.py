@@ -75,6 +75,8 @@ class FileSystem:
 
     request_cost_bytes: int = 0
     poll_interval_ms: int = 0
+    are_files_fixed: bool = False
+    has_modification_times: bool = True
 
     def __init__(self, *, max_open_files: int = 512) -> None:
         if max_open_files < 1:

@@ -196,7 +196,7 @@ def _plan(
         pruned = filesystem.map(partial(prune_range, condition=condition, options=options), ranges)
         ranges = tuple(each for each in pruned if not each.is_empty)
         report_bytes_beyond(ranges, condition, options)
-    settings = _read_settings(ranges, options, condition, formats or ())
+    settings = _read_settings(filesystem, ranges, options, condition, formats or ())
     tasks = _plan_tasks(filesystem, ranges, options, condition, settings)
     return ScanPlan(tuple(tasks), ranges, resolution, settings.formats)
 
@@ -231,7 +231,11 @@ def _plan_tasks(
 
 
 def _read_settings(
-    ranges: Sequence[PartitionRange], options: ReadOptions, condition: Predicate | None, formats: Formats
+    filesystem: ReadableFileSystem,
+    ranges: Sequence[PartitionRange],
+    options: ReadOptions,
+    condition: Predicate | None,
+    formats: Formats,
 ) -> ReadSettings:
     directories = (each.log.directory for each in ranges)
     roots = {
@@ -245,7 +249,10 @@ def _read_settings(
         predicate=condition,
         mode=options.mode,
         corrupt_record_column=options.corrupt_record_column,
-        truncations_bytes=tuple((path, root.visibility.truncations_bytes) for path, root in roots.items()),
+        # Where files do not change, no truncation is seen while they are read.
+        truncations_bytes=()
+        if filesystem.are_files_fixed
+        else tuple((path, root.visibility.truncations_bytes) for path, root in roots.items()),
         formats=formats,
         storage=options.storage,
     )

@@ -297,13 +297,8 @@ def resolve(
     found = find_directories(filesystem, options, watch)
     selected = select_partitions(found, options)
     wanted = directories_to_open(selected, options, condition)
-    for root in {
-        id(each.root): each.root for directory in wanted for each in (directory, *directory.copies)
-    }.values():
-        root.read_once()
-    resolve_one = partial(resolve_partition, filesystem, options=options)
     return Resolution(
-        tuple(resolved_each(filesystem, resolve_one, wanted)),
+        tuple(without_errors(resolve_partitions(filesystem, wanted, options))),
         _without(found, selected),
         _without(selected, wanted),
     )
@@ -432,33 +427,49 @@ def check_bounds(options: ReadOptions, selected: Iterable[PartitionDirectory]) -
     _check_assigned(options.ending, "ending", assigned)
 
 
-def resolved_each(
-    filesystem: ReadableFileSystem, resolve: Callable[[_Item], _Result], partitions: Collection[_Item]
-) -> list[_Result]:
-    """Resolve each partition. If some have no record at a starting timestamp, one error counts all of them."""
+def outcomes(
+    filesystem: ReadableFileSystem, resolve: Callable[[_Item], _Result], partitions: Iterable[_Item]
+) -> Iterator[_Result | SegmentLogError]:
+    """Resolve partitions, several at a time where requests take long. Yield the error in place of each that has one."""
 
-    def resolved(partition: _Item) -> _Result | TimestampNotFoundError:
+    def outcome(partition: _Item) -> _Result | SegmentLogError:
         try:
             return resolve(partition)
-        except TimestampNotFoundError as error:
+        except SegmentLogError as error:
             return error
 
-    found: list[_Result] = []
+    return filesystem.map(outcome, partitions)
+
+
+def without_errors(found: Iterable[_Result | SegmentLogError]) -> list[_Result]:
+    """Raise the first error. If some partitions have no record at a starting timestamp, one error counts all of them."""
+    results: list[_Result] = []
     missing: list[TimestampNotFoundError] = []
-    for each in filesystem.map(resolved, partitions):
+    for each in found:
         if isinstance(each, TimestampNotFoundError):
             missing.append(each)
+        elif isinstance(each, SegmentLogError):
+            raise each
         else:
-            found.append(each)
+            results.append(each)
     if not missing:
-        return found
+        return results
     first = missing[0]
     if len(missing) == 1:
         raise first
     raise TimestampNotFoundError(
-        f"{first.args[0]} It is the first of {len(missing)} such partitions, of {len(partitions)} in all.",
+        f"{first.args[0]} It is the first of {len(missing)} such partitions, of {len(missing) + len(results)} in all.",
         path=first.path,
     )
+
+
+def resolve_partitions(
+    filesystem: ReadableFileSystem, directories: Collection[PartitionDirectory], options: ReadOptions
+) -> Iterator[PartitionRange | SegmentLogError]:
+    """Find where partitions start and stop. Yield the error in place of each that cannot be read."""
+    for root in {each.root.path: each.root for one in directories for each in (one, *one.copies)}.values():
+        root.read_once()
+    return outcomes(filesystem, partial(resolve_partition, filesystem, options=options), directories)
 
 
 def resolve_partition(

@@ -36,10 +36,11 @@ from storage_core.scan.resolve import (
     ReadLimit,
     check_bounds,
     load_log,
+    outcomes,
     requested_bound,
     resolve_range,
     resolve_start,
-    resolved_each,
+    without_errors,
 )
 from storage_core.scan.tail import PartitionMonitor
 from storage_core.scan.typed_columns import PinnedFormats
@@ -171,8 +172,8 @@ class MicroBatchPlanner:
             warn_of_seconds(self._options.read.starting, LatestBound())
             ends = self._poll()
             check_bounds(self._options.read, [each.directory for each in self._monitor.partitions.values()])
-            offsets = resolved_each(self._filesystem, lambda each: self._initial_offset(*each), ends.items())
-            self._initial = dict(zip(ends, offsets, strict=True))
+            found = outcomes(self._filesystem, lambda each: self._initial_offset(*each), ends.items())
+            self._initial = dict(zip(ends, without_errors(found), strict=True))
         return self._initial
 
     def _initial_offset(self, key: TopicPartition, latest_offset: int) -> int:

@@ -103,6 +103,7 @@ class WindowReader:
         self._held_bytes = 0
         # The buffer may grow for a large batch; the windows after it do not.
         self._window_bytes = self._largest_window_bytes = buffer.size_bytes
+        self._is_expected = False
 
     @property
     def is_at_end(self) -> bool:
@@ -174,6 +175,9 @@ class WindowReader:
         buffer.ensure(size_bytes, buffer.array[self._start : self._start + self._held_bytes])
         wanted_bytes = min(buffer.size_bytes, self.end_position_bytes - self.position_bytes)
         room = buffer.array.data[self._held_bytes : wanted_bytes]
+        if not self._is_expected:
+            self._is_expected = True
+            self._log_file.expect_reads(self.position_bytes + self._held_bytes, self.end_position_bytes)
         filled_bytes = self._log_file.read_into(room, self.position_bytes + self._held_bytes)
         self._start, self._held_bytes = 0, self._held_bytes + filled_bytes
         if filled_bytes < len(room):

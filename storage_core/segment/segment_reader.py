@@ -131,9 +131,9 @@ class SegmentReader:
         return self.status.version
 
     @property
-    def modified_ms(self) -> int:
-        """Modification time of the log file."""
-        return self.status.modified_ms
+    def modified_ms(self) -> int | None:
+        """Modification time of the log file; None if the file system does not know it."""
+        return self.status.modified_ms if self.filesystem.has_modification_times else None
 
     @property
     def is_one_read(self) -> bool:
@@ -446,9 +446,14 @@ class SegmentReader:
         return self._largest_timestamp
 
     def largest_timestamp_ms(self, *, is_complete: bool) -> int:
-        """Return the largest timestamp as a broker's look-ups see it: without timestamps, the file's modification time."""
+        """Return the largest timestamp as a broker's look-ups see it: without timestamps, the file's modification time.
+
+        Returns:
+            Milliseconds since 1970; -1 if neither is known.
+        """
         timestamp_ms = self.largest_timestamp(is_complete=is_complete).timestamp_ms
-        return timestamp_ms if timestamp_ms >= 0 else self.modified_ms
+        modified_ms = self.modified_ms if timestamp_ms < 0 else None
+        return timestamp_ms if modified_ms is None else modified_ms
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int = 0) -> TimestampOffset | None:
         """Find the first record, markers included, with at least this timestamp and at least this offset.

@@ -250,7 +250,7 @@ _COLUMNS: Final = (
            "finished: `.deleted`, `.cleaned`, `.swap`, `.tmp`, `.part`; null for others."),
     Column("sizeBytes", pa.int64(), "Its length; null for directories."),
     Column("allocatedBytes", pa.int64(), "What it takes on the disk: less than its length if it is sparse."),
-    Column("modified", TIMESTAMP, "When it was last modified."),
+    Column("modified", TIMESTAMP, "When it was last modified; null in an object store."),
     Column("topic", pa.string(), "The topic of the partition's directory that it is, or is in."),
     Column("partition", pa.int32(), "Likewise the partition."),
     Column("state", pa.string(), "Of that directory: `live`, or by its name `delete`, `future` or `stray`; null "
@@ -298,8 +298,10 @@ def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> Sequence[File
 
 def _rows(filesystem: ReadableFileSystem, task: FilesTask, _wanted: frozenset[str]) -> Iterator[FoundFile]:
     if task.location is None:
-        return root_files(filesystem, task.root, task.partitions)
-    return _partition_rows(filesystem, task.location)
+        found = root_files(filesystem, task.root, task.partitions)
+    else:
+        found = _partition_rows(filesystem, task.location)
+    return found if filesystem.has_modification_times else (each._replace(modified_ms=None) for each in found)
 
 
 class FoundFile(NamedTuple):
@@ -311,7 +313,7 @@ class FoundFile(NamedTuple):
     leftover: str | None
     size_bytes: int | None
     allocated_bytes: int
-    modified_ms: int
+    modified_ms: int | None
     topic: str | None
     partition: int | None
     state: str | None

@@ -89,7 +89,7 @@ _COLUMNS: Final = (
            "it contradicts itself."),
     Column("timeIndex", pa.string(), "Likewise."),
     Column("transactionIndex", pa.string(), "Likewise; `missing` unless a transaction was aborted in the segment."),
-    Column("modified", TIMESTAMP, "When the log file was last modified."),
+    Column("modified", TIMESTAMP, "When the log file was last modified; null in an object store."),
     Column("isDamaged", pa.bool_(), "Whether bytes that are no batch were found; without `exact`, only at its end."),
     Column("damage", pa.string(), "What was expected there, and what was found."),
     Column("file", pa.string(), "Path of the log file."),
@@ -240,7 +240,7 @@ class SegmentSummary:
 
     file: SegmentFile
     size_bytes: int
-    modified_ms: int
+    modified_ms: int | None
     end: SegmentEnd
     min_timestamp_ms: int
     max_timestamp_ms: int

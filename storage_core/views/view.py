@@ -23,7 +23,13 @@ import pyarrow as pa
 from storage_core.directory import PartitionDirectory
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitMonitor
-from storage_core.errors import DataLossError, LogDirectoryError, OptionError, UnreadableError
+from storage_core.errors import (
+    DataLossError,
+    LogDirectoryError,
+    OptionError,
+    SegmentLogError,
+    UnreadableError,
+)
 from storage_core.filesystem import ReadableFileSystem, open_file_system
 from storage_core.filesystem.values import MissingError
 from storage_core.options import RECORDS, VIEWS, ReadOptions, options_of
@@ -42,7 +48,7 @@ from storage_core.scan.pruning import conjunction
 from storage_core.scan.resolve import (
     directories_to_open,
     find_directories,
-    resolve_partition,
+    resolve_partitions,
     select_partitions,
 )
 from storage_core.scan.rows import LARGEST_TIMESTAMP_MS, evaluate
@@ -281,17 +287,19 @@ def present_ranges(
     refused: Callable[[PartitionDirectory, LogDirectoryError], None] | None = None,
 ) -> tuple[PartitionRange, ...]:
     """Resolve the offsets of partitions, as `resolved_ranges` does. Those that are deleted meanwhile are left out."""
+    directories = list(directories)
+    resolved = resolve_partitions(filesystem, directories, options)
     ranges = []
-    for directory in directories:
-        try:
-            ranges.append(resolve_partition(filesystem, directory, options))
-        except (MissingError, DataLossError):
+    for directory, found in zip(directories, resolved, strict=True):
+        if isinstance(found, (MissingError, DataLossError)):
             if filesystem.status(directory.path) is not None:
-                raise
-        except LogDirectoryError as error:
-            if refused is None or isinstance(error, UnreadableError):
-                raise
-            refused(directory, error)
+                raise found
+        elif isinstance(found, LogDirectoryError) and not isinstance(found, UnreadableError) and refused:
+            refused(directory, found)
+        elif isinstance(found, SegmentLogError):
+            raise found
+        else:
+            ranges.append(found)
     return tuple(ranges)
 
 

@@ -42,6 +42,8 @@ class CountedStore:
 
     request_cost_bytes = REQUEST_COST_BYTES
     poll_interval_ms = 30_000
+    are_files_fixed = True
+    has_modification_times = False
 
     def __init__(self, root):
         self.root = str(root)
@@ -90,7 +92,7 @@ class CountedStore:
             else:
                 children[name] = _Node(_status_of(inner))
                 keys += 1
-        return _Node(FileStatus(0, None, path, 0, False, True), children), keys
+        return _Node(FileStatus(0, 0, path, 0, False, True), children), keys
 
     def _node(self, path):
         path = os.path.normpath(path)
@@ -122,7 +124,7 @@ class CountedStore:
         for name, node in self._directory(path):
             kind = "file" if node.children is None else "directory"
             size_bytes = node.status.size_bytes
-            yield ExaminedEntry(name, kind, size_bytes, size_bytes, None)
+            yield ExaminedEntry(name, kind, size_bytes, size_bytes, node.status.modified_ms)
 
     def status(self, path, *, follow_symlinks=False):
         node = self._node(path)
@@ -139,7 +141,7 @@ class CountedStore:
     def open(self, path, version=None):
         if version is not None:
             size_bytes = int(str(version).split("-")[-1])
-            return CountedFile(self, path, FileStatus(size_bytes, None, version, 0, True, False))
+            return CountedFile(self, path, FileStatus(size_bytes, 0, version, 0, True, False))
         node = self._node(path)
         if node is None:
             raise MissingError("No such file or directory.", path=path)
@@ -279,4 +281,4 @@ class CountedFile:
 def _status_of(path):
     found = os.stat(path)
     version = f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
-    return FileStatus(found.st_size, None, version, 0, True, False)
+    return FileStatus(found.st_size, found.st_mtime_ns // 1_000_000, version, 0, True, False)
