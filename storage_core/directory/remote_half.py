@@ -64,9 +64,9 @@ def with_remote_halves(
             halves.setdefault(each.topic_partition, []).append(each)
     found = []
     for directory in directories:
-        remote = halves.pop(directory.topic_partition, ())
-        remote = tuple(each for each in remote if _is_same_topic(filesystem, directory, each))
-        found.append(replace(directory, remote=remote))
+        remote = halves.pop(directory.topic_partition, [])
+        same = tuple(each for each in remote if _is_same_topic(filesystem, directory, each))
+        found.append(replace(directory, remote=same))
     topics = {directory.topic for directory in found}
     alone = [key for key in halves if key[0] not in topics]
     elsewhere = sorted(f"{topic}-{partition}" for topic, partition in halves if topic in topics)
@@ -80,6 +80,15 @@ def with_remote_halves(
         _log.log(level, message, len(names), first_of(names, _SHOWN_PARTITIONS))
     found += [choose_replica(filesystem, halves[key]) for key in alone]
     return sorted(found, key=lambda each: each.topic_partition)
+
+
+def with_present_remote_half(
+    filesystem: ReadableFileSystem, directory: PartitionDirectory, remote_paths: Sequence[str]
+) -> PartitionDirectory:
+    """Look again for the remote half of one directory, because retention may have moved segments meanwhile."""
+    filesystem.forget_listings()
+    found = with_remote_halves(filesystem, [directory], remote_paths, is_repeated=True)
+    return next(each for each in found if each.topic_partition == directory.topic_partition)
 
 
 def _is_same_topic(

@@ -255,6 +255,7 @@ def _read_settings(
         else tuple((path, root.visibility.truncations_bytes) for path, root in roots.items()),
         formats=formats,
         storage=options.storage,
+        remote_storage=options.remote_storage or (),
     )
 
 

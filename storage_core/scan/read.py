@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from storage_core.checkpoint.truncations_file import truncated_to
 from storage_core.directory import INTERNAL_TOPICS, LogDirectoryFiles, PartitionLog, find_partitions
+from storage_core.directory.remote_half import join_halves, with_present_remote_half
 from storage_core.errors import (
     CorruptError,
     DataLossError,
@@ -34,6 +35,7 @@ from storage_core.record.batch_header import MAGIC_V2
 from storage_core.record.section import SectionMaker
 from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.offset_ranges import PartitionRange, locate_spans, report_data_loss
+from storage_core.scan.resolve import split_paths
 from storage_core.scan.rows import (
     BatchBuilder,
     DamageReporter,
@@ -369,7 +371,7 @@ class _TaskReader:
 
     def _is_another_segment(self, span: LogSpan) -> bool:
         """Return True if the segment now ends at another offset than at planning."""
-        log = self._present_log(span)
+        log = self._present_log(span, span.start_offset)
         if log is None or span.segment_end_offset is None:
             return False
         base_offsets = log.segments.base_offsets
@@ -407,7 +409,7 @@ class _TaskReader:
             return []
         spans: list[LogSpan] = []
         try:
-            log = self._present_log(span)
+            log = self._present_log(span, next_offset)
             if log is not None:
                 if not log.segments:
                     # What was planned is gone: that is data loss, whatever checkpoints say.
@@ -444,6 +446,10 @@ class _TaskReader:
                 else "no segment of the log left"
             )
             self._report_loss(span, next_offset, f"{present}: data was deleted or truncated")
+        elif spans and spans[0].directory != span.directory:
+            _log.info(
+                "%s was moved to remote storage, and is read from %s.", span.file_name, spans[0].directory
+            )
         else:
             _log.warning(
                 "Offsets %d to %d of %s-%d are not read from the files that were planned: %s was replaced, and the "
@@ -453,7 +459,7 @@ class _TaskReader:
             )
         return spans
 
-    def _present_log(self, span: LogSpan) -> PartitionLog | None:
+    def _present_log(self, span: LogSpan, next_offset: int) -> PartitionLog | None:
         if self._filesystem.status(span.directory, follow_symlinks=True) is None:
             return None
         found = find_partitions(self._filesystem, [span.directory], follow_symlinks=True)
@@ -461,13 +467,19 @@ class _TaskReader:
             return None
         settings = self._settings
         directory = found[0].without_checkpoints() if settings.ignore_checkpoints else found[0]
-        return PartitionLog.load(
+        load = partial(
+            PartitionLog.load,
             self._filesystem,
-            directory,
             use_indexes=settings.use_indexes,
             max_batch_bytes=settings.max_batch_bytes,
             skip_damage=settings.mode != "FAILFAST",
         )
+        log = load(directory)
+        if not settings.remote_storage or next_offset >= log.log_start_offset:
+            return log
+        remote_paths = split_paths(self._filesystem, settings.remote_storage)
+        directory = with_present_remote_half(self._filesystem, directory, remote_paths)
+        return join_halves(self._filesystem, log, [load(each) for each in directory.remote])
 
     def _require_same_history(self, span: LogSpan, begun_up_to: int | None = None) -> None:
         offset = self._truncated_to(span, begun_up_to)

@@ -112,6 +112,7 @@ class ReadSettings:
             tell whether a partition's records are still those that were planned.
         formats: How the columns are decoded that are not read as bytes.
         storage: How to reach an object store.
+        remote_storage: Where a range is located again whose segment is not in its local directory any more.
     """
 
     max_batch_bytes: int
@@ -124,6 +125,7 @@ class ReadSettings:
     truncations_bytes: tuple[tuple[str, int], ...] = ()
     formats: tuple[ColumnFormat, ...] = ()
     storage: StorageOptions = NO_STORAGE_OPTIONS
+    remote_storage: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

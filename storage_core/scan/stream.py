@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.directory import LogDirectoryFiles
 from storage_core.directory.consistent import read_consistently
+from storage_core.directory.remote_half import with_present_remote_half
 from storage_core.directory.visibility import CommitMonitor
 from storage_core.errors import DataLossError, LogDirectoryError, OptionError, first_of
 from storage_core.options.bounds import (
@@ -40,7 +41,7 @@ from storage_core.scan.resolve import (
     requested_bound,
     resolve_range,
     resolve_start,
-    without_errors,
+    split_paths,
 )
 from storage_core.scan.tail import PartitionMonitor
 from storage_core.scan.typed_columns import PinnedFormats
@@ -462,7 +463,11 @@ class MicroBatchPlanner:
         options = self._options.read
         key = directory.topic_partition
         is_continued = start_offset is not None and start_offset != (self._initial or {}).get(key)
-        log = load_log(self._filesystem, directory, options)
+        log = load_log(self._filesystem, directory, options, start_offset=start_offset or 0)
+        if options.remote_storage and start_offset is not None and start_offset < log.log_start_offset:
+            remote_paths = split_paths(self._filesystem, options.remote_storage)
+            directory = with_present_remote_half(self._filesystem, directory, remote_paths)
+            log = load_log(self._filesystem, directory, options, start_offset=start_offset)
         if start_offset is None:
             start_offset = log.log_start_offset
             if start_offset:

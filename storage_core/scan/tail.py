@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import META_PROPERTIES, REPLICATION_OFFSET_CHECKPOINT
@@ -19,10 +19,12 @@ from storage_core.directory import LogDirectoryFiles, find_partitions
 from storage_core.directory.consistent import LOOKS_BETWEEN_COMMITS
 from storage_core.directory.discovery import OTHER_DIRECTORIES
 from storage_core.directory.log_directory_files import LOCK_FILE, is_log_directory
+from storage_core.directory.remote_half import with_remote_halves
 from storage_core.directory.visibility import CommitMonitor, read_visible_commits
 from storage_core.errors import LogDirectoryError, SegmentLogError, first_of
 from storage_core.filesystem import absolute_path
 from storage_core.filesystem.values import MissingError
+from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.pruning import prune_partition
 from storage_core.scan.resolve import ReadLimit, load_log, select_partitions, split_paths
 
@@ -73,6 +75,8 @@ def present_partitions(
     found = find_partitions(
         filesystem, paths, follow_symlinks=options.follow_symlinks, monitor=watch, is_repeated=is_repeated
     )
+    remote_paths = split_paths(filesystem, options.remote_storage or ())
+    found = with_remote_halves(filesystem, found, remote_paths, is_repeated=is_repeated)
     return select_partitions(found, options, may_be_absent=True)
 
 
@@ -270,6 +274,8 @@ class PartitionMonitor:
             elif tailed.directory.copies != directory.copies:
                 # One has come, or has gone.
                 tailed.directory, tailed.directory_status = directory, None
+            else:
+                tailed.directory = replace(tailed.directory, remote=directory.remote)
             self.partitions[directory.topic_partition] = tailed
             self._root_of(directory).partitions.append(tailed)
             self._watched_directories.setdefault(directory.root.path, _UNKNOWN)
@@ -467,7 +473,10 @@ class PartitionMonitor:
             lambda path: files if path == files.path else self._root_files(path)
         )
         try:
-            log = load_log(self._filesystem, directory, self._options.read, is_followed=True)
+            # Remote storage says nothing of the end.
+            log = load_log(
+                self._filesystem, directory, self._options.read, is_followed=True, start_offset=MAX_OFFSET
+            )
             if (
                 root.ends_at_high_watermark
                 and root.checkpoint_status is not None

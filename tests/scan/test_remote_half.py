@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from storage_core import explain, read_table
 from storage_core.errors import LogDirectoryError, OffsetOutOfRangeError
 from storage_core.filesystem import FileSystem
-from storage_core.options import options_of
+from storage_core.options import options_of, parse_stream_options
 from storage_core.scan.plan import plan_scan
+from storage_core.scan.read import read_task
+from storage_core.scan.spans import project, record_schema
+from storage_core.scan.stream import MicroBatchPlanner
 from tests.examples import examples
 from tests.log.logs import name
 from tests.scan.halves import EPOCHS, NAME, START_CHECKPOINT, bases_of, cut, make_whole
@@ -28,6 +31,9 @@ def whole(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bases(whole):
     return bases_of(whole)
+
+
+SCHEMA = project(record_schema(), ("offset",))
 
 
 class OpenedFiles(FileSystem):
@@ -218,3 +224,86 @@ def test_a_hole_between_the_halves_is_named(whole, tmp_path, bases, caplog):
 def test_a_place_that_does_not_exist(whole, tmp_path):
     with pytest.raises(LogDirectoryError, match="found nothing"):
         read_table(str(whole), remote_storage=str(tmp_path / "nowhere"))
+
+
+# -- Streams, and segments that move --------
+
+
+def move_to_remote(whole, local, remote, base):
+    """Let a broker delete a local segment that it has uploaded."""
+    for path in (Path(local) / NAME).glob(name(base, "*")):
+        path.unlink()
+    for suffix in ("log", "index", "timeindex"):
+        shutil.copy(whole / NAME / name(base, suffix), f"{remote}/{NAME}")
+    shutil.copy(whole / NAME / EPOCHS, f"{remote}/{NAME}")
+
+
+def stream_offsets(planner, start, end):
+    plan = planner.plan({("orders", 0): start}, {("orders", 0): end})
+    return [
+        each
+        for task in plan.tasks
+        for batch in read_task(FileSystem(), task, SCHEMA)
+        for each in batch["offset"].to_pylist()
+    ]
+
+
+def test_a_stream_starts_in_the_remote_half_and_goes_on_where_segments_were_moved(whole, tmp_path, bases):
+    local, remote = cut(whole, tmp_path, 4, 4)
+    raw = {"path": local, "remote_storage": remote, "starting_offsets": "earliest"}
+    planner = MicroBatchPlanner(FileSystem(), parse_stream_options(raw))
+    end = planner.latest_offsets()["orders", 0]
+    assert planner.initial_offsets() == {("orders", 0): 0}
+    expected = read_table(str(whole))["offset"].to_pylist()
+    middle = bases[3] + 1
+    assert stream_offsets(planner, 0, middle) == [each for each in expected if each < middle]
+    move_to_remote(whole, local, remote, bases[4])
+    assert stream_offsets(planner, middle, end) == [each for each in expected if each >= middle]
+
+
+def test_a_stream_finds_a_remote_half_that_was_not_there_when_it_began(whole, tmp_path, bases):
+    local, remote = cut(whole, tmp_path, 1, 1)
+    Path(remote).rename(tmp_path / "later")
+    shutil.copytree(tmp_path / "later" / NAME, Path(remote) / "other-0")
+    raw = {
+        "path": local,
+        "remote_storage": remote,
+        "starting_offsets": {"orders": {"0": bases[1]}},
+        "assign": {"orders": [0]},
+    }
+    planner = MicroBatchPlanner(FileSystem(), parse_stream_options(raw))
+    end = planner.latest_offsets()["orders", 0]
+    (Path(remote) / NAME).mkdir()
+    move_to_remote(whole, local, remote, bases[1])
+    assert stream_offsets(planner, bases[1], end) == [
+        each for each in read_table(str(whole))["offset"].to_pylist() if each >= bases[1]
+    ]
+
+
+def test_a_task_reads_a_segment_that_was_moved_after_planning(whole, tmp_path, bases):
+    local, remote = cut(whole, tmp_path, 4, 4)
+    plan = plan_scan(FileSystem(), options_of([local], {"remote_storage": remote}))
+    for base in bases[4:6]:
+        move_to_remote(whole, local, remote, base)
+    offsets = [
+        each
+        for task in plan.tasks
+        for batch in read_task(FileSystem(), task, SCHEMA)
+        for each in batch["offset"].to_pylist()
+    ]
+    assert offsets == read_table(str(whole))["offset"].to_pylist()
+
+
+def test_limits_of_a_batch_count_remote_bytes(whole, tmp_path):
+    local, remote = cut(whole, tmp_path, 6, 6)
+    raw = {
+        "path": local,
+        "remote_storage": remote,
+        "starting_offsets": "earliest",
+        "max_bytes_per_trigger": 500,
+    }
+    planner = MicroBatchPlanner(FileSystem(), parse_stream_options(raw))
+    alone = MicroBatchPlanner(
+        FileSystem(), parse_stream_options({**raw, "path": str(whole), "remote_storage": None})
+    )
+    assert planner.latest_offsets() == alone.latest_offsets()
