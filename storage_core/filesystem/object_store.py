@@ -56,6 +56,11 @@ class ObjectStoreFileSystem:
         open_bucket: Opens a bucket by its URI, with those options.
     """
 
+    request_cost_bytes: int = 2 << 20
+    poll_interval_ms: int = 30_000
+    are_files_fixed: bool = True
+    has_modification_times: bool = False
+
     def __init__(
         self,
         storage: StorageOptions,

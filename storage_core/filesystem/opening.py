@@ -62,6 +62,30 @@ class RoutedFileSystem:
             self._stores = stores
         return self._stores
 
+    @property
+    def _strictest(self) -> ReadableFileSystem:
+        return self._stores or self.local
+
+    @property
+    def request_cost_bytes(self) -> int:
+        """How many bytes are read in about the time that a request takes."""
+        return self._strictest.request_cost_bytes
+
+    @property
+    def poll_interval_ms(self) -> int:
+        """How long a stream waits between two looks for new records."""
+        return self._strictest.poll_interval_ms
+
+    @property
+    def are_files_fixed(self) -> bool:
+        """True if a file changes only by being replaced: not if there are local ones beside objects."""
+        return False
+
+    @property
+    def has_modification_times(self) -> bool:
+        """True if a status says when a file was written."""
+        return self._strictest.has_modification_times
+
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """List a directory in name order; raises as that of its file system."""
         return self._at(path).list_directory(path)
@@ -104,7 +128,7 @@ class RoutedFileSystem:
 
     def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
         """Apply a function that reads to each item: several at a time as soon as a URI was read, and yield the results in order."""
-        return (self._stores or self.local).map(function, items)
+        return self._strictest.map(function, items)
 
     def forget_listings(self) -> None:
         """Look again at the next question."""

@@ -63,19 +63,25 @@ class ReadableFileSystem(Protocol):
 
     Attributes:
         statistics: Counts the operations of this object: to account for one read, give it an object of its own.
-        request_cost_bytes: How many bytes are read in about the time that a request takes: look-ups weigh the two. 0 where
-            a request takes no time.
-        poll_interval_ms: How long a stream waits between two looks for new records, unless an option says otherwise.
-        are_files_fixed: Whether a file changes only by being replaced, and what was opened by its version is read as it was
-            then, or not at all. A listing then needs no second look.
-        has_modification_times: Whether a status says when a file was written; otherwise, its time is that of a copy.
     """
 
     statistics: IoStatistics
-    request_cost_bytes: int
-    poll_interval_ms: int
-    are_files_fixed: bool
-    has_modification_times: bool
+
+    @property
+    def request_cost_bytes(self) -> int:
+        """How many bytes are read in about the time that a request takes: look-ups weigh the two. 0 if it takes none."""
+
+    @property
+    def poll_interval_ms(self) -> int:
+        """How long a stream waits between two looks for new records, unless an option says otherwise."""
+
+    @property
+    def are_files_fixed(self) -> bool:
+        """True if a file changes only by being replaced, and what was opened by its version is read as it was then."""
+
+    @property
+    def has_modification_times(self) -> bool:
+        """True if a status says when a file was written; otherwise, its time is that of a copy."""
 
     @property
     def local(self) -> FileSystem:

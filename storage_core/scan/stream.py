@@ -42,6 +42,7 @@ from storage_core.scan.resolve import (
     resolve_range,
     resolve_start,
     split_paths,
+    without_errors,
 )
 from storage_core.scan.tail import PartitionMonitor
 from storage_core.scan.typed_columns import PinnedFormats

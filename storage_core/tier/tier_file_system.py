@@ -48,12 +48,30 @@ class TierFileSystem:
 
     def __init__(self, base: ReadableFileSystem, key_file: str | None = None) -> None:
         self.statistics: IoStatistics = base.statistics
-        self.request_cost_bytes = base.request_cost_bytes
-        self.poll_interval_ms = base.poll_interval_ms
         self._base = base
         self._objects = TierObjects(base, key_file)
         # By the path of the directory that shows them. Directories that were found to show none are kept too.
         self._shown: dict[str, dict[str, TierPartition]] = {}
+
+    @property
+    def request_cost_bytes(self) -> int:
+        """How many bytes are read in about the time that a request takes."""
+        return self._base.request_cost_bytes
+
+    @property
+    def poll_interval_ms(self) -> int:
+        """How long a stream waits between two looks for new records."""
+        return self._base.poll_interval_ms
+
+    @property
+    def are_files_fixed(self) -> bool:
+        """True if a file changes only by being replaced."""
+        return self._base.are_files_fixed
+
+    @property
+    def has_modification_times(self) -> bool:
+        """True if a status says when a file was written."""
+        return self._base.has_modification_times
 
     @property
     def local(self) -> FileSystem:
