@@ -129,7 +129,7 @@ def list_segments(
         UnreadableError: This user may not list the directory.
         LogDirectoryError: It does not exist, or an entry named like a log file is not a regular file.
     """
-    is_fixed = filesystem.are_files_fixed
+    is_fixed = filesystem.traits_of(path).are_files_fixed
     names = regular_file_names(filesystem, path) if is_clean or is_fixed else None
     if names is None or not (is_fixed or is_still_clean()):
         names = _settled_file_names(filesystem, path)

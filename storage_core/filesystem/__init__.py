@@ -20,6 +20,7 @@ from storage_core.filesystem.values import (
     FileStatus,
     FileVersion,
     IoStatistics,
+    StorageTraits,
 )
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "PooledFile",
     "ReadableFile",
     "ReadableFileSystem",
+    "StorageTraits",
     "WritableFile",
     "WriteStream",
     "absolute_path",

@@ -36,6 +36,7 @@ from storage_core.filesystem.values import (
     FileVersion,
     IoStatistics,
     MissingError,
+    StorageTraits,
     explained_reading,
     explained_writing,
     explained_writing_to_open_file,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
+_LOCAL_TRAITS: Final = StorageTraits()
 # O_NONBLOCK keeps a FIFO named like a segment from blocking the open; O_NOFOLLOW keeps a
 # symbolic link from leading out of the directory that the user named.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -72,11 +74,6 @@ class FileSystem:
         max_open_files: How many files of logs opened for writing may be open at a time. Files that are only read,
             and small files, come in addition, a few for each thread.
     """
-
-    request_cost_bytes: int = 0
-    poll_interval_ms: int = 0
-    are_files_fixed: bool = False
-    has_modification_times: bool = True
 
     def __init__(self, *, max_open_files: int = 512) -> None:
         if max_open_files < 1:
@@ -398,6 +395,10 @@ class FileSystem:
             StorageError: The file system refused.
         """
         return acquire_lock(path)
+
+    def traits_of(self, path: str) -> StorageTraits:  # noqa: ARG002
+        """Return those of a local disk."""
+        return _LOCAL_TRAITS
 
     def is_shared(self, path: str) -> bool:  # noqa: ARG002
         """Return False: another host may have something else at a path."""

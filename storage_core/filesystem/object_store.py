@@ -23,6 +23,7 @@ from storage_core.filesystem.values import (
     FileVersion,
     IoStatistics,
     MissingError,
+    StorageTraits,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 # The entries of a directory by name.
 _Entries: TypeAlias = dict[str, StoredObject]
+_TRAITS: Final = StorageTraits(
+    request_cost_bytes=2 << 20, are_files_fixed=True, has_modification_times=False, poll_interval_ms=30_000
+)
 _DIRECTORY: Final = StoredObject(0, 0, "")
 # At some 400 bytes each.
 _MOST_LISTED: Final = 5_000_000
@@ -55,11 +59,6 @@ class ObjectStoreFileSystem:
         storage: How to reach the stores.
         open_bucket: Opens a bucket by its URI, with those options.
     """
-
-    request_cost_bytes: int = 2 << 20
-    poll_interval_ms: int = 30_000
-    are_files_fixed: bool = True
-    has_modification_times: bool = False
 
     def __init__(
         self,
@@ -155,6 +154,10 @@ class ObjectStoreFileSystem:
     def is_locked(self, path: str) -> bool:  # noqa: ARG002
         """Return False: nothing holds a lock in a store."""
         return False
+
+    def traits_of(self, path: str) -> StorageTraits:  # noqa: ARG002
+        """Return those of an object store."""
+        return _TRAITS
 
     def is_shared(self, path: str) -> bool:  # noqa: ARG002
         """Return True: every host sees the same."""

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from storage_core.filesystem.reading import ReadableFile, ReadableFileSystem
-    from storage_core.filesystem.values import DirectoryEntry, ExaminedEntry, FileStatus, FileVersion
+    from storage_core.filesystem.values import (
+        DirectoryEntry,
+        ExaminedEntry,
+        FileStatus,
+        FileVersion,
+        StorageTraits,
+    )
     from storage_core.options.storage_options import StorageOptions
 
 _Item = TypeVar("_Item")
@@ -62,30 +68,6 @@ class RoutedFileSystem:
             self._stores = stores
         return self._stores
 
-    @property
-    def _strictest(self) -> ReadableFileSystem:
-        return self._stores or self.local
-
-    @property
-    def request_cost_bytes(self) -> int:
-        """How many bytes are read in about the time that a request takes."""
-        return self._strictest.request_cost_bytes
-
-    @property
-    def poll_interval_ms(self) -> int:
-        """How long a stream waits between two looks for new records."""
-        return self._strictest.poll_interval_ms
-
-    @property
-    def are_files_fixed(self) -> bool:
-        """True if a file changes only by being replaced: not if there are local ones beside objects."""
-        return False
-
-    @property
-    def has_modification_times(self) -> bool:
-        """True if a status says when a file was written."""
-        return self._strictest.has_modification_times
-
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """List a directory in name order; raises as that of its file system."""
         return self._at(path).list_directory(path)
@@ -122,13 +104,17 @@ class RoutedFileSystem:
         """Return True if a process of this machine is seen to hold the lock of a file."""
         return self._at(path).is_locked(path)
 
+    def traits_of(self, path: str) -> StorageTraits:
+        """Return what reads take into account of where a path leads."""
+        return self._at(path).traits_of(path)
+
     def is_shared(self, path: str) -> bool:
         """Return True if every host sees the same at ``path``."""
         return self._at(path).is_shared(path)
 
     def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
         """Apply a function that reads to each item: several at a time as soon as a URI was read, and yield the results in order."""
-        return self._strictest.map(function, items)
+        return (self._stores or self.local).map(function, items)
 
     def forget_listings(self) -> None:
         """Look again at the next question."""

@@ -11,6 +11,7 @@ from storage_core.filesystem.values import (
     FileStatus,
     FileVersion,
     IoStatistics,
+    StorageTraits,
 )
 
 if TYPE_CHECKING:
@@ -68,22 +69,6 @@ class ReadableFileSystem(Protocol):
     statistics: IoStatistics
 
     @property
-    def request_cost_bytes(self) -> int:
-        """How many bytes are read in about the time that a request takes: look-ups weigh the two. 0 if it takes none."""
-
-    @property
-    def poll_interval_ms(self) -> int:
-        """How long a stream waits between two looks for new records, unless an option says otherwise."""
-
-    @property
-    def are_files_fixed(self) -> bool:
-        """True if a file changes only by being replaced, and what was opened by its version is read as it was then."""
-
-    @property
-    def has_modification_times(self) -> bool:
-        """True if a status says when a file was written; otherwise, its time is that of a copy."""
-
-    @property
     def local(self) -> FileSystem:
         """The local file system, for what is written beside a read."""
 
@@ -133,6 +118,9 @@ class ReadableFileSystem(Protocol):
         Raises:
             LogDirectoryError: It is longer than ``limit_bytes``.
         """
+
+    def traits_of(self, path: str) -> StorageTraits:
+        """Return what reads take into account of where a path leads."""
 
     def free_bytes(self, path: str) -> int | None:
         """Return the space available to this user on the file system of ``path``; None if it has no limit."""

@@ -180,6 +180,24 @@ class ExaminedEntry(NamedTuple):
     modified_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class StorageTraits:
+    """What reads take into account of where a file lies. The defaults are those of a local disk.
+
+    Attributes:
+        request_cost_bytes: How many bytes are read in about the time that a request takes: look-ups weigh the two.
+        are_files_fixed: Whether a file changes only by being replaced, and what was opened by its version is read as it was
+            then, or not at all. A listing then needs no second look.
+        has_modification_times: Whether a status says when a file was written; otherwise its time is that of a copy.
+        poll_interval_ms: How long a stream waits between two looks for new records, unless an option says otherwise.
+    """
+
+    request_cost_bytes: int = 0
+    are_files_fixed: bool = False
+    has_modification_times: bool = True
+    poll_interval_ms: int = 0
+
+
 @dataclass(slots=True)
 class IoStatistics:
     """The operations of a `FileSystem` so far. Threads that share one may lose a count."""

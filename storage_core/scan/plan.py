@@ -250,9 +250,11 @@ def _read_settings(
         mode=options.mode,
         corrupt_record_column=options.corrupt_record_column,
         # Where files do not change, no truncation is seen while they are read.
-        truncations_bytes=()
-        if filesystem.are_files_fixed
-        else tuple((path, root.visibility.truncations_bytes) for path, root in roots.items()),
+        truncations_bytes=tuple(
+            (path, root.visibility.truncations_bytes)
+            for path, root in roots.items()
+            if not filesystem.traits_of(path).are_files_fixed
+        ),
         formats=formats,
         storage=options.storage,
         remote_storage=options.remote_storage or (),

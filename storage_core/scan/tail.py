@@ -231,13 +231,13 @@ class PartitionMonitor:
         for path, (before, was_settled) in self._watched_directories.items():
             status = self._filesystem.status(path, follow_symlinks=True)
             have_changed |= not was_settled or status != before
-            self._watched_directories[path] = status, self._is_settled(status)
+            self._watched_directories[path] = status, self._is_settled(path, status)
         pause_s = _SEARCH_AGAIN_S if self.partitions else _SEARCH_FOR_THE_FIRST_S
         return have_changed or time.monotonic() - self._searched_s > pause_s
 
-    def _is_settled(self, status: FileStatus | None) -> bool:
+    def _is_settled(self, path: str, status: FileStatus | None) -> bool:
         """Return True if a change after this status was taken will show in the next one."""
-        return self._filesystem.are_files_fixed or is_settled(status)
+        return self._filesystem.traits_of(path).are_files_fixed or is_settled(status)
 
     def _search(self) -> None:
         is_first = self._searched_s < 0
@@ -357,7 +357,7 @@ class PartitionMonitor:
         files = files or LogDirectoryFiles(self._filesystem, root.path)
         root.checkpoint_status = status
         age_s = 0.0
-        if status is not None and self._filesystem.has_modification_times:
+        if status is not None and self._filesystem.traits_of(root.path).has_modification_times:
             age_s = max(0.0, time.time() - status.modified_ms / 1000)
         root.changed_s = time.monotonic() - age_s
         # Other programs' checkpoints are not kept up to date while they append.
@@ -533,7 +533,9 @@ class PartitionMonitor:
             is_certain = root.high_watermarks.get(log.directory.topic_partition, 0) <= log.log_end_offset
         else:
             # The status of another active segment before the look is not known.
-            is_certain = active_path == tailed.active_path and self._is_settled(tailed.directory_status)
+            is_certain = active_path == tailed.active_path and self._is_settled(
+                log.path, tailed.directory_status
+            )
         tailed.active_path = active_path
         if not is_certain or log.directory.copies:
             tailed.directory_status = None

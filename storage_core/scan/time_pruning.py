@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.directory import PartitionLog
-    from storage_core.filesystem import ReadableFile, ReadableFileSystem
+    from storage_core.filesystem import ReadableFile
     from storage_core.options import ReadOptions
     from storage_core.options.predicate import Predicate
     from storage_core.segment import SegmentReader, TimestampOffset
@@ -112,8 +112,8 @@ class WalkBudget:
     Of large batches that is enough for every header. A walk over small ones reads all of them, and ends soon.
     """
 
-    def __init__(self, filesystem: ReadableFileSystem, size_bytes: int) -> None:
-        self._request_cost_bytes = filesystem.request_cost_bytes
+    def __init__(self, size_bytes: int, request_cost_bytes: int) -> None:
+        self._request_cost_bytes = request_cost_bytes
         self._left_bytes = min(size_bytes // _SHARE, _MOST_BYTES)
 
     def spend(self, size_bytes: int, requests: int = 1) -> None:
@@ -182,7 +182,7 @@ def start_offset_by_time(log: PartitionLog, timestamp_ms: int, start_offset: int
     segments = SegmentRange(log, start_offset, end_offset)
     if segments.size_bytes < LOOKUP_COST_BYTES:
         return start_offset
-    budget = WalkBudget(log.segments[0].filesystem, segments.size_bytes)
+    budget = WalkBudget(segments.size_bytes, log.segments[0].traits.request_cost_bytes)
     return _StartSearch(timestamp_ms, budget).run(log, segments, start_offset, end_offset)
 
 
@@ -199,7 +199,7 @@ def proven_start_offset(
     if segments.size_bytes < LOOKUP_COST_BYTES:
         return start_offset
     is_promised = disorder_ms is not None
-    budget = WalkBudget(log.segments[0].filesystem, segments.size_bytes)
+    budget = WalkBudget(segments.size_bytes, log.segments[0].traits.request_cost_bytes)
     search = _StartSearch(timestamp_ms - (disorder_ms or 0), budget, only_proven=not is_promised)
     if not is_promised:
         return search.run(log, segments, start_offset, end_offset)

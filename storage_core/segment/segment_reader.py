@@ -48,7 +48,13 @@ from storage_core.segment.transaction_index import TransactionIndex
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from storage_core.filesystem import FileStatus, FileVersion, ReadableFile, ReadableFileSystem
+    from storage_core.filesystem import (
+        FileStatus,
+        FileVersion,
+        ReadableFile,
+        ReadableFileSystem,
+        StorageTraits,
+    )
     from storage_core.record.batch_header import BatchHeader
     from storage_core.segment.damage import DamagedRange
 
@@ -100,6 +106,11 @@ class SegmentReader:
     _largest_timestamp: TimestampOffset | None = field(default=None, init=False, repr=False)
 
     @property
+    def traits(self) -> StorageTraits:
+        """What to take into account of where the files lie."""
+        return self.filesystem.traits_of(self.directory)
+
+    @property
     def log_path(self) -> str:
         """Path of the file that holds the batches."""
         return self._path(log_file_name(self.base_offset))
@@ -133,12 +144,12 @@ class SegmentReader:
     @property
     def modified_ms(self) -> int | None:
         """Modification time of the log file; None if the file system does not know it."""
-        return self.status.modified_ms if self.filesystem.has_modification_times else None
+        return self.status.modified_ms if self.traits.has_modification_times else None
 
     @property
     def is_one_read(self) -> bool:
         """Return True if the whole log file is read as fast as an index, so that its indexes are not worth reading."""
-        return self.size_bytes <= max(PAGE_SIZE_BYTES, self.filesystem.request_cost_bytes)
+        return self.size_bytes <= max(PAGE_SIZE_BYTES, self.traits.request_cost_bytes)
 
     def open_log(self) -> ReadableFile:
         """Open the log file.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         IoStatistics,
         ReadableFile,
         ReadableFileSystem,
+        StorageTraits,
     )
 
 
@@ -52,26 +53,6 @@ class TierFileSystem:
         self._objects = TierObjects(base, key_file)
         # By the path of the directory that shows them. Directories that were found to show none are kept too.
         self._shown: dict[str, dict[str, TierPartition]] = {}
-
-    @property
-    def request_cost_bytes(self) -> int:
-        """How many bytes are read in about the time that a request takes."""
-        return self._base.request_cost_bytes
-
-    @property
-    def poll_interval_ms(self) -> int:
-        """How long a stream waits between two looks for new records."""
-        return self._base.poll_interval_ms
-
-    @property
-    def are_files_fixed(self) -> bool:
-        """True if a file changes only by being replaced."""
-        return self._base.are_files_fixed
-
-    @property
-    def has_modification_times(self) -> bool:
-        """True if a status says when a file was written."""
-        return self._base.has_modification_times
 
     @property
     def local(self) -> FileSystem:
@@ -103,6 +84,10 @@ class TierFileSystem:
             return _directory_status(partition)
         made_of = partition.made_of(name)
         return None if made_of is None else made_of.status
+
+    def traits_of(self, path: str) -> StorageTraits:
+        """Return those of the file system below."""
+        return self._base.traits_of(path)
 
     def exists(self, path: str) -> bool:
         """Return True if a path leads to something."""

@@ -47,7 +47,13 @@ from storage_core.tier.tier_objects import LOG_PART, TierObject
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from storage_core.filesystem import FileStatus, FileVersion, ReadableFile, ReadableFileSystem
+    from storage_core.filesystem import (
+        FileStatus,
+        FileVersion,
+        ReadableFile,
+        ReadableFileSystem,
+        StorageTraits,
+    )
     from storage_core.tier.tier_objects import TierObjects
 
 
@@ -237,6 +243,9 @@ class _FilesOfSegment:
     def status(self, path: str) -> FileStatus | None:
         made_of = self._files.get(os.path.splitext(path)[1])
         return None if made_of is None else made_of.status
+
+    def traits_of(self, path: str) -> StorageTraits:
+        return self._objects.filesystem.traits_of(path)
 
 
 def _base_offset(stem: str) -> int | None:

@@ -301,7 +301,9 @@ def _rows(filesystem: ReadableFileSystem, task: FilesTask, _wanted: frozenset[st
         found = root_files(filesystem, task.root, task.partitions)
     else:
         found = _partition_rows(filesystem, task.location)
-    return found if filesystem.has_modification_times else (each._replace(modified_ms=None) for each in found)
+    if filesystem.traits_of(task.root).has_modification_times:
+        return found
+    return (each._replace(modified_ms=None) for each in found)
 
 
 class FoundFile(NamedTuple):

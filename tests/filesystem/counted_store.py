@@ -10,13 +10,16 @@ from typing import NamedTuple
 
 from storage_core.errors import FileReplacedError, LogDirectoryError
 from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
-from storage_core.filesystem.values import ExaminedEntry, IoStatistics, MissingError
+from storage_core.filesystem.values import ExaminedEntry, IoStatistics, MissingError, StorageTraits
 
 KEYS_PER_LIST = 1000
 THREADS = 64
 WINDOW_BYTES = 4 << 20
 REQUEST_COST_BYTES = 2 << 20
 LEAST_BYTES = 256 << 10
+TRAITS = StorageTraits(
+    REQUEST_COST_BYTES, are_files_fixed=True, has_modification_times=False, poll_interval_ms=30_000
+)
 
 
 class Request(NamedTuple):
@@ -39,11 +42,6 @@ class CountedStore:
         requests: Those so far, in order.
         rounds: How many follow one another, while the requests of `map` overlap on up to 64 threads.
     """
-
-    request_cost_bytes = REQUEST_COST_BYTES
-    poll_interval_ms = 30_000
-    are_files_fixed = True
-    has_modification_times = False
 
     def __init__(self, root):
         self.root = str(root)
@@ -158,6 +156,9 @@ class CountedStore:
             if size_bytes > limit_bytes:
                 raise LogDirectoryError("Expected fewer bytes.", path=path)
             return opened.read_at(size_bytes, 0)
+
+    def traits_of(self, path):
+        return TRAITS
 
     def free_bytes(self, path):
         return None

@@ -45,9 +45,8 @@ def test_only_closed_indexes_are_complete(log, log_root):
     assert SegmentRange(load(log), 0, 30).is_complete(2)
 
 
-def test_a_walk_reads_an_eighth_of_the_range_and_no_more_than_planning_can_wait_for(log, monkeypatch):
-    filesystem = load(log).segments[0].filesystem
-    budget = WalkBudget(filesystem, 80_000)
+def test_a_walk_reads_an_eighth_of_the_range_and_no_more_than_planning_can_wait_for(monkeypatch):
+    budget = WalkBudget(80_000, 0)
     assert budget.allows(10_000)
     assert not budget.allows(10_001)
     budget.spend(4000)
@@ -56,15 +55,13 @@ def test_a_walk_reads_an_eighth_of_the_range_and_no_more_than_planning_can_wait_
     budget.spend(6001)
     assert not budget.allows()
     monkeypatch.setattr(time_pruning, "_MOST_BYTES", 15_000)
-    budget = WalkBudget(filesystem, 800_000)
+    budget = WalkBudget(800_000, 0)
     assert budget.allows(15_000)
     assert not budget.allows(15_001)
 
 
-def test_a_request_counts_as_bytes_and_none_is_spent_to_hop_over_fewer(log):
-    filesystem = load(log).segments[0].filesystem
-    filesystem.request_cost_bytes = 20_000
-    budget = WalkBudget(filesystem, 800_000)
+def test_a_request_counts_as_bytes_and_none_is_spent_to_hop_over_fewer():
+    budget = WalkBudget(800_000, 20_000)
     budget.spend(1000)
     assert budget.allows(79_000)
     assert not budget.allows(79_001)
