@@ -9,17 +9,18 @@ where two that count overlap, the one that begins later is read, as a broker doe
 
 from __future__ import annotations
 
+import bisect
 import logging
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from storage_core.checkpoint.partition_files import EpochEntry, parse_leader_epoch_checkpoint
+from storage_core.checkpoint import EpochEntry
 from storage_core.config import LONG_MAX
 from storage_core.segment.file_names import LOG_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from storage_core.tier.tier_objects import TierObject
 
@@ -56,41 +57,51 @@ class ChosenSegment(NamedTuple):
     end_offset: int
 
 
-def epochs_text(epochs: Iterable[tuple[int, int]]) -> str:
+def epochs_text(history: Iterable[EpochEntry]) -> str:
     """Return the content of a leader epoch checkpoint."""
-    lines = [f"{epoch} {start_offset}" for epoch, start_offset in epochs]
+    lines = [f"{entry.epoch} {entry.start_offset}" for entry in history]
     return "".join(f"{line}\n" for line in ("0", str(len(lines)), *lines))
 
 
-def history_of(segments: Iterable[UploadedSegment]) -> tuple[EpochEntry, ...]:
+def history_of(segments: Iterable[UploadedSegment]) -> list[EpochEntry]:
     """Return the leader epochs of the newest leader's log: an epoch ends those before it that begin at or above its start."""
     starts: dict[int, int] = {}
     for entry in (entry for segment in segments for entry in segment.epochs):
         starts[entry.epoch] = min(entry.start_offset, starts.get(entry.epoch, LONG_MAX))
-    return parse_leader_epoch_checkpoint(epochs_text(sorted(starts.items())).encode(), "")
+    history: list[EpochEntry] = []
+    for epoch, start_offset in sorted(starts.items()):
+        while history and history[-1].start_offset >= start_offset:
+            history.pop()
+        history.append(EpochEntry(epoch, start_offset))
+    return history
 
 
 def choose_segments(
-    segments: Iterable[UploadedSegment], history: Sequence[EpochEntry]
+    segments: Iterable[UploadedSegment],
+    history: Sequence[EpochEntry],
+    check_epoch: Callable[[EpochEntry], None],
 ) -> list[ChosenSegment]:
-    """Choose the segments that make up the log, ascending and without overlaps. What is left out is logged once."""
+    """Choose the segments that make up the log, ascending and without overlaps. What is left out is logged once.
+
+    ``check_epoch`` raises if an epoch that ends another one's segment does not begin where the history says.
+    """
     chosen: list[ChosenSegment] = []
-    live = (ChosenSegment(segment, _live_end(segment, history)) for segment in segments)
+    live = [ChosenSegment(segment, _live_end(segment, history, check_epoch)) for segment in segments]
     for each in sorted(live, key=_preference):
         path, base_offset = each.segment.log.source, each.segment.base_offset
         before = chosen[-1] if chosen else None
         if each.end_offset <= base_offset:
             warn_once(f"Left out {path}: its records are those of a leader whose history was given up.")
-            continue
-        if before is not None and each.end_offset <= before.end_offset:
+        elif before is None or before.end_offset == base_offset:
+            chosen.append(each)
+        elif each.end_offset <= before.end_offset:
             _log.info("Left out %s: %s has its offsets.", path, before.segment.log.source)
-            continue
-        if before is not None and before.end_offset > base_offset:
-            chosen[-1] = before._replace(end_offset=base_offset)
-        elif before is not None and before.end_offset < base_offset:
-            missing = f"{before.end_offset} to {base_offset - 1}"
-            warn_once(f"Expected offsets {missing} before {path}, found no complete upload of them.")
-        chosen.append(each)
+        else:
+            if before.end_offset < base_offset:
+                missing = f"{before.end_offset} to {base_offset - 1}"
+                warn_once(f"Expected offsets {missing} before {path}, found no complete upload of them.")
+            chosen[-1] = before._replace(end_offset=min(before.end_offset, base_offset))
+            chosen.append(each)
     return chosen
 
 
@@ -99,17 +110,16 @@ def _preference(each: ChosenSegment) -> tuple[int, int, int, int]:
     return segment.base_offset, -each.end_offset, -segment.epochs[-1].epoch, -segment.uploaded_ms
 
 
-def _live_end(segment: UploadedSegment, history: Sequence[EpochEntry]) -> int:
+def _live_end(
+    segment: UploadedSegment, history: Sequence[EpochEntry], check_epoch: Callable[[EpochEntry], None]
+) -> int:
     """Return the end of a segment, or the offset from which on it is not part of a history."""
-    ends = [*(entry.start_offset for entry in history[1:]), LONG_MAX]
-    ranges = {entry.epoch: (entry.start_offset, end) for entry, end in zip(history, ends, strict=True)}
     own_ends = [*(entry.start_offset for entry in segment.epochs[1:]), segment.end_offset]
     for entry, own_end in zip(segment.epochs, own_ends, strict=True):
-        start_offset, end_offset = ranges.get(entry.epoch, (0, 0))
-        if not start_offset <= entry.start_offset < end_offset:
-            return entry.start_offset
-        if own_end > end_offset:
-            return end_offset
+        place = bisect.bisect_right(history, entry.epoch, key=lambda each: each.epoch)
+        if place < len(history) and history[place].start_offset < own_end:
+            check_epoch(history[place])
+            return history[place].start_offset
     return segment.end_offset
 
 

@@ -9,11 +9,12 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
+from storage_core.checkpoint import CLEAN_SHUTDOWN_FILE
 from storage_core.errors import LogDirectoryError
 from storage_core.filesystem import DirectoryEntry, ExaminedEntry, FileStatus
 from storage_core.filesystem.values import MissingError
 from storage_core.tier.segment_choice import warn_once
-from storage_core.tier.tier_objects import TierObjects
+from storage_core.tier.tier_objects import TierObject, TierObjects
 from storage_core.tier.tier_partition import TIER_DIRECTORY, TierPartition, find_tier_partitions
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _Entry = TypeVar("_Entry", DirectoryEntry, ExaminedEntry)
+_CLEAN_SHUTDOWN: Final = TierObject.of_text('{"version":0,"brokerEpoch":-1}')
 _PARTITION_DIRECTORY: Final = re.compile(r".*-[0-9]{1,10}")
 
 
@@ -52,7 +54,7 @@ class TierFileSystem:
         self._base = base
         self._objects = TierObjects(base, key_file)
         # By the path of the directory that shows them. Directories that were found to show none are kept too.
-        self._shown: dict[str, dict[str, TierPartition]] = {}
+        self._shown: dict[str, dict[str, TierPartition | TierObject]] = {}
 
     @property
     def local(self) -> FileSystem:
@@ -79,11 +81,7 @@ class TierFileSystem:
             found = self._look_for(path) if status is None else None
             if found is None:
                 return status
-        partition, name = found
-        if not name:
-            return _directory_status(partition)
-        made_of = partition.made_of(name)
-        return None if made_of is None else made_of.status
+        return found.status
 
     def traits_of(self, path: str) -> StorageTraits:
         """Return those of the file system below."""
@@ -94,7 +92,7 @@ class TierFileSystem:
         return self.status(path, follow_symlinks=True) is not None
 
     def open(self, path: str, version: FileVersion | None = None) -> ReadableFile:
-        """Open a regular file for reading; with its version a file of a tier needs no listing.
+        """Open a regular file for reading. A file of a tier is opened by its version without a listing.
 
         Raises:
             FileReplacedError: An object is not the one that was listed.
@@ -102,7 +100,7 @@ class TierFileSystem:
             LogDirectoryError: It does not exist, or is no file.
         """
         if isinstance(version, str) and version.startswith("["):
-            return self._objects.open_version(path, version)
+            return self._objects.open(path, TierObject.of_version(version))
         found = self._find(path)
         if found is None:
             try:
@@ -111,11 +109,9 @@ class TierFileSystem:
                 found = self._look_for(path)
                 if found is None:
                     raise
-        partition, name = found
-        made_of = partition.made_of(name)
-        if made_of is None:
-            raise MissingError("No such file or directory.", path=path)
-        return self._objects.open(path, made_of)
+        if isinstance(found, TierPartition):
+            raise LogDirectoryError("Expected a regular file, found a directory.", path=path)
+        return self._objects.open(path, found)
 
     def read_file(self, path: str, limit_bytes: int) -> bytes | None:
         """Read a whole small file, or return None if it does not exist."""
@@ -170,8 +166,8 @@ class TierFileSystem:
                 found = self._look_for(path)
                 if found is None:
                     raise
-        if found is not None:
-            for name, made_of in found[0].look_again().items():
+        if isinstance(found, TierPartition):
+            for name, made_of in found.look_again().items():
                 yield entry_of(name, made_of.status)
 
     def _with_partitions(
@@ -184,52 +180,64 @@ class TierFileSystem:
                 suspects.append(entry)
             else:
                 yield entry
-        shown: dict[str, TierPartition] = {}
         paths = [os.path.join(path, entry.name) for entry in suspects if _is_directory(entry)]
         if not paths and TIER_DIRECTORY.fullmatch(os.path.basename(path)):
             # A topic's own directory is named by the user.
             paths = [path]
         found = dict(zip(paths, self._base.map(self._partitions_in, paths), strict=True)) if paths else {}
-        for partition in chain.from_iterable(found.values()):
-            self._show(path, partition, shown)
-        yield from (entry for entry in suspects if not found.get(os.path.join(path, entry.name)))
+        shown = self._choose(path, list(chain.from_iterable(found.values())))
         if shown or not _PARTITION_DIRECTORY.fullmatch(os.path.basename(path)):
             self._shown[path] = shown
-        yield from (entry_of(name, _directory_status(partition)) for name, partition in shown.items())
-
-    def _show(self, path: str, partition: TierPartition, shown: dict[str, TierPartition]) -> None:
-        name = partition.directory_name
-        if self._base.status(os.path.join(path, name)) is not None:
-            warn_once(f"Left out {partition.path}: there is a directory {name} beside it.")
-            return
-        other = shown.setdefault(name, partition)
-        if other is not partition:
-            for each in (other, partition):
-                each.look_again()
-            older, shown[name] = sorted((other, partition), key=attrgetter("uploaded_ms"))
-            warn_once(f"Left out {older.path}: {shown[name].path} is of a later topic with the same name.")
+        yield from (entry for entry in suspects if not found.get(os.path.join(path, entry.name)))
+        yield from (entry_of(name, each.status) for name, each in shown.items())
 
     def _partitions_in(self, path: str) -> list[TierPartition]:
         return find_tier_partitions(self._objects, path)
 
-    def _find(self, path: str) -> tuple[TierPartition, str] | None:
-        """Find the partition that is shown at a path, with an empty name, or the one that shows a file there."""
+    def _choose(self, path: str, partitions: list[TierPartition]) -> dict[str, TierPartition | TierObject]:
+        """Choose which partitions to show in a directory, by name. Each tier's segments are closed and whole."""
+        if not partitions:
+            return {}
+        names = {entry.name for entry in self._base.list_directory(path)}
+        found: dict[str, TierPartition] = {}
+        for partition in partitions:
+            name = partition.directory_name
+            other = found.setdefault(name, partition)
+            if name in names:
+                warn_once(f"Left out {partition.path}: there is a directory {name} beside it.")
+            elif other is not partition:
+                found[name] = max(other, partition, key=lambda each: each.last_upload_ms())
+                older = other if found[name] is partition else partition
+                warn_once(
+                    f"Left out {older.path}: {found[name].path} is of a later topic with the same name."
+                )
+        shown: dict[str, TierPartition | TierObject] = {
+            name: partition for name, partition in found.items() if name not in names
+        }
+        if CLEAN_SHUTDOWN_FILE not in names and not any(map(_PARTITION_DIRECTORY.fullmatch, names)):
+            # Of these logs nothing but whole segments is uploaded: bytes that are no batch are damage.
+            shown[CLEAN_SHUTDOWN_FILE] = _CLEAN_SHUTDOWN
+        return shown
+
+    def _find(self, path: str) -> TierPartition | TierObject | None:
+        """Find what is shown at a path: a partition, or a file."""
         if not self._shown:
             return None
-        for directory, name in ((path, ""), os.path.split(path)):
+        directory, name = os.path.split(path)
+        found = self._shown.get(directory, {}).get(name)
+        if found is None:
             root, directory_name = os.path.split(directory)
             partition = self._shown.get(root, {}).get(directory_name)
-            if partition is not None:
-                return partition, name
-        return None
+            return partition.made_of(name) if isinstance(partition, TierPartition) else None
+        return found
 
-    def _look_for(self, path: str) -> tuple[TierPartition, str] | None:
-        """Find what `_find` finds where nothing else is, if need be by a look into the directory that would show it."""
-        for directory, name in ((path, ""), os.path.split(path)):
+    def _look_for(self, path: str) -> TierPartition | TierObject | None:
+        """Find what is shown where nothing else is, if need be by a look into the directory that would show it."""
+        for directory in (path, os.path.dirname(path)):
             root, directory_name = os.path.split(directory)
             if root in self._shown or not _PARTITION_DIRECTORY.fullmatch(directory_name):
                 continue
-            if not name or self._base.status(directory) is None:
+            if directory == path or self._base.status(directory) is None:
                 with contextlib.suppress(MissingError):
                     self.list_directory(root)
         return self._find(path)
@@ -237,10 +245,6 @@ class TierFileSystem:
 
 def _is_directory(entry: DirectoryEntry | ExaminedEntry) -> bool:
     return entry.is_directory if isinstance(entry, DirectoryEntry) else entry.kind == "directory"
-
-
-def _directory_status(partition: TierPartition) -> FileStatus:
-    return FileStatus(0, 0, partition.path, 0, is_regular_file=False, is_directory=True)
 
 
 def _entry(name: str, status: FileStatus) -> DirectoryEntry:

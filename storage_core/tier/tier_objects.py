@@ -53,6 +53,11 @@ class TierObject(NamedTuple):
         """Return a file that is not stored."""
         return cls(len(text.encode()), 0, text)
 
+    @classmethod
+    def of_version(cls, version: str) -> TierObject:
+        """Return what a file is made of whose status has this version."""
+        return cls(*json.loads(version))
+
     def decoded(self, manifest: TierObject, part: str, size_bytes: int) -> TierObject:
         """Return the file that a manifest makes of this object."""
         return self._replace(
@@ -114,10 +119,6 @@ class TierObjects:
             return ObjectFile(path, status, source)
         error_type = _ERRORS.get(made_of.part, CorruptIndexError)
         return ChunkedFile(path, status, source, chunks, self._kept, error_type, cipher, aad)
-
-    def open_version(self, path: str, version: str) -> ReadableFile:
-        """Open a file by the version that its status has."""
-        return self.open(path, TierObject(*json.loads(version)))
 
     def manifest(self, path: str, version: FileVersion | None) -> SegmentManifest:
         """Return a manifest, which is read once.

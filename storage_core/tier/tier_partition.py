@@ -14,6 +14,7 @@ import contextlib
 import os
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final, cast
 
@@ -24,6 +25,7 @@ from storage_core.checkpoint.partition_files import partition_metadata_bytes, re
 from storage_core.commit_files.json_fields import TOPIC
 from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import CorruptCheckpointError
+from storage_core.filesystem import FileStatus
 from storage_core.filesystem.values import MissingError
 from storage_core.segment import SegmentReader, base_offset_of
 from storage_core.segment.file_names import (
@@ -47,13 +49,7 @@ from storage_core.tier.tier_objects import LOG_PART, TierObject
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from storage_core.filesystem import (
-        FileStatus,
-        FileVersion,
-        ReadableFile,
-        ReadableFileSystem,
-        StorageTraits,
-    )
+    from storage_core.filesystem import FileVersion, ReadableFile, ReadableFileSystem
     from storage_core.tier.tier_objects import TierObjects
 
 
@@ -80,13 +76,13 @@ class TierPartition:
 
     Attributes:
         path: Where its objects lie.
-        uploaded_ms: When the last segment was uploaded, once it was looked through.
+        status: That of the directory which is shown for it.
     """
 
     def __init__(self, objects: TierObjects, path: str, topic: str, partition: int, topic_id: str) -> None:
         self.path = path
         self.directory_name = f"{topic}-{partition}"
-        self.uploaded_ms = 0
+        self.status = FileStatus(0, 0, path, 0, is_regular_file=False, is_directory=True)
         self._identity = topic, partition, topic_id
         self._objects = objects
         self._metadata = TierObject.of_text(partition_metadata_bytes(topic_id, path).decode())
@@ -98,6 +94,10 @@ class TierPartition:
             return self._metadata
         return (self.look_again() if self._files is None else self._files).get(name)
 
+    def last_upload_ms(self) -> int:
+        """Return when a segment was last uploaded, as far as the layout says it."""
+        return max((segment.uploaded_ms for segment in self._complete_segments()), default=0)
+
     def look_again(self) -> Mapping[str, TierObject]:
         """Return what the files are made of now. Manifests that were read are not read again.
 
@@ -105,14 +105,25 @@ class TierPartition:
             CorruptCheckpointError: A manifest, or the leader epochs of a segment, are damaged.
         """
         segments = self._complete_segments()
-        self.uploaded_ms = max((segment.uploaded_ms for segment in segments), default=0)
         history = history_of(segments)
-        epochs = epochs_text((entry.epoch, entry.start_offset) for entry in history)
-        files = {PARTITION_METADATA: self._metadata, LEADER_EPOCH_CHECKPOINT: TierObject.of_text(epochs)}
-        for segment, end_offset in choose_segments(segments, history):
+        epochs = TierObject.of_text(epochs_text(history))
+        files = {PARTITION_METADATA: self._metadata, LEADER_EPOCH_CHECKPOINT: epochs}
+        for segment, end_offset in choose_segments(segments, history, partial(self._check_epoch, segments)):
             files.update(_named(self._cut(segment, end_offset)))
         self._files = files
         return files
+
+    def _check_epoch(self, segments: Iterable[UploadedSegment], entry: EpochEntry) -> None:
+        """Check in a log that an epoch begins where a manifest or a checkpoint says, which have no checksums."""
+        segment = next(segment for segment in segments if entry in segment.epochs)
+        header = self._reader(segment).translate_offset(entry.start_offset)
+        if header is not None and header.leader_epoch not in {entry.epoch, -1}:
+            raise CorruptCheckpointError(
+                f"Expected batches of leader epoch {entry.epoch} in this segment, as its metadata say, found "
+                f"{header.leader_epoch}. Restore its manifest, or its leader epochs.",
+                path=segment.log.source,
+                offset=entry.start_offset,
+            )
 
     def _complete_segments(self) -> list[UploadedSegment]:
         suffixes: dict[str, set[str]] = {}
@@ -166,14 +177,16 @@ class TierPartition:
             manifest.base_offset, manifest.end_offset, manifest.epochs, manifest.uploaded_ms, files
         )
 
-    def _of_files(self, stem: str) -> UploadedSegment:
+    def _of_files(self, stem: str) -> UploadedSegment | None:
         """Return a segment of Kafka's layout. Its end is not known."""
         base_offset, files = _base_offset(stem) or 0, {}
         for suffix in (*_LOCAL_SUFFIXES, SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX):
             made_of = self._objects.stored(self._path_of(stem, suffix))
             if made_of is not None:
                 files[suffix] = made_of
-        path = self._path_of(stem, _EPOCHS_SUFFIX)
+        if not files.keys() >= _LOCAL_SUFFIXES:
+            return None
+        path = files.pop(_EPOCHS_SUFFIX).source
         listed = read_leader_epoch_checkpoint(self._objects.filesystem, path)
         # The checkpoint is that of the log up to the segment's end.
         epochs = [EpochEntry(entry.epoch, max(entry.start_offset, base_offset)) for entry in listed]

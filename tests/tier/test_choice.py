@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from storage_core.errors import CorruptCheckpointError
+from storage_core.errors import CorruptCheckpointError, CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.tier import TierFileSystem
 from storage_core.tier.segment_choice import warn_once
@@ -149,3 +149,19 @@ def test_a_snapshot_is_that_of_the_producers_at_the_end_of_its_segment(tmp_path)
     filesystem.list_directory(str(tmp_path))
     assert filesystem.read_file(f"{tmp_path}/orders-0/{50:020d}.snapshot", 10) == b"s0"
     assert filesystem.read_file(f"{tmp_path}/orders-0/{100:020d}.snapshot", 10) == b"s50"
+
+
+def test_an_epoch_that_the_log_does_not_have_ends_no_history(put, tmp_path):
+    put(upload(0, 50, epochs=((7, 0),)))
+    put(upload(50, 100))
+    with pytest.raises(CorruptCheckpointError, match="Expected batches of leader epoch 7"):
+        values_of(tmp_path)
+
+
+def test_the_last_batch_of_a_tier_is_no_torn_append(put, tmp_path):
+    put(upload(0, 50))
+    path = put(upload(50, 100))
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(CorruptRecordError):
+        values_of(tmp_path)

@@ -28,8 +28,8 @@ def tiers(tmp_path_factory, source, public_key):
     return root
 
 
-def damage(root, chance):
-    paths = sorted(path for path in root.rglob("*") if path.is_file())
+def damage(root, chance, spared):
+    paths = sorted(path for path in root.rglob("*") if path.is_file() and path.suffix not in spared)
     path = chance.choice(paths)
     data = bytearray(path.read_bytes())
     what = chance.choice(["flip", "flip", "digit", "cut", "grow", "lose", "swap", "zeros"])
@@ -83,7 +83,9 @@ def test_damage_gives_no_other_rows(tmp_path, tiers, source, key_file, caplog, i
         mode = chance.choice(MODES)
         root = tmp_path / f"{seed}"
         shutil.copytree(tiers / mode, root)
-        what = damage(root, chance)
+        # As in a log directory that a broker has closed, nothing tells of a change of an index without a checksum.
+        is_trusted = isolation_level == "read_committed" and "aes" not in mode
+        what = damage(root, chance, {".indexes", ".txnindex"} if is_trusted else set())
         try:
             found = outcome(root, key_file, expected, caplog, isolation_level=isolation_level)
         except Exception as error:

@@ -46,10 +46,18 @@ def test_partitions_are_shown_in_the_place_of_the_tiers_directories(tmp_path):
     (tmp_path / f"empty-{TOPIC_ID}").mkdir()
     (tmp_path / f"file-{TOPIC_ID}").touch()
     filesystem = TierFileSystem(FileSystem())
-    shown = ["a-b-7", f"empty-{TOPIC_ID}", f"file-{TOPIC_ID}", "orders-0", "orders-1", "other"]
+    shown = [
+        ".kafka_cleanshutdown",
+        "a-b-7",
+        f"empty-{TOPIC_ID}",
+        f"file-{TOPIC_ID}",
+        "orders-0",
+        "orders-1",
+        "other",
+    ]
     assert names_in(filesystem, tmp_path) == shown
     kinds = {entry.name: entry.kind for entry in filesystem.examine_directory(str(tmp_path))}
-    assert kinds == {name: "file" if name.startswith("file") else "directory" for name in shown}
+    assert kinds == {name: "file" if name[0] in ".f" else "directory" for name in shown}
     status = filesystem.status(f"{tmp_path}/orders-1")
     assert status.is_directory
     assert status.version != filesystem.status(f"{tmp_path}/orders-0").version

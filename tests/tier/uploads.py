@@ -76,7 +76,8 @@ def uploads_of(partition_path, end_offset):
             if (partition_path / f"{number:020d}.{suffix}").exists()
         }
         if files["log"]:
-            yield Upload(base, end, files, tuple(tuple(map(int, line.split())) for line in lines))
+            epochs = [tuple(map(int, line.split())) for line in lines]
+            yield Upload(base, end, files, tuple(each for each in epochs if each[1] < end))
 
 
 def put_local(root, each, *, topic="orders", partition=0, topic_id=TOPIC_ID):
