@@ -49,7 +49,13 @@ from storage_core.tier.tier_objects import LOG_PART, TierObject
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from storage_core.filesystem import FileVersion, ReadableFile, ReadableFileSystem
+    from storage_core.filesystem import (
+        FileStatus,
+        FileVersion,
+        ReadableFile,
+        ReadableFileSystem,
+        StorageTraits,
+    )
     from storage_core.tier.tier_objects import TierObjects
 
 
