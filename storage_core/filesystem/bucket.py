@@ -104,6 +104,10 @@ class ObstoreBucket:
     _process: ClassVar[OwningProcess | None] = None
 
     def __init__(self, uri: str, options: StorageOptions) -> None:
+        if uri.endswith("://"):
+            raise LogDirectoryError(
+                "Expected a URI with the name of a bucket, as s3://bucket/prefix.", path=uri
+            )
         self.uri = uri
         self._options = options
         self._store = _open_store(uri, options)

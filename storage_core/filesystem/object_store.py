@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from storage_core.errors import FileReplacedError, LogDirectoryError, SegmentLogError
+from storage_core.filesystem.adapter import open_hadoop
 from storage_core.filesystem.bucket import ObstoreBucket, StoredObject
 from storage_core.filesystem.file_system import FileSystem
 from storage_core.filesystem.remote_file import RemoteFile
@@ -57,18 +58,19 @@ class ObjectStoreFileSystem:
 
     Args:
         storage: How to reach the stores.
-        open_bucket: Opens a bucket by its URI, with those options.
+        open_bucket: Opens a bucket by its URI, with those options; None for buckets of the stores that obstore knows, and
+            Hadoop's.
     """
 
     def __init__(
         self,
         storage: StorageOptions,
-        open_bucket: Callable[[str, StorageOptions], Bucket] = ObstoreBucket,
+        open_bucket: Callable[[str, StorageOptions], Bucket] | None = None,
     ) -> None:
         self.statistics = IoStatistics()
         self.local = FileSystem()
         self._storage = storage
-        self._open_bucket = open_bucket
+        self._open_bucket = open_bucket or _open_bucket
         self._places: dict[str, _Place] = {}
         self._lock = threading.Lock()
         self._share = threading.local()
@@ -214,16 +216,18 @@ class ObjectStoreFileSystem:
         """Return what is known of the bucket of a path, and the path's key there."""
         scheme, separator, rest = path.partition("://")
         authority, _, key = rest.partition("/")
-        if not separator or not authority:
-            raise LogDirectoryError(
-                "Expected the URI of a bucket or of what is in it, as s3://bucket/prefix.", path=path
-            )
+        if not separator or not scheme:
+            raise LogDirectoryError("Expected a URI, as s3://bucket/prefix.", path=path)
         uri = f"{scheme}://{authority}"
         with self._lock:
             place = self._places.get(uri)
             if place is None:
                 place = self._places[uri] = _Place(self._open_bucket(uri, self._storage), self.statistics)
         return place, key.strip("/")
+
+
+def _open_bucket(uri: str, options: StorageOptions) -> Bucket:
+    return open_hadoop(uri) if uri.startswith(("hdfs://", "viewfs://")) else ObstoreBucket(uri, options)
 
 
 def _status(found: StoredObject, uri: str) -> FileStatus:

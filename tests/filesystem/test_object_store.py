@@ -32,7 +32,7 @@ def filesystem(quick_bucket):
 
 def reading(bucket, **options):
     return ObjectStoreFileSystem(
-        StorageOptions.of({**bucket.storage_options, "storage.max-retries": "2", **options})
+        StorageOptions.of({**bucket.storage_options, "storage.max-retries": "1", **options})
     )
 
 
@@ -342,7 +342,7 @@ def test_a_failure_that_passes_is_not_noticed(quick_bucket, action, fault):
 def test_a_page_that_fails_is_asked_for_again_alone(quick_bucket):
     put_all(quick_bucket, *(f"logs/{number:05}" for number in range(2500)))
     quick_bucket.rules.append(Rule(faults.cut(), kind="LIST", skip=1, times=2))
-    filesystem = reading(quick_bucket)
+    filesystem = reading(quick_bucket, **{"storage.max-retries": "2"})
     assert filesystem.exists(quick_bucket.uri("logs"))
     assert len(names(filesystem, quick_bucket.uri("logs"))) == 2500
     assert quick_bucket.counts() == {"LIST": 5}
@@ -389,7 +389,7 @@ def test_wrong_credentials(bucket):
 
 @pytest.mark.parametrize("path", ["", "s3", "s3:", "s3://", "/logs", "s3:///logs"])
 def test_what_is_no_uri_of_a_bucket(filesystem, path):
-    with pytest.raises(LogDirectoryError, match="Expected the URI of a bucket"):
+    with pytest.raises(LogDirectoryError, match="Expected a URI"):
         filesystem.status(path)
 
 
