@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from storage_core.filesystem import (
-        FileStatus,
         FileVersion,
         ReadableFile,
         ReadableFileSystem,
