@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitMonitor
 from storage_core.errors import OptionError
+from storage_core.filesystem import absolute_path
 from storage_core.options.bounds import warn_of_seconds
 from storage_core.scan.isolation import AbortedTransactions, aborted_transactions
 from storage_core.scan.offset_ranges import PartitionRange, RangePieces, locate_spans, split_ranges
 from storage_core.scan.pruning import KnownFields, conjunction, prune, residual
-from storage_core.scan.resolve import Resolution, resolve
+from storage_core.scan.resolve import Resolution, resolve, split_paths
 from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask, SpanList
 from storage_core.scan.time_pruning import prune_range, report_bytes_beyond
 
@@ -257,7 +258,7 @@ def _read_settings(
         ),
         formats=formats,
         storage=options.storage,
-        remote_storage=options.remote_storage or (),
+        remote_storage=tuple(map(absolute_path, split_paths(filesystem, options.remote_storage or ()))),
     )
 
 

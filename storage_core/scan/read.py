@@ -35,7 +35,6 @@ from storage_core.record.batch_header import MAGIC_V2
 from storage_core.record.section import SectionMaker
 from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.offset_ranges import PartitionRange, locate_spans, report_data_loss
-from storage_core.scan.resolve import split_paths
 from storage_core.scan.rows import (
     BatchBuilder,
     DamageReporter,
@@ -477,8 +476,7 @@ class _TaskReader:
         log = load(directory)
         if not settings.remote_storage or next_offset >= log.log_start_offset:
             return log
-        remote_paths = split_paths(self._filesystem, settings.remote_storage)
-        directory = with_present_remote_half(self._filesystem, directory, remote_paths)
+        directory = with_present_remote_half(self._filesystem, directory, settings.remote_storage)
         return join_halves(self._filesystem, log, [load(each) for each in directory.remote])
 
     def _require_same_history(self, span: LogSpan, begun_up_to: int | None = None) -> None:
