@@ -50,9 +50,9 @@ def lag(
     """
     # Loaded here, because importing the package is cheap.
     from storage_core.errors import OptionError  # noqa: PLC0415
-    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import parse_stream_options  # noqa: PLC0415
     from storage_core.scan.stream import backlog, offsets_of_json  # noqa: PLC0415
+    from storage_core.tier import open_file_system  # noqa: PLC0415
 
     reported = progress["sources"][source]
     read = offsets_of_json(_json(reported["endOffset"]) or {})

@@ -28,7 +28,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_segmentlog.tracebacks import raises_without_frames, without_frames
 from spark_segmentlog.workers import SentToWorkers, explained_memory_limit, require_directories
 from storage_core.errors import OptionError, SegmentLogError
-from storage_core.filesystem import open_file_system
 from storage_core.options import RECORDS
 from storage_core.options.predicate import (
     And,
@@ -44,6 +43,7 @@ from storage_core.options.predicate import (
 from storage_core.scan import ReadOptions, ScanTask, plan_scan, read_task
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema, typed_schema
+from storage_core.tier import open_file_system
 from storage_core.views import find_view, plan_view, read_view_task
 
 if TYPE_CHECKING:

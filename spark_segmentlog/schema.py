@@ -87,8 +87,8 @@ def planned_formats(options: ReadOptions, *, is_quiet: bool = False) -> tuple[Co
     if not options.typed_columns:
         return ()
     # A read of bytes needs none of this.
-    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.scan.typed_columns import plan_formats  # noqa: PLC0415
+    from storage_core.tier import open_file_system  # noqa: PLC0415
 
     return plan_formats(open_file_system(options.storage), options, is_quiet=is_quiet)
 

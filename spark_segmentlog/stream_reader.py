@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_segmentlog.reader import arrow_schema, read_records_of
 from spark_segmentlog.tracebacks import raises_without_frames, without_frames
 from spark_segmentlog.workers import SentToWorkers
-from storage_core.filesystem import open_file_system
 from storage_core.scan.stream import (
     MicroBatchPlanner,
     json_of_offsets,
@@ -23,6 +22,7 @@ from storage_core.scan.stream import (
     schema_ids_of_json,
 )
 from storage_core.scan.typed_columns import PinnedFormats
+from storage_core.tier import open_file_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -29,12 +29,13 @@ from storage_core.check.segment_check import SegmentFacts, SegmentTask, check_se
 from storage_core.directory.consistent import GONE, list_again_if_gone
 from storage_core.directory.segment_listing import FileNames, SegmentFiles, list_segments
 from storage_core.errors import LogDirectoryError
-from storage_core.filesystem import ReadableFileSystem, open_file_system
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.filesystem.values import MissingError
 from storage_core.options import ReadOptions
 from storage_core.options.storage_options import StorageOptions
 from storage_core.segment import SegmentReader
 from storage_core.segment.file_names import SWAP_SUFFIX
+from storage_core.tier import open_file_system
 from storage_core.views.finding import SEVERITIES, Finding, Verdict, verdict_of
 from storage_core.views.roots import LIVE, LogDir, PartitionLocation, find_roots, selected_locations
 from storage_core.views.segments import SegmentFile

@@ -155,10 +155,10 @@ def _schema(text: RecordText, formats: Iterable[ColumnFormat]) -> pa.Schema:
 def _read(
     options: ReadOptions, text: RecordText, last: int | None, max_count: int | None
 ) -> Iterator[pa.RecordBatch]:
-    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.scan.plan import plan_ranges, plan_scan  # noqa: PLC0415
     from storage_core.scan.read import read_tasks  # noqa: PLC0415
     from storage_core.scan.typed_columns import plan_formats  # noqa: PLC0415
+    from storage_core.tier import open_file_system  # noqa: PLC0415
 
     filesystem = open_file_system(options.storage)
     formats = plan_formats(filesystem, options)
@@ -219,8 +219,8 @@ def _followed(
     options: ReadOptions, text: RecordText, last: int | None, poll_interval_s: float
 ) -> Iterator[pa.RecordBatch]:
     from storage_core.dump.follow import LogFollower  # noqa: PLC0415
-    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.scan.typed_columns import PinnedFormats  # noqa: PLC0415
+    from storage_core.tier import open_file_system  # noqa: PLC0415
 
     filesystem = open_file_system(options.storage)
     formats = PinnedFormats(filesystem, options)

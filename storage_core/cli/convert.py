@@ -63,10 +63,10 @@ def command(
     leaves none.
     """
     from storage_core.dump.convert import ConvertSettings, convert  # noqa: PLC0415
-    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.scan.plan import plan_scan  # noqa: PLC0415
     from storage_core.scan.typed_columns import plan_formats  # noqa: PLC0415
+    from storage_core.tier import open_file_system  # noqa: PLC0415
 
     parsed = options_of(paths, options)
     filesystem = open_file_system(parsed.storage)

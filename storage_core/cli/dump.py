@@ -15,10 +15,10 @@ from storage_core.dump import DumpOptions, LogDump, RecordFormat
 from storage_core.dump.dump_log import SUFFIXES
 from storage_core.dump.log_text import DEFAULT_MAX_MESSAGE_BYTES, MAX_INT32, LogText, open_log
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, UnreadableError
-from storage_core.filesystem import ReadableFileSystem, absolute_path, open_file_system
+from storage_core.filesystem import FileSystem, ReadableFileSystem, RoutedFileSystem, absolute_path
 from storage_core.options import options_of
 from storage_core.options.paths import path_to_read
-from storage_core.options.storage_options import MAPPING, NO_STORAGE_OPTIONS
+from storage_core.options.storage_options import OF_STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -159,9 +159,7 @@ def command(  # noqa: PLR0913  (one for each flag)
     named = [path_to_read(path) for path in (*(files.split(",") if files is not None else ()), *paths)]
     if not named:
         raise click.UsageError("There is nothing to dump: name files or directories.")
-    filesystem = open_file_system(
-        options_of(named, {MAPPING: options[MAPPING]}).storage if MAPPING in options else NO_STORAGE_OPTIONS
-    )
+    filesystem = _file_system(named, options)
     directories = [path for path in named if _is_directory(filesystem, path)]
     plain_files = [path for path in named if path not in directories]
     _check_read_options(options, output, directories, plain_files)
@@ -192,13 +190,24 @@ def command(  # noqa: PLR0913  (one for each flag)
 def _check_read_options(
     options: dict[str, object], output: str, directories: list[str], plain_files: list[str]
 ) -> None:
-    for name in filter(MAPPING.__ne__, options):
+    for name in (each for each in options if each not in OF_STORAGE):
         if not directories:
             raise click.UsageError(
                 f"{flag_of(name)} chooses among the topics of a directory; {printable(plain_files[0])} is none."
             )
         if output != _JSON and name not in _CHOOSING_TOPICS:
             raise click.UsageError(f"{flag_of(name)} chooses records, not files: add --output jsonl.")
+
+
+def _file_system(named: list[str], options: dict[str, object]) -> ReadableFileSystem:
+    """Open the file system of what is named; it shows tiers unless each name is that of a file."""
+    storage = options_of(named, {name: options[name] for name in OF_STORAGE if name in options}).storage
+    filesystem = RoutedFileSystem(storage, FileSystem())
+    if all((status := filesystem.status(path)) and status.is_regular_file for path in named):
+        return filesystem
+    from storage_core.tier import open_file_system  # noqa: PLC0415  (numpy takes long to import)
+
+    return open_file_system(storage)
 
 
 def _is_directory(filesystem: ReadableFileSystem, path: str) -> bool:

@@ -19,7 +19,7 @@ from storage_core.options import READ_OPTIONS
 from storage_core.options.column_choice import FORMAT_OPTIONS
 from storage_core.options.option import Option
 from storage_core.options.read_options import TOPIC_OPTIONS
-from storage_core.options.storage_options import MAPPING
+from storage_core.options.storage_options import KEY_FILE, MAPPING
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -152,7 +152,7 @@ def read_flags(
 
     Those that reach an object store are among them. ``texts`` has the help of those that mean something else to the command than to a read of records.
     """
-    chosen = [_OPTIONS[name] for name in names]
+    chosen = [_OPTIONS[name] for name in (*names, KEY_FILE)]
     parameters = {_parameter(option): option.name for option in chosen}
 
     def decorate(function: _Function) -> _Function:

@@ -77,8 +77,8 @@ def command(
     Exit status: 1 if something contradicts its format, 3 if something could not be read; both are named. An unclean
     shutdown, strays and foreign files are named, and end with 0.
     """
-    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
+    from storage_core.tier import open_file_system  # noqa: PLC0415
     from storage_core.views.inventory import inventory  # noqa: PLC0415
 
     parsed, zone = options_of(paths, options), zone_of(options)

@@ -98,8 +98,8 @@ class _CommittedOffsets:
     def __init__(
         self, paths: Sequence[str], groups: tuple[str, ...], options: dict[str, object], *, is_quiet: bool
     ) -> None:
-        from storage_core.filesystem import open_file_system  # noqa: PLC0415
         from storage_core.options import options_of  # noqa: PLC0415
+        from storage_core.tier import open_file_system  # noqa: PLC0415
         from storage_core.views.group_offsets import GROUP_OFFSETS_VIEW, plan_group_offsets  # noqa: PLC0415
         from storage_core.views.view import check_condition  # noqa: PLC0415
 

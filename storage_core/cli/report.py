@@ -46,12 +46,12 @@ def command(
 
     Exit status: 1 if there is damage, 3 if something could not be read; the page is written all the same.
     """
-    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.options.paths import path_to_write  # noqa: PLC0415
     from storage_core.report.report import make_report  # noqa: PLC0415
     from storage_core.report.report_page import page_of  # noqa: PLC0415
     from storage_core.scan.resolve import split_paths  # noqa: PLC0415
+    from storage_core.tier import open_file_system  # noqa: PLC0415
 
     parsed = options_of(paths, options)
     filesystem = open_file_system(parsed.storage)

@@ -62,8 +62,8 @@ def command(
 
     DIR is the log directory of a broker that has the topic _schemas, or a folder that --export wrote.
     """
-    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
+    from storage_core.tier import open_file_system  # noqa: PLC0415
 
     if target is not None and restore_plan:
         raise OptionError("--export and --restore-plan are two commands. Run one after the other.")

@@ -177,7 +177,7 @@ class _Query:
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """Yield the transactions that meet the condition; only open ones if no others are asked for."""
-        from storage_core.filesystem import open_file_system  # noqa: PLC0415
+        from storage_core.tier import open_file_system  # noqa: PLC0415
         from storage_core.views.transactions import TRANSACTIONS_VIEW, plan_transactions  # noqa: PLC0415
         from storage_core.views.view import ViewTask, check_condition, read_view_task  # noqa: PLC0415
 

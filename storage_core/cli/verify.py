@@ -85,8 +85,8 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     if is_deep and indexes_only:
         raise click.UsageError("Give either --deep or --indexes-only.")
     from storage_core.check.verify import plan_verification, verify  # noqa: PLC0415
-    from storage_core.filesystem import open_file_system  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
+    from storage_core.tier import open_file_system  # noqa: PLC0415
 
     parsed = options_of(paths, options)
     filesystem = open_file_system(parsed.storage)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from storage_core.filesystem.file_lock import FileLock, OwningProcess
 from storage_core.filesystem.file_system import FileSystem
 from storage_core.filesystem.files import OpenFile, WritableFile, WriteStream
-from storage_core.filesystem.opening import absolute_path, open_file_system
 from storage_core.filesystem.pooled_file import PooledFile
 from storage_core.filesystem.reading import ReadableFile, ReadableFileSystem
+from storage_core.filesystem.routing import RoutedFileSystem, absolute_path
 from storage_core.filesystem.values import (
     BytesLike,
     DirectoryEntry,
@@ -37,9 +37,9 @@ __all__ = [
     "PooledFile",
     "ReadableFile",
     "ReadableFileSystem",
+    "RoutedFileSystem",
     "StorageTraits",
     "WritableFile",
     "WriteStream",
     "absolute_path",
-    "open_file_system",
 ]

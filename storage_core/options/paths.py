@@ -21,17 +21,20 @@ _SCHEMES: Final = {
     "abfs": "abfss",
     "abfss": "abfss",
     "hdfs": "hdfs",
+    "viewfs": "viewfs",
 }
 """Schemes that are read, and the one that each is an alias of."""
+_HADOOP: Final = ("hdfs", "viewfs")
 _COPIES: Final = {
     "s3": "aws s3 sync {} {}",
     "gs": "gcloud storage rsync --recursive {} {}",
     "az": "azcopy sync {} {} (by its https URL)",
     "abfss": "azcopy sync {} {} (by its https URL)",
     "hdfs": "hadoop distcp {} {}",
+    "viewfs": "hadoop distcp {} {}",
 }
 """Commands that copy a directory from one place to another."""
-_UNKNOWN_SCHEMES: Final = frozenset(["dbfs", "http", "https", "viewfs", "wasb", "wasbs"])
+_UNKNOWN_SCHEMES: Final = frozenset(["dbfs", "http", "https", "wasb", "wasbs"])
 # Hadoop once took keys in the place of a user, and signed URLs hold their signature.
 _CREDENTIALS: Final = re.compile(
     r"://[^/]*:[^/@]*@|[?&](?:sig|X-Amz-Signature|X-Goog-Signature)=", re.IGNORECASE
@@ -69,7 +72,9 @@ def path_to_read(text: str) -> str:
             f"{', '.join(_SCHEMES)}: copy or mount the directory."
         )
     place = text[len(scheme) + 1 :]
-    if not place.startswith("//") or not place.strip("/") or place.startswith("///"):
+    # Hadoop's configuration names the name node where a URI does not.
+    is_complete = place.startswith("//") and (known in _HADOOP or not place.startswith("///"))
+    if not is_complete or not place.strip("/"):
         raise OptionError(
             f"path {text!r} has the scheme '{scheme}' and no bucket. Use {known}://<bucket>/<path>."
         )

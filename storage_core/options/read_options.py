@@ -41,7 +41,7 @@ from storage_core.options.option import (
     refuse_conflicting_names,
 )
 from storage_core.options.predicate import Predicate, checked_predicate, columns_of
-from storage_core.options.storage_options import MAPPING, StorageOptions, split_storage_options
+from storage_core.options.storage_options import KEY_FILE, MAPPING, StorageOptions, split_storage_options
 from storage_core.options.values import (
     BATCH_SIZE,
     BATCH_SIZE_DEFAULT,
@@ -264,6 +264,9 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
                "`segmentlog schemas --export` writes it."),
     Option("schemasTopic", "schemas_topic", value_kind("topic", parse_topic), "_schemas", views=(RECORDS, "schemas"),
            doc="The topic of the schema registry (its setting `kafkastore.topic`); read with `registry` only if it is named."),
+    Option(KEY_FILE, "storage", value_kind("path, or `id=path` pairs", lambda _option, value: value),
+           doc="The private key, in PEM, that decrypts segments that Aiven's plugin has encrypted; for several keys, their ids and "
+               "paths, as `key-1=/keys/1.pem,key-2=/keys/2.pem`. Absolute paths, which each host that reads has."),
     Option(MAPPING, "storage", value_kind("mapping", lambda _option, value: value),
            doc="How to reach an object store, in Python: a mapping of the names [below](#storage-options). In Spark and SQL each of "
                "them is an option of its own."),

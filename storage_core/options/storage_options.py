@@ -9,9 +9,10 @@ Source: the FileIO properties of pyiceberg's configuration (``s3.*``, ``adls.*``
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -84,6 +85,9 @@ STORAGE_OPTIONS: Final = (
 )
 MAPPING: Final = "storageOptions"
 """The read option that has them as a mapping."""
+KEY_FILE: Final = "remoteStorageKeyFile"
+"""The read option that decrypts tiers, which travels with them."""
+OF_STORAGE: Final = (MAPPING, KEY_FILE)
 _BY_NAME: Final = {option.name: option for option in STORAGE_OPTIONS}
 _PREFIXES: Final = {"s3": ("s3.", "aws_"), "gs": ("gcs.", "google_")}
 _AZURE_PREFIXES: Final = ("adls.", "azure_")
@@ -121,9 +125,11 @@ class StorageOptions:
 
     Attributes:
         values: By name.
+        key_file: The PEM files that decrypt tiers, as `KEY_FILE` names them; empty without.
     """
 
     values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    key_file: str = ""
 
     @classmethod
     def of(cls, options: Mapping[str, object]) -> StorageOptions:
@@ -190,9 +196,12 @@ def split_storage_options(options: Mapping[str, object]) -> tuple[StorageOptions
     """
     given: list[tuple[str, object]] = []
     others: dict[str, object] = {}
+    key_file = ""
     for name, value in options.items():
         if option_key(name) == option_key(MAPPING):
             given += _items_of_mapping(value)
+        elif option_key(name) == option_key(KEY_FILE):
+            key_file = _key_file(value)
         elif is_storage_option(name.lower()):
             given.append((name, value))
         else:
@@ -201,7 +210,23 @@ def split_storage_options(options: Mapping[str, object]) -> tuple[StorageOptions
     for name, value in given:
         if value is not None and values.setdefault(name.lower(), value) != value:
             raise OptionError(f"The storage option {name} is given twice, with two values. Give it once.")
-    return (StorageOptions.of(values) if values else NO_STORAGE_OPTIONS), others
+    if not (values or key_file):
+        return NO_STORAGE_OPTIONS, others
+    return replace(StorageOptions.of(values), key_file=key_file), others
+
+
+def _key_file(value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, (str, os.PathLike)):
+        raise OptionError(
+            f"{KEY_FILE} is a {type(value).__name__}. Use the path of a PEM file, or id=path pairs."
+        )
+    text: str = os.fspath(value)
+    # Whoever takes a key for its file must not find it in a message.
+    if "PRIVATE KEY" in text or not text.strip():
+        raise OptionError(f"{KEY_FILE} holds no path. Use the path of a PEM file, or id=path pairs.")
+    return text
 
 
 def _items_of_mapping(value: object) -> list[tuple[str, object]]:

@@ -12,11 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
-from storage_core.filesystem import IoStatistics, ReadableFileSystem, open_file_system
+from storage_core.filesystem import IoStatistics, ReadableFileSystem
 from storage_core.options import options_of
 from storage_core.scan.plan import ScanPlan, plan_scan
 from storage_core.scan.spans import LogSpan
 from storage_core.scan.typed_columns import plan_formats
+from storage_core.tier import open_file_system
 from storage_core.values.column_format import schema_words
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ Aiven's plugin.
 
 from __future__ import annotations
 
+from storage_core.tier.opening import open_file_system
 from storage_core.tier.tier_file_system import TierFileSystem
 
-__all__ = ["TierFileSystem"]
+__all__ = ["TierFileSystem", "open_file_system"]

@@ -30,7 +30,7 @@ from storage_core.errors import (
     SegmentLogError,
     UnreadableError,
 )
-from storage_core.filesystem import ReadableFileSystem, open_file_system
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.filesystem.values import MissingError
 from storage_core.options import RECORDS, VIEWS, ReadOptions, options_of
 from storage_core.options.bounds import OffsetsBound, TimestampsBound
@@ -54,6 +54,7 @@ from storage_core.scan.resolve import (
 from storage_core.scan.rows import LARGEST_TIMESTAMP_MS, evaluate
 from storage_core.scan.spans import project
 from storage_core.scan.table import read_records
+from storage_core.tier import open_file_system
 from storage_core.views.texts import escaped_surrogates
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")

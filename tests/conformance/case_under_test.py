@@ -16,8 +16,8 @@ from conformance.archives import fingerprint
 from conformance.expected import PLACE_COLUMNS, ExpectedPartition, comparable, concatenated, first_difference
 from conformance.rules import READ_COMMITTED, CaseRules, rules_of
 from storage_core.directory import PartitionLog, find_partitions
-from storage_core.filesystem import open_file_system
 from storage_core.options import parse_read_options
+from storage_core.tier import open_file_system
 
 if TYPE_CHECKING:
     import pyarrow as pa

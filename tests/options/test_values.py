@@ -190,6 +190,8 @@ def test_file_uris_are_paths(text, expected):
         ("az://container/a", "az://container/a"),
         ("abfs://c@account.dfs.core.windows.net/a", "abfss://c@account.dfs.core.windows.net/a"),
         ("hdfs://host:8020/a", "hdfs://host:8020/a"),
+        ("hdfs:///a/", "hdfs:///a"),
+        ("viewfs://cluster/a", "viewfs://cluster/a"),
     ],
 )
 def test_a_store_has_one_uri_for_each_place(text, expected):

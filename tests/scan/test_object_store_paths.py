@@ -8,12 +8,12 @@ import pytest
 
 from storage_core import FileSystem, explain, read_table
 from storage_core.errors import LogDirectoryError, OptionError
-from storage_core.filesystem import open_file_system
 from storage_core.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_tasks
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema
+from storage_core.tier import open_file_system
 from tests.conformance.archives import unpack_case
 
 

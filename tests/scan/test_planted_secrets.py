@@ -13,11 +13,11 @@ import pytest
 from storage_core import explain, read_table
 from storage_core.cli.main import run
 from storage_core.errors import SegmentLogError
-from storage_core.filesystem import open_file_system
 from storage_core.options import parse_read_options, parse_stream_options
 from storage_core.options.storage_options import STORAGE_OPTIONS
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.stream import MicroBatchPlanner
+from storage_core.tier import open_file_system
 from storage_core.views import plan_view
 from tests.conformance.archives import unpack_case
 

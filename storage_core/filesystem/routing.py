@@ -1,16 +1,16 @@
-"""Open the file system of what is read, and tell paths from URIs."""
+"""Send each path to the file system that it is in, and tell paths from URIs."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from storage_core.filesystem.file_system import FileSystem
 from storage_core.options.paths import URI_STARTS, is_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from storage_core.filesystem.file_system import FileSystem
     from storage_core.filesystem.reading import ReadableFile, ReadableFileSystem
     from storage_core.filesystem.values import (
         DirectoryEntry,
@@ -23,19 +23,6 @@ if TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-
-
-def open_file_system(
-    storage: StorageOptions, filesystem: ReadableFileSystem | None = None
-) -> ReadableFileSystem:
-    """Return a file system for the paths of one read.
-
-    Args:
-        storage: How to reach object stores.
-        filesystem: What the caller reads from instead; None for local paths and URIs.
-    """
-    local = FileSystem() if filesystem is None else filesystem
-    return RoutedFileSystem(storage, local) if isinstance(local, FileSystem) else local
 
 
 def absolute_path(path: str) -> str:
