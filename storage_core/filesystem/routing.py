@@ -10,6 +10,7 @@ from storage_core.options.paths import URI_STARTS, is_uri
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from storage_core.filesystem.bucket import Bucket
     from storage_core.filesystem.file_system import FileSystem
     from storage_core.filesystem.reading import ReadableFile, ReadableFileSystem
     from storage_core.filesystem.values import (
@@ -36,12 +37,19 @@ class RoutedFileSystem:
     Args:
         storage: How to reach object stores.
         local: The local file system, whose ``statistics`` count what is done on both.
+        open_bucket: Opens what holds a URI, instead of a client for its scheme.
     """
 
-    def __init__(self, storage: StorageOptions, local: FileSystem) -> None:
+    def __init__(
+        self,
+        storage: StorageOptions,
+        local: FileSystem,
+        open_bucket: Callable[[str, StorageOptions], Bucket] | None = None,
+    ) -> None:
         self.local = local
         self.statistics = local.statistics
         self._storage = storage
+        self._open_bucket = open_bucket
         self._stores: ReadableFileSystem | None = None
 
     def _at(self, path: str) -> ReadableFileSystem:
@@ -50,7 +58,7 @@ class RoutedFileSystem:
         if self._stores is None:
             from storage_core.filesystem.object_store import ObjectStoreFileSystem  # noqa: PLC0415  (an extra)
 
-            stores = ObjectStoreFileSystem(self._storage)
+            stores = ObjectStoreFileSystem(self._storage, self._open_bucket)
             stores.local, stores.statistics = self.local, self.statistics
             self._stores = stores
         return self._stores

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
-from storage_core.filesystem import IoStatistics, ReadableFileSystem
+from storage_core.filesystem import IoStatistics
 from storage_core.options import options_of
 from storage_core.scan.plan import ScanPlan, plan_scan
 from storage_core.scan.spans import LogSpan
@@ -252,16 +252,14 @@ _NOTHING_THERE = "there are no offsets in the range asked for"
 _Numbered = tuple[int, "LogSpan"]
 
 
-def explain(
-    *paths: str | os.PathLike[str], filesystem: ReadableFileSystem | None = None, **options: object
-) -> ScanExplanation:
+def explain(*paths: str | os.PathLike[str], filesystem: object = None, **options: object) -> ScanExplanation:
     """Plan a read as `read_table` does, and say what it would open and skip.
 
     Headers are walked to count the batches, which reads more than planning does.
 
     Args:
         paths: Log directories, folders of them, or partition directories.
-        filesystem: Where to look.
+        filesystem: Where to look, as for `read_table`.
         options: As for `read_table`.
 
     Raises:
@@ -269,12 +267,12 @@ def explain(
         SegmentLogError: These directories cannot give what the options ask for.
     """
     parsed = options_of(paths, options)
-    filesystem = open_file_system(parsed.storage, filesystem)
-    before = dataclasses.replace(filesystem.statistics)
-    plan = plan_scan(filesystem, parsed, formats=plan_formats(filesystem, parsed))
+    opened = open_file_system(parsed.storage, filesystem)
+    before = dataclasses.replace(opened.statistics)
+    plan = plan_scan(opened, parsed, formats=plan_formats(opened, parsed))
     planning = IoStatistics(
         **{
-            field.name: getattr(filesystem.statistics, field.name) - getattr(before, field.name)
+            field.name: getattr(opened.statistics, field.name) - getattr(before, field.name)
             for field in dataclasses.fields(IoStatistics)
         }
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from storage_core.filesystem import FileSystem, RoutedFileSystem
 from storage_core.tier.tier_file_system import TierFileSystem
@@ -12,16 +12,24 @@ if TYPE_CHECKING:
     from storage_core.options.storage_options import StorageOptions
 
 
-def open_file_system(
-    storage: StorageOptions, filesystem: ReadableFileSystem | None = None
-) -> ReadableFileSystem:
+def open_file_system(storage: StorageOptions, filesystem: object = None) -> ReadableFileSystem:
     """Return a file system for the paths of one read.
 
     Args:
         storage: How to reach object stores, and to decrypt tiers.
-        filesystem: What the caller reads from instead; a local one reads URIs as well.
+        filesystem: What the caller reads from: a `FileSystem` for local paths, or one of pyarrow.fs or fsspec for URIs.
+
+    Raises:
+        OptionError: It is none of these.
     """
-    found = FileSystem() if filesystem is None else filesystem
-    if isinstance(found, FileSystem):
-        found = RoutedFileSystem(storage, found)
-    return found if isinstance(found, TierFileSystem) else TierFileSystem(found, storage.key_file or None)
+    if isinstance(filesystem, TierFileSystem):
+        return filesystem
+    if filesystem is None or isinstance(filesystem, FileSystem):
+        base: ReadableFileSystem = RoutedFileSystem(storage, filesystem or FileSystem())
+    elif hasattr(filesystem, "forget_listings"):
+        base = cast("ReadableFileSystem", filesystem)
+    else:
+        from storage_core.filesystem.adapter import adapt  # noqa: PLC0415  (few reads need it)
+
+        base = RoutedFileSystem(storage, FileSystem(), adapt(filesystem))
+    return TierFileSystem(base, storage.key_file or None)

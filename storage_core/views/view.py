@@ -164,14 +164,13 @@ def view_schema(options: ReadOptions) -> pa.Schema:
     return project(find_view(options.view).schema, options.columns)
 
 
-def read_table(
-    *paths: str | os.PathLike[str], filesystem: ReadableFileSystem | None = None, **options: object
-) -> pa.Table:
+def read_table(*paths: str | os.PathLike[str], filesystem: object = None, **options: object) -> pa.Table:
     """Read log directories into one table: their records, ordered by topic, partition and offset, or another view.
 
     Args:
         paths: Log directories, folders of them, or partition directories.
-        filesystem: Where to read; its ``statistics`` say afterwards what was read.
+        filesystem: Where to read: a `FileSystem`, whose ``statistics`` say afterwards what was read, or one of ``pyarrow.fs``
+            or fsspec, through which URIs are read.
         options: The read options of the Spark source in snake_case: ``subscribe="orders"``,
             ``starting_timestamp=...``, ``isolation_level="read_committed"``, ``columns=[...]``,
             ``where="key = 'k1'"`` (or a `Predicate`), ``view="batches"``.
@@ -186,8 +185,8 @@ def read_table(
         SegmentLogError: What is asked for cannot be read.
     """
     parsed = options_of(paths, options)
-    filesystem = open_file_system(parsed.storage, filesystem)
-    return read_records(filesystem, parsed) if parsed.view == RECORDS else _view_table(filesystem, parsed)
+    opened = open_file_system(parsed.storage, filesystem)
+    return read_records(opened, parsed) if parsed.view == RECORDS else _view_table(opened, parsed)
 
 
 def _view_table(filesystem: ReadableFileSystem, options: ReadOptions) -> pa.Table:

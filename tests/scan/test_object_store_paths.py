@@ -129,3 +129,14 @@ def test_local_paths_open_nothing_else(directory, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "obstore", None)
     assert read_table(directory).num_rows
     assert split_paths(FileSystem(), [str(directory)]) == [str(directory)]
+
+
+def test_through_a_file_system_of_another_library(bucket, directory, uri, tmp_path):
+    fs = pytest.importorskip("pyarrow.fs")
+    (tmp_path / bucket.name).symlink_to(directory.parent)
+    through = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    found = read_table(f"s3a://{bucket.name}/logs", f"{directory}/ongoing-rd-0", filesystem=through)
+    assert found.equals(read_table(directory))
+    assert explain(f"s3://{bucket.name}/logs", filesystem=through).totals.partitions
+    with pytest.raises(OptionError, match=r"Expected a file system of pyarrow\.fs or fsspec, found dict"):
+        read_table(uri, filesystem={})
