@@ -52,7 +52,7 @@ _STYLES: Final = {"damage": "bold red", "unreadable": "bold red", "warning": "ye
     is_flag=True,
     help="Read the header of every batch: exact numbers of records and batches, all times, codecs and formats.",
 )
-@read_flags(*TOPIC_FLAGS, "timeZone", "followSymlinks", texts=_FLAG_TEXTS)
+@read_flags(*TOPIC_FLAGS, "remoteStorage", "timeZone", "followSymlinks", texts=_FLAG_TEXTS)
 @output_flag()
 @quiet_flag
 @click.pass_context
@@ -161,7 +161,7 @@ def _render(console: Console, found: Inventory, zone: dt.tzinfo, *, by_partition
 def _root_line(root: RootSummary) -> str:
     if root.unreadable is not None:
         return f"{printable(root.path)}: could not be read"
-    parts = []
+    parts = ["remote storage"] if root.is_remote else []
     if root.node_id is not None:
         parts.append(f"broker {root.node_id}")
     if root.cluster_id is not None:
@@ -189,6 +189,10 @@ def _topic_columns(found: Inventory, zone: dt.tzinfo) -> Iterator[_Column]:
     yield "#partitions", lambda each: f"{each.partition_count:,}"
     if any(topic.directory_count > topic.partition_count for topic in found.topics):
         yield "#directories", lambda each: f"{each.directory_count:,}"
+    if any(topic.remote_segment_count for topic in found.topics):
+        yield "#remote segments", lambda each: f"{each.remote_segment_count:,}"
+        yield "#remote size", lambda each: size_text(each.remote_log_bytes)
+        yield "#remote offsets", lambda each: f"{each.remote_offset_count:,}"
     yield from _shared_columns(found, zone)
 
 

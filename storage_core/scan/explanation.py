@@ -74,6 +74,8 @@ class PartitionExplanation:
         read_end_offset: The first offset after those that are read.
         segments_before: How many segments before the first one that is read are skipped.
         segments_after: How many segments after the last one that is read are skipped.
+        remote_segments: How many of the segments are in remote storage, the oldest ones.
+        local_start_offset: The first offset that is read from a local directory; None if all are.
     """
 
     topic: str
@@ -92,6 +94,8 @@ class PartitionExplanation:
     segments_after: int = 0
     total_bytes: int | None = None
     spans: tuple[SpanExplanation, ...] = ()
+    remote_segments: int = 0
+    local_start_offset: int | None = None
 
     @property
     def planned_bytes(self) -> int:
@@ -197,6 +201,9 @@ class ScanExplanation:
                 yield f"{_name(partition):<{widths[0]}}  not read: {partition.skipped}"
                 continue
             yield layout.format(*_row(partition)).rstrip()
+            if partition.local_start_offset is not None:
+                place = f"to offset {partition.local_start_offset} from remote storage"
+                yield f"  {partition.remote_segments} segments up {place}"
             for span in partition.spans[:_SPANS_SHOWN]:
                 yield f"  {_span_line(span)}"
             if len(partition.spans) > _SPANS_SHOWN:
@@ -327,6 +334,7 @@ def _partition(
             # Offsets in which there is no batch.
             skipped = _NOTHING_THERE
     bases = log.segments.base_offsets
+    remote = sum(log.source_of(index)[0].directory.root.is_remote for index in range(len(bases)))
     opened = sorted({log.segment_index_for(span.start_offset) or 0 for _, span in numbered})
     return PartitionExplanation(
         log.topic,
@@ -345,6 +353,8 @@ def _partition(
         len(bases) - 1 - opened[-1] if opened else 0,
         sum(log.read_segment(index, lambda segment: segment.size_bytes) for index in range(len(bases))),
         _spans(log, numbered),
+        remote,
+        bases[remote] if 0 < remote < len(bases) else None,
     )
 
 

@@ -49,7 +49,14 @@ from storage_core.segment.file_names import (
     base_offset_of,
 )
 from storage_core.views.finding import Action
-from storage_core.views.roots import LIVE, PartitionLocation, find_roots, require_listed, selected_locations
+from storage_core.views.roots import (
+    LIVE,
+    REMOTE,
+    PartitionLocation,
+    require_listed,
+    roots_of,
+    selected_locations,
+)
 from storage_core.views.view import TIMESTAMP, Column, View, rows_read
 
 UNKNOWN: Final = "unknown"
@@ -253,8 +260,8 @@ _COLUMNS: Final = (
     Column("modified", TIMESTAMP, "When it was last modified; null in an object store."),
     Column("topic", pa.string(), "The topic of the partition's directory that it is, or is in."),
     Column("partition", pa.int32(), "Likewise the partition."),
-    Column("state", pa.string(), "Of that directory: `live`, or by its name `delete`, `future` or `stray`; null "
-           "elsewhere."),
+    Column("state", pa.string(), "Of that directory: `live`, or by its name `delete`, `future` or `stray`; `remote` "
+           "in remote storage; null elsewhere."),
     Column("baseOffset", pa.int64(), "The offset in its name."),
     Column("isExpected", pa.bool_(), "Whether a broker that was stopped leaves it there."),
     Column("reason", pa.string(), "Why not; null if it is expected."),
@@ -264,6 +271,7 @@ _COLUMNS: Final = (
 _MAX_DEPTH: Final = 32
 _DIRECTORY_KINDS: Final = {
     LIVE: "partition",
+    REMOTE: "partition in remote storage",
     "delete": "partition in deletion",
     "future": "future partition",
     "stray": "stray partition",
@@ -286,7 +294,7 @@ class FilesTask:
 
 
 def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> Sequence[FilesTask]:
-    roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
+    roots = roots_of(filesystem, options)
     require_listed(roots)
     locations = selected_locations(filesystem, roots, options)
     whole = [] if options.names_topics else [root for root in roots if root.is_whole]

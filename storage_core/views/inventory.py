@@ -26,7 +26,7 @@ from storage_core.views.partitions import (
     choose_replicas,
     summarize_partition,
 )
-from storage_core.views.roots import LIVE, LogDir, find_roots, selected_locations
+from storage_core.views.roots import LIVE, REMOTE, LogDir, roots_of, selected_locations
 
 _Value = TypeVar("_Value")
 _MOST_FOREIGN: Final = 1000
@@ -55,6 +55,7 @@ class RootSummary:
 
     Attributes:
         is_whole: Whether all of it was asked for, or only partitions in it.
+        is_remote: Whether it is remote storage.
         is_clean: Whether the broker closed its logs before it stopped.
         node_id: The broker that owns it, by ``meta.properties``; likewise the next two.
         free_bytes: What is left on the file system; None if that is not known.
@@ -72,6 +73,7 @@ class RootSummary:
     allocated_bytes: int = 0
     free_bytes: int | None = None
     unreadable: str | None = None
+    is_remote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class TopicSummary:
         log_bytes: Length of the log files of all these directories; likewise the next two.
         offset_count: From log start to log end, over all partitions: at least as many as records. None if unknown.
         record_count: Without markers; None if the headers were not read, or do not tell.
+        remote_segment_count: In remote storage, which does not count elsewhere; likewise the next two.
+        remote_offset_count: From the first one there to the last one, whether they are here too or not.
     """
 
     topic: str
@@ -103,6 +107,9 @@ class TopicSummary:
     codecs: tuple[str, ...]
     magics: tuple[int, ...]
     damaged_partition_count: int
+    remote_segment_count: int = 0
+    remote_log_bytes: int = 0
+    remote_offset_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,7 @@ def inventory(
         LogDirectoryError: A path does not exist, or has no log directory.
     """
     options = options or options_of(paths, {})
-    roots = find_roots(filesystem, paths, follow_symlinks=options.follow_symlinks)
+    roots = roots_of(filesystem, replace(options, paths=tuple(paths)))
     found = _Examination(filesystem, has_selection=options.names_topics)
     locations = selected_locations(filesystem, roots, options)
     for choice in choose_replicas(filesystem, locations, found.files):
@@ -199,7 +206,7 @@ class _Examination:
         has_own_files = root.is_whole or any(self._filesystem.status(path) is not None for path in own_files)
         meta = self._read_or_record_error(root.path, META_PROPERTIES, read_meta_properties)
         is_clean = self.files.of(root.path).clean_shutdown
-        if has_own_files:
+        if has_own_files and not root.is_remote:
             self._check_root(root, is_clean=is_clean)
         partitions = [each for each in self._partitions if each.root == root.path]
         tallies = self._tallies[root.path]
@@ -210,7 +217,7 @@ class _Examination:
             RootSummary(
                 root.path,
                 root.is_whole,
-                is_clean if has_own_files else None,
+                is_clean if has_own_files and not root.is_remote else None,
                 None if meta is None else meta.node_id,
                 None if meta is None else meta.cluster_id,
                 None if meta is None else meta.directory_id,
@@ -219,6 +226,7 @@ class _Examination:
                 sum(each.size_bytes for each in tallies),
                 sum(each.allocated_bytes for each in tallies),
                 free_bytes,
+                is_remote=root.is_remote,
             )
         )
 
@@ -366,12 +374,14 @@ def _leftover_findings(files: Iterable[FileTally]) -> Iterator[Finding]:
 def _topics(partitions: Iterable[PartitionSummary]) -> Iterator[TopicSummary]:
     by_topic: dict[str, list[PartitionSummary]] = defaultdict(list)
     for each in partitions:
-        if each.state == LIVE:
+        if each.state in (LIVE, REMOTE):
             by_topic[each.topic].append(each)
     return (_topic(topic, directories) for topic, directories in sorted(by_topic.items()))
 
 
-def _topic(topic: str, directories: Sequence[PartitionSummary]) -> TopicSummary:
+def _topic(topic: str, everywhere: Sequence[PartitionSummary]) -> TopicSummary:
+    directories = [each for each in everywhere if each.state == LIVE]
+    remote = [each for each in everywhere if each.state == REMOTE]
     read = _directories_read(directories)
     starts_ms = [each.min_timestamp_ms for each in read if each.min_timestamp_ms is not None]
     ends_ms = [each.max_timestamp_ms for each in read if each.max_timestamp_ms is not None]
@@ -392,7 +402,10 @@ def _topic(topic: str, directories: Sequence[PartitionSummary]) -> TopicSummary:
         max(ends_ms, default=None),
         tuple(sorted({codec for each in read for codec in each.codecs})),
         tuple(sorted({magic for each in read for magic in each.magics})),
-        len({each.partition for each in directories if each.damage}),
+        len({each.partition for each in everywhere if each.damage}),
+        sum(each.segment_count for each in remote),
+        sum(each.log_bytes for each in remote),
+        sum(each.offset_count or 0 for each in remote),
     )
 
 

@@ -47,7 +47,7 @@ from storage_core.segment.file_names import (
 from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_BYTES
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.views.files import LOG_KIND, UNKNOWN, NamedFile, name_in_partition
-from storage_core.views.roots import LIVE, PartitionLocation, find_roots, require_listed, selected_locations
+from storage_core.views.roots import LIVE, PartitionLocation, require_listed, roots_of, selected_locations
 from storage_core.views.segments import (
     HeaderStatistics,
     codec_names,
@@ -66,7 +66,7 @@ _COLUMNS: Final = (
     Column("partition", pa.int32(), "The partition."),
     Column("state", pa.string(), "`live`, or by the directory's name: `delete` awaits its deletion, `future` is being "
            "moved here from another disk, `stray` is unknown to the cluster. `uncommitted`: a job creates it, and "
-           "has not committed yet."),
+           "has not committed yet. `remote`: it is in remote storage."),
     Column("isRead", pa.bool_(), "Whether a read of the same paths takes this directory."),
     Column("replicas", pa.list_(pa.string()), "Every live directory of this partition in the given paths."),
     Column("replicaConflict", pa.string(), "Why a read cannot choose one of them; null if it can."),
@@ -556,7 +556,7 @@ class PartitionsTask:
 
 
 def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> Sequence[PartitionsTask]:
-    roots = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
+    roots = roots_of(filesystem, options)
     require_listed(roots)
     locations = selected_locations(filesystem, roots, options)
     choices = choose_replicas(filesystem, locations, RootFiles(filesystem))

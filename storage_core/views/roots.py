@@ -24,11 +24,13 @@ from storage_core.segment.file_names import LOG_SUFFIX
 
 LIVE: Final = "live"
 """The state of a partition's normal directory; of others, it is the suffix of the name: delete, future, stray."""
+REMOTE: Final = "remote"
+"""The state of a directory in remote storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLocation:
-    """A partition's directory. Its state is `LIVE`, or the suffix of its name."""
+    """A partition's directory. Its state is `LIVE`, `REMOTE`, or the suffix of its name."""
 
     path: str
     topic: str
@@ -53,12 +55,26 @@ class LogDir:
     Attributes:
         is_whole: Whether all of it was asked for; if not, ``locations`` are.
         problem: Why it could not be listed; None if it was.
+        is_remote: Whether it is remote storage.
     """
 
     path: str
     locations: tuple[PartitionLocation, ...] = ()
     is_whole: bool = True
     problem: str | None = None
+    is_remote: bool = False
+
+
+def roots_of(filesystem: ReadableFileSystem, options: ReadOptions) -> tuple[LogDir, ...]:
+    """Find the log directories that a read looks at, remote storage after the others; raises as `find_roots` does."""
+    found = find_roots(filesystem, options.paths, follow_symlinks=options.follow_symlinks)
+    remote = find_roots(filesystem, options.remote_storage or ())
+    return (*found, *(_remote(root) for root in remote))
+
+
+def _remote(root: LogDir) -> LogDir:
+    locations = tuple(replace(each, state=REMOTE) for each in root.locations if each.state == LIVE)
+    return replace(root, locations=locations, is_remote=True)
 
 
 def find_roots(

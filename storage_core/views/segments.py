@@ -426,18 +426,21 @@ def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> Sequence[Segm
 
 def segment_files(log: PartitionLog) -> Iterator[SegmentFile]:
     """List the segments of a log."""
-    base_offsets, names = log.segments.base_offsets, log.segments.file_names
+    base_offsets = log.segments.base_offsets
     changing = log.directory.root.visibility.partitions.get(log.directory.topic_partition)
     visible_end = None if changing is None else changing.log_end_before
-    for index, base_offset in enumerate(base_offsets):
+    for index in range(len(base_offsets)):
         is_active = index + 1 == len(base_offsets)
+        source, own_index = log.source_of(index)
+        base_offset = source.segments.base_offsets[own_index]
+        following = source.segments.next_base_offset(own_index)
         yield SegmentFile(
             log.topic,
             log.partition,
-            log.path,
+            source.path,
             base_offset,
-            SWAP_SUFFIX if log_file_name(base_offset) not in names else "",
-            None if is_active else base_offsets[index + 1],
+            SWAP_SUFFIX if log_file_name(base_offset) not in source.segments.file_names else "",
+            None if is_active else following or base_offsets[index + 1],
             is_active,
             visible_end if is_active else None,
         )

@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.scan.halves import cut, make_whole
+
 DATA = Path(__file__).parent.parent.parent / "examples" / "data"
 
 
@@ -154,3 +156,18 @@ def test_a_directory_that_may_not_be_read(segmentlog, logs, monkeypatch):
     assert ended.status == 3
     assert "unreadable: User nobody may not list this path." in ended.stdout
     assert "payments" in ended.stdout
+
+
+def test_what_is_in_remote_storage_has_columns_of_its_own(segmentlog, tmp_path):
+    local, remote = cut(make_whole(tmp_path / "whole"), tmp_path, 5, 7)
+    ended = segmentlog("inventory", local, "--remote-storage", remote)
+    assert (ended.status, ended.stderr) == (0, "")
+    assert f"{remote}: remote storage; 1 partitions, 7 segments" in ended.stdout
+    headings = next(line for line in ended.stdout.splitlines() if "topic" in line)
+    assert "remote segments" in headings
+    assert "remote segments" not in segmentlog("inventory", local).stdout
+    by_partition = segmentlog("inventory", local, "--remote-storage", remote, "--partitions").stdout
+    assert [line.split()[1] for line in by_partition.splitlines() if line.startswith("orders-0")] == [
+        "live",
+        "remote",
+    ]

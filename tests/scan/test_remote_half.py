@@ -18,6 +18,7 @@ from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import project, record_schema
 from storage_core.scan.stream import MicroBatchPlanner
+from storage_core.views.inventory import inventory
 from tests.examples import examples
 from tests.log.logs import name
 from tests.scan.halves import EPOCHS, NAME, START_CHECKPOINT, bases_of, cut, make_whole
@@ -307,3 +308,65 @@ def test_limits_of_a_batch_count_remote_bytes(whole, tmp_path):
         FileSystem(), parse_stream_options({**raw, "path": str(whole), "remote_storage": None})
     )
     assert planner.latest_offsets() == alone.latest_offsets()
+
+
+# -- Plans, views and inventories say what is where --------
+
+
+def test_a_plan_says_what_is_read_from_where(whole, tmp_path, bases):
+    local, remote = cut(whole, tmp_path, 5, 7)
+    explained = explain(local, remote_storage=remote)
+    (partition,) = explained.partitions
+    assert (partition.log_start_offset, partition.remote_segments, partition.local_start_offset) == (
+        0,
+        5,
+        bases[5],
+    )
+    assert f"  5 segments up to offset {bases[5]} from remote storage" in str(explained)
+    assert [Path(span.file).parent.parent.name for span in partition.spans] == ["remote"] * 5 + ["local"] * (
+        len(bases) - 5
+    )
+
+
+def test_views_of_files_list_both_halves(whole, tmp_path, bases):
+    local, remote = cut(whole, tmp_path, 5, 7)
+    both = {"remote_storage": remote}
+    assert read_table(local, view="segments", **both)["baseOffset"].to_pylist() == bases
+    states = read_table(local, view="partitions", **both).select(
+        ["state", "isRead", "logStartOffset", "logEndOffset"]
+    )
+    end = read_table(str(whole), view="partitions")["logEndOffset"][0].as_py()
+    assert [tuple(row.values()) for row in states.to_pylist()] == [
+        ("live", True, bases[5], end),
+        ("remote", False, 0, bases[7]),
+    ]
+    files = read_table(local, view="files", **both)
+    assert (
+        sum(state == "remote" for state in files["state"].to_pylist())
+        == len(list((Path(remote) / NAME).iterdir())) + 1
+    )
+
+
+@pytest.mark.parametrize("view", ["batches", "epochs", "producers", "transactions"])
+def test_other_views_are_of_the_whole_log(whole, tmp_path, view):
+    local, remote = cut(whole, tmp_path, 5, 7)
+    columns = read_table(str(whole), view=view)
+    columns = columns.select([name for name in columns.column_names if "file" not in name.lower()])
+    assert read_table(local, remote_storage=remote, view=view).select(columns.column_names) == columns
+
+
+def test_an_inventory_says_what_is_where(whole, tmp_path, bases):
+    local, remote = cut(whole, tmp_path, 5, 7)
+    shutil.copytree(Path(remote) / NAME, Path(remote) / "gone-0")
+    options = options_of([local], {"remote_storage": remote})
+    found = inventory(FileSystem(), [local], options=options)
+    assert [(root.is_remote, root.segment_count) for root in found.roots] == [
+        (False, len(bases) - 5),
+        (True, 14),
+    ]
+    gone, orders = found.topics
+    assert (gone.segment_count, gone.remote_segment_count, gone.remote_offset_count) == (0, 7, bases[7])
+    assert (orders.segment_count, orders.remote_segment_count) == (len(bases) - 5, 7)
+    assert orders.remote_log_bytes == sum(path.stat().st_size for path in (Path(remote) / NAME).glob("*.log"))
+    assert [each.state for each in found.partitions] == ["remote", "live", "remote"]
+    assert not [each for each in found.findings if remote in each.file]
