@@ -11,6 +11,7 @@ import pytest
 from pyarrow import fs as pyarrow_fs
 
 from storage_core.errors import FileReplacedError, OptionError, StorageError, UnreadableError
+from storage_core.filesystem import open_file_system
 from storage_core.filesystem.adapter import adapt
 from storage_core.filesystem.object_store import ObjectStoreFileSystem
 from storage_core.filesystem.values import MissingError
@@ -134,3 +135,17 @@ def test_without_hdfs_native_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "hdfs_native", None)
     with pytest.raises(OptionError, match="pip install hdfs-native fsspec"):
         ObjectStoreFileSystem(NO_STORAGE_OPTIONS).status("hdfs://namenode:8020/logs")
+
+
+def test_a_file_system_of_the_caller_takes_the_uris(tmp_path):
+    (tmp_path / "here").write_bytes(b"local")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "there").write_bytes(b"remote")
+    beneath = pyarrow_fs.SubTreeFileSystem(str(tmp_path), pyarrow_fs.LocalFileSystem())
+    filesystem = open_file_system(NO_STORAGE_OPTIONS, beneath)
+    assert filesystem.read_file("gs://logs/there", 10) == b"remote"
+    assert filesystem.are_files_fixed
+    assert filesystem.read_file(str(tmp_path / "here"), 10) == b"local"
+    assert not filesystem.are_files_fixed
+    with pytest.raises(OptionError, match="found str"):
+        open_file_system(NO_STORAGE_OPTIONS, "s3")
