@@ -16,7 +16,7 @@ from storage_core.errors import FileReplacedError, LogDirectoryError, SegmentLog
 from storage_core.filesystem.adapter import open_hadoop
 from storage_core.filesystem.bucket import ObstoreBucket, StoredObject
 from storage_core.filesystem.file_system import FileSystem
-from storage_core.filesystem.remote_file import RemoteFile
+from storage_core.filesystem.remote_file import ClosedFiles, RemoteFile
 from storage_core.filesystem.values import (
     DirectoryEntry,
     ExaminedEntry,
@@ -72,6 +72,7 @@ class ObjectStoreFileSystem:
         self._storage = storage
         self._open_bucket = open_bucket or _open_bucket
         self._places: dict[str, _Place] = {}
+        self._closed = ClosedFiles()
         self._lock = threading.Lock()
         self._share = threading.local()
 
@@ -124,9 +125,8 @@ class ObjectStoreFileSystem:
             message = "Expected an object, found a directory. Only objects are opened."
             raise LogDirectoryError(message, path=path)
         self.statistics.files_opened += 1
-        return RemoteFile(
-            path, _status(listed, path), partial(self._fetch, place, key, listed), self.statistics
-        )
+        fetch = partial(self._fetch, place, key, listed)
+        return RemoteFile(path, _status(listed, path), fetch, self.statistics, self._closed)
 
     def read_file(self, path: str, limit_bytes: int) -> bytes | None:
         """Read a whole small object.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Future
     from types import TracebackType
 
-    from storage_core.filesystem.values import BytesLike, FileStatus, IoStatistics
+    from storage_core.filesystem.values import BytesLike, FileStatus, FileVersion, IoStatistics
 
 # Measured with 20 ms and with no time more a request; docs/benchmarks.md has the figures.
 WINDOW_BYTES: Final = 8 * 1024 * 1024
@@ -22,6 +23,8 @@ _WHOLE_FILE_BYTES: Final = 2 * 1024 * 1024
 _LEAST_BYTES: Final = 256 * 1024
 # What stays of pieces that were fetched; the last one does in any case.
 _KEPT_BYTES: Final = 8 * 1024 * 1024
+_CLOSED_BYTES: Final = 32 * 1024 * 1024
+_CLOSED_FILES: Final = 10_000
 
 
 class _Piece(NamedTuple):
@@ -38,6 +41,34 @@ class _Ahead(NamedTuple):
     data: Future[BytesLike]
 
 
+class ClosedFiles:
+    """Short pieces of files that were closed, up to 32 MiB of them, for whoever opens the same versions again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pieces: dict[tuple[str, FileVersion], list[_Piece]] = {}
+        self._held_bytes = 0
+
+    def take(self, path: str, version: FileVersion) -> list[_Piece]:
+        """Take what is here of a file."""
+        with self._lock:
+            pieces = self._pieces.pop((path, version), [])
+            self._held_bytes -= sum(len(piece.data) for piece in pieces)
+        return pieces
+
+    def put(self, path: str, version: FileVersion, pieces: Iterable[_Piece]) -> None:
+        """Keep the short ones of a file's pieces, and let those of files go that were closed earlier."""
+        self.take(path, version)
+        with self._lock:
+            kept = self._pieces[path, version] = [
+                each for each in pieces if len(each.data) <= _WHOLE_FILE_BYTES
+            ]
+            self._held_bytes += sum(len(piece.data) for piece in kept)
+            while self._held_bytes > _CLOSED_BYTES or len(self._pieces) > _CLOSED_FILES:
+                oldest = self._pieces.pop(next(iter(self._pieces)))
+                self._held_bytes -= sum(len(piece.data) for piece in oldest)
+
+
 class RemoteFile:
     """One version of an object, for one thread at a time. Use as a context manager.
 
@@ -49,16 +80,23 @@ class RemoteFile:
         status: What was listed.
         fetch: Fetches the bytes from one position to another.
         statistics: Counts the requests, and the bytes that they fetch.
+        closed: Where what was fetched stays for a while.
     """
 
     def __init__(
-        self, path: str, status: FileStatus, fetch: Callable[[int, int], BytesLike], statistics: IoStatistics
+        self,
+        path: str,
+        status: FileStatus,
+        fetch: Callable[[int, int], BytesLike],
+        statistics: IoStatistics,
+        closed: ClosedFiles,
     ) -> None:
         self.path = path
         self.status = status
         self._fetch = fetch
         self._statistics = statistics
-        self._pieces: list[_Piece] = []
+        self._closed = closed
+        self._pieces = closed.take(path, status.version)
         self._ahead: deque[_Ahead] = deque()
         self._expected_bytes = 0
         self._expected_end_bytes = 0
@@ -106,10 +144,12 @@ class RemoteFile:
             self._fetch_ahead()
 
     def close(self) -> None:
-        """Wait for the requests that are under way, and forget what was fetched; a second call does nothing."""
+        """Wait for the requests that are under way; a second call does nothing."""
         self._drop_windows()
         self._expected_end_bytes = 0
-        self._pieces.clear()
+        if self._pieces:
+            self._closed.put(self.path, self.status.version, self._pieces)
+            self._pieces = []
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._threads = None

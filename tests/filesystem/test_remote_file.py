@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from storage_core.errors import FileReplacedError
-from storage_core.filesystem.remote_file import WINDOW_BYTES, WINDOWS_AHEAD, RemoteFile
+from storage_core.filesystem.remote_file import WINDOW_BYTES, WINDOWS_AHEAD, ClosedFiles, RemoteFile
 from storage_core.filesystem.values import FileStatus, IoStatistics
 
 MIB = 1024 * 1024
@@ -22,6 +22,7 @@ class Source:
         self.ranges = []
         self.running = 0
         self.most_running = 0
+        self.closed = ClosedFiles()
         self.held = threading.Event()
         self.held.set()
         self._lock = threading.Lock()
@@ -39,7 +40,7 @@ class Source:
 
     def open(self):
         status = FileStatus(len(self.content), 0, "v", 0, True, False)
-        return RemoteFile("s3://bucket/0.log", status, self.fetch, IoStatistics())
+        return RemoteFile("s3://bucket/0.log", status, self.fetch, IoStatistics(), self.closed)
 
     def assert_none_twice(self):
         reached = 0
@@ -128,10 +129,32 @@ def test_what_is_held_is_bounded():
 def test_requests_and_their_bytes_are_counted():
     source = Source(content_of(1000))
     statistics = IoStatistics()
-    opened = RemoteFile("s3://bucket/x", source.open().status, source.fetch, statistics)
+    opened = RemoteFile("s3://bucket/x", source.open().status, source.fetch, statistics, ClosedFiles())
     opened.read_at(10, 0)
     opened.read_at(10, 500)
     assert (statistics.reads, statistics.bytes_read) == (1, 1000)
+
+
+def test_what_was_fetched_of_a_closed_file_is_not_fetched_again():
+    source = Source(content_of(20 * MIB))
+    for _ in range(3):
+        with source.open() as opened:
+            assert opened.read_at(8, 5 * MIB) == source.content[5 * MIB : 5 * MIB + 8]
+            assert opened.read_at(8, 0) == source.content[:8]
+    assert len(source.ranges) == 2
+
+
+def test_what_is_kept_of_closed_files_is_bounded():
+    source = Source(content_of(2 * MIB))
+    for number in range(40):
+        path = f"s3://bucket/{number}"
+        with RemoteFile(path, source.open().status, source.fetch, IoStatistics(), source.closed) as opened:
+            opened.read_at(8, 0)
+    kept = [piece for pieces in source.closed._pieces.values() for piece in pieces]
+    assert sum(len(piece.data) for piece in kept) == source.closed._held_bytes == 32 * MIB
+    for number in range(11_000):
+        source.closed.put(f"s3://bucket/{number}", "v", [])
+    assert len(source.closed._pieces) == 10_000
 
 
 # -- Reading ahead --------
