@@ -321,15 +321,18 @@ def directories_that_match(filesystem: ReadableFileSystem, glob: str) -> list[st
         OptionError: The glob matches no directory, or its braces have too many alternatives.
         UnreadableError: This user may not read a directory.
 
-    Source: Hadoop's ``ReadableFileSystem.globStatus``, which expands the paths of Spark's file sources.
+    Source: Hadoop's ``FileSystem.globStatus``, which expands the paths of Spark's file sources.
     """
     found: dict[str, None] = {}
     for pattern in _without_braces(glob):
         top = store_of(pattern) if is_uri(pattern) else "/" * pattern.startswith("/")
         bases = [top]
-        for part in filter(None, pattern.removeprefix(top).split("/")):
+        parts = [*filter(None, pattern.removeprefix(top).split("/"))]
+        for part in parts:
             bases = [path for base in bases for path in _matches(filesystem, base, part)]
-        found.update(dict.fromkeys(filter(None, bases)))
+        if not parts or not is_glob(parts[-1]):
+            bases = [path for path in bases if _is_directory(filesystem, path)]
+        found.update(dict.fromkeys(bases))
     if not found:
         raise OptionError(
             f"path {glob!r} matches no directory. Expected a glob of log directories, with *, ?, [a-z] or {{a,b}}; "
@@ -394,15 +397,17 @@ def _check_count(glob: str, count: int) -> None:
 
 
 def _matches(filesystem: ReadableFileSystem, base: str, part: str) -> list[str]:
-    """Return the directories in ``base`` whose names match one part of a glob."""
+    """Return the directories in ``base`` whose names match one part of a glob; without wildcards, it need not exist."""
     if not is_glob(part):
-        path = os.path.join(base, part)
-        return [path] if _is_directory(filesystem, path) else []
+        # A store would list all that is below a directory that is asked about.
+        return [os.path.join(base, part)]
     accepts = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
     try:
         entries = filesystem.list_directory(base or ".")
-    except MissingError:
-        # A live broker renames and deletes directories.
+    except UnreadableError:
+        raise
+    except LogDirectoryError:
+        # A live broker renames and deletes directories, and what has no wildcard may be anything.
         return []
     return [
         os.path.join(base, entry.name)

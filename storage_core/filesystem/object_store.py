@@ -198,7 +198,7 @@ class ObjectStoreFileSystem:
         place, key = self._place(path)
         entries = place.entries(key)
         if not entries and key:
-            if place.find(key) is not None:
+            if place.find(key, is_file=True) is not None:
                 raise LogDirectoryError("Expected a directory, found an object. Check the path.", path=path)
             raise MissingError("No such directory.", path=path)
         return entries

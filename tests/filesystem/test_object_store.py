@@ -10,6 +10,7 @@ import traceback
 
 import pytest
 
+from storage_core.directory.discovery import directories_that_match
 from storage_core.errors import (
     FileReplacedError,
     LogDirectoryError,
@@ -153,6 +154,16 @@ def test_a_glob_does_not_list_what_it_passes(quick_bucket, filesystem):
     assert names(filesystem, quick_bucket.uri("data/new")) == ["t-0"]
     assert names(filesystem, quick_bucket.uri("data/new/t-0")) == ["0.log"]
     assert quick_bucket.counts() == {"LIST": 3}
+
+
+@pytest.mark.parametrize(
+    ("glob", "lists"), [("data/n*/logs", 2), ("*/new/logs", 2), ("data/{new,none}/l*", 2), ("d*/*/logs", 4)]
+)
+def test_directories_of_a_glob_are_found_by_level(quick_bucket, filesystem, glob, lists):
+    put_all(quick_bucket, *(f"data/old/{number}" for number in range(3000)), "data/new/logs/t-0/0.log", "x")
+    found = directories_that_match(filesystem, quick_bucket.uri(glob))
+    assert found == [quick_bucket.uri("data/new/logs")]
+    assert quick_bucket.counts()["LIST"] == lists
 
 
 def test_files_beside_a_partition_cost_one_listing(quick_bucket, filesystem):
