@@ -21,7 +21,7 @@ WINDOWS_AHEAD: Final = 4
 # longer file fetches a part of that.
 _WHOLE_FILE_BYTES: Final = 2 * 1024 * 1024
 _LEAST_BYTES: Final = 256 * 1024
-# What stays of pieces that were fetched; the last one does in any case.
+# What stays of pieces that were fetched, besides the last one.
 _KEPT_BYTES: Final = 8 * 1024 * 1024
 _CLOSED_BYTES: Final = 32 * 1024 * 1024
 _CLOSED_FILES: Final = 10_000
@@ -72,8 +72,8 @@ class ClosedFiles:
 class RemoteFile:
     """One version of an object, for one thread at a time. Use as a context manager.
 
-    It holds up to 8 MiB that were fetched, or one window or read if that is more, and the 4 windows of 8 MiB that are
-    fetched ahead.
+    It holds the last window or read, up to 8 MiB that were fetched before, and the 4 windows of 8 MiB that are fetched
+    ahead.
 
     Args:
         path: The URI.
@@ -137,11 +137,12 @@ class RemoteFile:
         while found := [each.end_bytes for each in known if each.start_bytes <= start_bytes < each.end_bytes]:
             start_bytes = found[0]
         end_bytes = min(end_bytes, self.status.size_bytes)
-        if start_bytes < end_bytes:
-            if self._ahead and self._ahead[-1].end_bytes != start_bytes:
-                self._drop_windows()
+        if self._expected_bytes == start_bytes:
+            self._expected_end_bytes = max(self._expected_end_bytes, end_bytes)
+        elif start_bytes < end_bytes:
+            self._drop_windows()
             self._expected_bytes, self._expected_end_bytes = start_bytes, end_bytes
-            self._fetch_ahead()
+        self._fetch_ahead()
 
     def close(self) -> None:
         """Wait for the requests that are under way; a second call does nothing."""
@@ -176,11 +177,14 @@ class RemoteFile:
         )
 
     def _keep(self, piece: _Piece) -> None:
-        """Keep a piece, and let the oldest ones go."""
-        self._pieces.append(piece)
+        """Keep a piece, and let long ones go, and then the oldest: what a look-up fetched may be read again."""
         held_bytes = sum(len(each.data) for each in self._pieces)
-        while held_bytes > _KEPT_BYTES and len(self._pieces) > 1:
-            held_bytes -= len(self._pieces.pop(0).data)
+        while held_bytes > _KEPT_BYTES:
+            longest = max(self._pieces, key=lambda each: len(each.data))
+            gone = longest if len(longest.data) > _WHOLE_FILE_BYTES else self._pieces[0]
+            self._pieces.remove(gone)
+            held_bytes -= len(gone.data)
+        self._pieces.append(piece)
 
     def _fetch_ahead(self) -> None:
         """Request windows until as many are under way as may be."""

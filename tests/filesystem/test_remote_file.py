@@ -8,10 +8,19 @@ import threading
 import pytest
 
 from storage_core.errors import FileReplacedError
-from storage_core.filesystem.remote_file import WINDOW_BYTES, WINDOWS_AHEAD, ClosedFiles, RemoteFile
+from storage_core.filesystem import remote_file
+from storage_core.filesystem.remote_file import WINDOWS_AHEAD, ClosedFiles, RemoteFile
 from storage_core.filesystem.values import FileStatus, IoStatistics
 
-MIB = 1024 * 1024
+# A hundred-and-twenty-eighth of a real one.
+MIB = 8 * 1024
+
+
+@pytest.fixture(autouse=True)
+def _small_sizes(monkeypatch):
+    """Requests of a hundred-and-twenty-eighth of their size, so that contents may be short."""
+    for name in ("WINDOW_BYTES", "_WHOLE_FILE_BYTES", "_LEAST_BYTES", "_KEPT_BYTES", "_CLOSED_BYTES"):
+        monkeypatch.setattr(remote_file, name, getattr(remote_file, name) // 128)
 
 
 class Source:
@@ -103,7 +112,7 @@ def test_an_index_is_fetched_at_once():
 def test_a_look_up_in_a_long_file_fetches_a_part_of_it():
     source = Source(content_of(20 * MIB))
     with source.open() as opened:
-        for position in (12 * MIB, 12 * MIB + 5000, 12 * MIB + 100_000, 20 * MIB - 8, 20 * MIB - 5000):
+        for position in (12 * MIB, 12 * MIB + 50, 12 * MIB + 1000, 20 * MIB - 8, 20 * MIB - 50):
             assert opened.read_at(8, position) == source.content[position : position + 8]
     assert len(source.ranges) == 2
     assert sum(end - start for start, end in source.ranges) <= MIB
@@ -112,8 +121,8 @@ def test_a_look_up_in_a_long_file_fetches_a_part_of_it():
 def test_steps_forward_become_longer_requests():
     source = Source(content_of(40 * MIB))
     with source.open() as opened:
-        for position in range(0, 40 * MIB, 4096):
-            opened.read_at(61, position)
+        for position in range(0, 40 * MIB, 32):
+            opened.read_at(8, position)
     source.assert_none_twice()
     assert len(source.ranges) <= 10
 
@@ -163,7 +172,7 @@ def test_what_is_kept_of_closed_files_is_bounded():
 @pytest.mark.parametrize("step", [MIB, 4 * MIB + 1, 30 * MIB])
 def test_expected_bytes_are_fetched_once_several_windows_at_a_time(step):
     source = Source(content_of(70 * MIB))
-    start, end = 1_000_001, 69 * MIB
+    start, end = MIB - 1, 69 * MIB
     with source.open() as opened:
         source.held.clear()
         opened.expect_reads(start, end)
@@ -177,7 +186,7 @@ def test_expected_bytes_are_fetched_once_several_windows_at_a_time(step):
     source.assert_none_twice()
     assert (min(source.ranges)[0], max(source.ranges)[1]) == (start, end)
     assert source.most_running == WINDOWS_AHEAD
-    assert max(stop - begin for begin, stop in source.ranges) == WINDOW_BYTES
+    assert max(stop - begin for begin, stop in source.ranges) == 8 * MIB
     assert fetching_threads() == []
 
 
@@ -190,6 +199,29 @@ def test_what_is_expected_again_is_not_fetched_again():
         opened.read_at(20 * MIB, 0)
         opened.expect_reads(20 * MIB, 50 * MIB)
         assert opened.read_at(30 * MIB, 20 * MIB) == source.content[20 * MIB :]
+    source.assert_none_twice()
+
+
+def test_parts_that_follow_each_other_are_fetched_ahead_together():
+    source = Source(content_of(70 * MIB))
+    with source.open() as opened:
+        opened.expect_reads(0, 34 * MIB + 5)
+        assert opened.read_at(8, 0) == source.content[:8]
+        opened.expect_reads(34 * MIB + 5, 70 * MIB)
+        opened.expect_reads(0, 34 * MIB + 5)
+        for position in range(0, 70 * MIB, 2 * MIB):
+            assert opened.read_at(2 * MIB, position) == source.content[position : position + 2 * MIB]
+    source.assert_none_twice()
+
+
+def test_what_a_look_up_fetched_outlives_windows():
+    source = Source(content_of(70 * MIB))
+    with source.open() as opened:
+        opened.read_at(8, 34 * MIB)
+        opened.expect_reads(0, 34 * MIB)
+        for position in range(0, 34 * MIB, 4 * MIB):
+            opened.read_at(4 * MIB, position)
+        assert opened.read_at(8, 34 * MIB) == source.content[34 * MIB : 34 * MIB + 8]
     source.assert_none_twice()
 
 
@@ -235,7 +267,7 @@ def test_any_reads_see_the_content(seed):
         for _ in range(60):
             position, length = (
                 generator.randrange(size + 10),
-                generator.choice([1, 61, 4096, 300_000, 9 * MIB]),
+                generator.choice([1, 61, 600, 9000, 9 * MIB]),
             )
             if generator.random() < 0.3:
                 opened.expect_reads(position, position + generator.randrange(30 * MIB))
