@@ -553,7 +553,10 @@ class PartitionLog:
                     index, lambda segment: segment.offset_for_timestamp(timestamp_ms, self.log_start_offset)
                 )
                 is_partly_dead = self.segments.base_offsets[index] < self.log_start_offset
-                if found is None and (is_partly_dead or self._may_be_damaged(index, timestamp_ms)):
+                is_claimed = self.segments[index].status.newest_timestamp_ms is not None
+                if found is None and (
+                    is_partly_dead or is_claimed or self._may_be_damaged(index, timestamp_ms)
+                ):
                     continue
                 return found if found is not None and found.offset < limit_offset else None
         return None

@@ -129,6 +129,7 @@ class FileStatus:
     Attributes:
         device: Of a local file system; 0 elsewhere.
         link_count: How many names the file has. Another one may be that of a backup. Not compared.
+        newest_timestamp_ms: Of a log file in remote storage: what its metadata say is the largest timestamp. Not compared.
     """
 
     size_bytes: int
@@ -138,6 +139,7 @@ class FileStatus:
     is_regular_file: bool
     is_directory: bool
     link_count: int = field(default=1, compare=False)
+    newest_timestamp_ms: int | None = field(default=None, compare=False)
 
 
 def file_status(status: os.stat_result) -> FileStatus:

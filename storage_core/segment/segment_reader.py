@@ -459,9 +459,13 @@ class SegmentReader:
     def largest_timestamp_ms(self, *, is_complete: bool) -> int:
         """Return the largest timestamp as a broker's look-ups see it: without timestamps, the file's modification time.
 
+        Of a segment in remote storage, its metadata say it: nothing is read.
+
         Returns:
             Milliseconds since 1970; -1 if neither is known.
         """
+        if self.status.newest_timestamp_ms is not None:
+            return self.status.newest_timestamp_ms
         timestamp_ms = self.largest_timestamp(is_complete=is_complete).timestamp_ms
         modified_ms = self.modified_ms if timestamp_ms < 0 else None
         return timestamp_ms if modified_ms is None else modified_ms

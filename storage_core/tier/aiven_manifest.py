@@ -64,6 +64,7 @@ class SegmentManifest:
 
     Attributes:
         end_offset: The offset after the last one.
+        max_timestamp_ms: That of transaction markers counts; -1 without timestamps.
         epochs: The leader epochs inside, ascending. The first one may have begun before the segment.
         log: The chunks of the log file.
         parts: The indexes by the manifest's names, each a chunk of the object ``.indexes``.
@@ -75,6 +76,7 @@ class SegmentManifest:
     segment_id: str
     base_offset: int
     end_offset: int
+    max_timestamp_ms: int
     uploaded_ms: int
     epochs: tuple[EpochEntry, ...]
     log: Chunks
@@ -97,7 +99,6 @@ def parse_manifest(data: bytes, path: str) -> SegmentManifest:
     topic, partition = _object(id_partition, "topicPartition").topic_partition()
     if not is_topic_id(id_partition.values.get("topicId")):
         raise id_partition.error("topicId", "a topic id")
-    segment.integer("maxTimestampMs", minimum=-1)
     base_offset = segment.integer("startOffset", maximum=LONG_MAX - 1)
     end_offset = 1 + segment.integer("endOffset", minimum=base_offset, maximum=LONG_MAX - 1)
     added_bytes = 0 if encryption is None else ENCRYPTION_BYTES
@@ -108,6 +109,7 @@ def parse_manifest(data: bytes, path: str) -> SegmentManifest:
         segment_id=identity.text("id", _ID, "a segment id"),
         base_offset=base_offset,
         end_offset=end_offset,
+        max_timestamp_ms=segment.integer("maxTimestampMs", minimum=-1),
         uploaded_ms=segment.integer("eventTimestampMs"),
         epochs=_epochs(segment, base_offset, end_offset),
         log=_log_chunks(_object(fields, "chunkIndex"), added_bytes, is_compressed=fields.flag("compression")),

@@ -38,6 +38,7 @@ class TierObject(NamedTuple):
         source_version: Of the object; None for a text.
         manifest: The path of the manifest that says how to decode the object; None if it is the file as it is.
         part: What the file is by the manifest: the log, or an index.
+        newest_timestamp_ms: Of a log, by the manifest.
     """
 
     size_bytes: int
@@ -47,6 +48,7 @@ class TierObject(NamedTuple):
     manifest: str | None = None
     manifest_version: FileVersion | None = None
     part: str = LOG_PART
+    newest_timestamp_ms: int | None = None
 
     @classmethod
     def of_text(cls, text: str) -> TierObject:
@@ -70,9 +72,14 @@ class TierObject(NamedTuple):
     @property
     def status(self) -> FileStatus:
         """The status of the file."""
-        version = json.dumps(self)
         return FileStatus(
-            self.size_bytes, self.modified_ms, version, 0, is_regular_file=True, is_directory=False
+            self.size_bytes,
+            self.modified_ms,
+            json.dumps(self),
+            0,
+            is_regular_file=True,
+            is_directory=False,
+            newest_timestamp_ms=self.newest_timestamp_ms,
         )
 
 

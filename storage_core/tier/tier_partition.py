@@ -175,6 +175,9 @@ class TierPartition:
         if indexes.size_bytes != indexes_bytes:
             return None
         files = {LOG_SUFFIX: log.decoded(described, LOG_PART, manifest.log.file_bytes)}
+        if manifest.max_timestamp_ms >= 0:
+            newest_ms = manifest.max_timestamp_ms
+            files[LOG_SUFFIX] = files[LOG_SUFFIX]._replace(newest_timestamp_ms=newest_ms)
         for part, suffix in _INDEX_SUFFIXES.items():
             if part in manifest.parts:
                 files[suffix] = indexes.decoded(described, part, manifest.parts[part].file_bytes)
@@ -230,7 +233,7 @@ class TierPartition:
             # A batch with offsets on both sides stays: a read reports it.
             is_across = header.base_offset < end_offset
             cut_bytes = header.end_position_bytes if is_across else header.position_bytes
-            files[LOG_SUFFIX] = files[LOG_SUFFIX]._replace(size_bytes=cut_bytes)
+            files[LOG_SUFFIX] = segment.log._replace(size_bytes=cut_bytes, newest_timestamp_ms=None)
         # A snapshot is of the segment's own end. Markers beyond the cut belong to the next segment, or to no history.
         files.pop(SNAPSHOT_SUFFIX, None)
         aborted = reader.transaction_index

@@ -10,8 +10,9 @@ from storage_core import read_table
 from storage_core.errors import CorruptCheckpointError, FileReplacedError, LogDirectoryError
 from storage_core.filesystem import FileSystem
 from storage_core.tier import TierFileSystem
+from tests.filesystem.counted_store import CountedStore
 from tests.tier.conftest import read, values_of
-from tests.tier.uploads import TOPIC_ID, put_aiven, put_local, upload, uploads_of
+from tests.tier.uploads import TIME_MS, TOPIC_ID, put_aiven, put_local, upload, uploads_of
 
 
 class CountingFileSystem(FileSystem):
@@ -221,3 +222,31 @@ def test_a_bomb_that_fits_its_manifest_is_refused(tmp_path):
     put_aiven(tmp_path, upload(0, 100), "zstd", chunk_bytes=1 << 20, change=lie)
     with pytest.raises(CorruptCheckpointError, match="originalChunkSize"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["plain", "zstd"])
+def test_a_plan_asks_for_a_manifest_of_each_segment_and_little_else(tmp_path, kind):
+    for start in range(0, 20_000, 1000):
+        put_aiven(tmp_path, upload(start, start + 1000), kind, chunk_bytes=16_384)
+    for options, rows, logs in (
+        ({}, 20_000, 20),
+        ({"starting_offsets": '{"orders": {"0": 18500}}'}, 1500, 2),
+        ({"starting_timestamp": TIME_MS + 18_500}, 1500, 2),
+        ({"starting_timestamp": TIME_MS + 18_000, "ending_timestamp": TIME_MS + 18_500}, 500, 1),
+    ):
+        store = CountedStore(tmp_path)
+        assert read_table(str(tmp_path), filesystem=TierFileSystem(store), **options).num_rows == rows
+        asked = [each.path for each in store.gets(".log")]
+        # The last segment is asked for its end.
+        assert len(set(asked)) <= logs + 1
+        assert len(asked) <= 3 * (logs + 1)
+        assert (len(store.gets(".rsm-manifest")), store.count("LIST")) == (20, 1)
+
+
+def test_a_manifest_that_claims_later_timestamps_hides_no_record(tmp_path):
+    def claim(manifest):
+        manifest["remoteLogSegmentMetadata"]["maxTimestampMs"] = TIME_MS + 10**6
+
+    put_aiven(tmp_path, upload(0, 50), change=claim)
+    put_aiven(tmp_path, upload(50, 90))
+    assert read(tmp_path, starting_timestamp=TIME_MS + 60)["offset"].to_pylist() == list(range(60, 90))

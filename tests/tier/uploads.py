@@ -15,9 +15,10 @@ import secrets
 import zstandard
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tests.scan.copies import batches
+from tests.scan.conftest import batch, record
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+TIME_MS = 1_700_000_000_000
 KINDS = ("plain", "zstd", "aes", "zstd-aes")
 PARTS = {
     "offset": "index",
@@ -45,6 +46,12 @@ class Upload:
         return f"{self.base_offset:020d}-{self.segment_id or number}"
 
     @property
+    def max_timestamp_ms(self):
+        """The last entry of the time index, or what `upload` makes."""
+        entry = self.files["timeindex"][-12:-4]
+        return int.from_bytes(entry, "big") if entry else TIME_MS + self.end_offset - 1
+
+    @property
     def own_epochs(self):
         """The epochs of the segment's offsets: that of the first one begins with the segment."""
         before = [epoch for epoch, start in self.epochs if start <= self.base_offset][-1:]
@@ -53,8 +60,20 @@ class Upload:
 
 
 def upload(start, end, *, epochs=((0, 0),), value=b"v", epoch=0, size=10, **others):
-    """A segment of batches that say who wrote them, without index entries."""
-    log = b"".join(batches(start, end, value=value, epoch=epoch, size=size).values())
+    """A segment of batches that say who wrote them, each record a millisecond later, without index entries."""
+    log = b"".join(
+        batch(
+            base,
+            [
+                record(delta, delta, None, b"%s%d" % (value, base + delta))
+                for delta in range(min(size, end - base))
+            ],
+            last_offset_delta=min(size, end - base) - 1,
+            timestamps_ms=(TIME_MS + base, TIME_MS + min(base + size, end) - 1),
+            leader_epoch=epoch,
+        )
+        for base in range(start, end, size)
+    )
     return Upload(start, end, {"log": log, "index": b"", "timeindex": b""}, tuple(epochs), **others)
 
 
@@ -144,7 +163,7 @@ def put_aiven(
             },
             "startOffset": each.base_offset,
             "endOffset": each.end_offset - 1,
-            "maxTimestampMs": 1_700_000_000_000,
+            "maxTimestampMs": each.max_timestamp_ms,
             "brokerId": 1,
             "eventTimestampMs": each.uploaded_ms,
             "segmentLeaderEpochs": {str(epoch): start for epoch, start in each.own_epochs.items()},
