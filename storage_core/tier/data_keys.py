@@ -106,7 +106,8 @@ def _load_private_key(data: bytes, path: str) -> RSAPrivateKey:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
 
     try:
-        key = load_pem_private_key(data, password=None)
+        # A check of the numbers takes longer than all else: a wrong one opens nothing.
+        key = load_pem_private_key(data, password=None, unsafe_skip_rsa_key_validation=True)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         # The cause may quote the file.
         key = None
@@ -128,7 +129,9 @@ def unwrap(key: RSAPrivateKey, wrapped: bytes) -> bytes | None:
     modulus = numbers.public_numbers.n
     size_bytes = (key.key_size + 7) // 8
     number = int.from_bytes(wrapped, "big")
-    if len(wrapped) != size_bytes or number >= modulus or size_bytes < 2 * _HASH_BYTES + 2:
+    if numbers.p * numbers.q != modulus or size_bytes < 2 * _HASH_BYTES + 2:
+        return None
+    if len(wrapped) != size_bytes or number >= modulus:
         return None
     # By the Chinese remainder theorem, four times as fast as with the modulus.
     first, second = pow(number, numbers.dmp1, numbers.p), pow(number, numbers.dmq1, numbers.q)

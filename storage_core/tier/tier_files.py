@@ -102,11 +102,11 @@ class KeptChunks:
         return self._chunks.get(key)
 
     def put(self, key: tuple[str, int, int], chunk: memoryview) -> None:
-        """Keep a chunk, and not the oldest ones beyond a bound."""
+        """Keep a chunk, however large, and of the others as many as a bound allows."""
         with self._lock:
             self._size_bytes += len(chunk) - len(self._chunks.pop(key, b""))
             self._chunks[key] = chunk
-            while self._size_bytes > _KEPT_BYTES:
+            while self._size_bytes > _KEPT_BYTES and len(self._chunks) > 1:
                 self._size_bytes -= len(self._chunks.pop(next(iter(self._chunks))))
 
 

@@ -10,6 +10,7 @@ from storage_core import read_table
 from storage_core.errors import CorruptCheckpointError, FileReplacedError, LogDirectoryError
 from storage_core.filesystem import FileSystem
 from storage_core.tier import TierFileSystem
+from storage_core.tier.tier_files import KeptChunks
 from tests.filesystem.counted_store import CountedStore
 from tests.tier.conftest import read, values_of
 from tests.tier.uploads import TIME_MS, TOPIC_ID, put_aiven, put_local, upload, uploads_of
@@ -164,6 +165,14 @@ def test_reads_in_order_fetch_and_decode_each_chunk_once(tmp_path, public_key, k
         pieces = [opened.read_at(100, position) for position in range(0, opened.size_bytes(), 100)]
     assert b"".join(pieces) == upload(0, 500).files["log"]
     assert base.statistics.bytes_read - before == log_path.stat().st_size
+
+
+def test_a_chunk_larger_than_what_is_kept_of_others_is_kept_alone():
+    kept = KeptChunks()
+    for number, size_bytes in enumerate((20 << 20, 20 << 20, 40 << 20, 1, 1)):
+        kept.put(("v", 0, number), memoryview(bytes(size_bytes)))
+        held = [each for each in range(5) if kept.get(("v", 0, each)) is not None]
+        assert held == [[0], [1], [2], [3], [3, 4]][number]
 
 
 def test_expected_reads_are_those_of_the_chunks(tmp_path):
