@@ -34,6 +34,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _Entry = TypeVar("_Entry", DirectoryEntry, ExaminedEntry)
 _CLEAN_SHUTDOWN: Final = TierObject.of_text('{"version":0,"brokerEpoch":-1}')
+_DASH: Final = slice(-23, -22)
 _PARTITION_DIRECTORY: Final = re.compile(r".*-[0-9]{1,10}")
 
 
@@ -53,8 +54,9 @@ class TierFileSystem:
         self.statistics: IoStatistics = base.statistics
         self._base = base
         self._objects = TierObjects(base, key_file)
-        # By the path of the directory that shows them. Directories that were found to show none are kept too.
+        # By the path of the directory that shows them; and which directories were looked into.
         self._shown: dict[str, dict[str, TierPartition | TierObject]] = {}
+        self._listed: set[str] = set()
 
     @property
     def local(self) -> FileSystem:
@@ -150,6 +152,7 @@ class TierFileSystem:
     def forget_listings(self) -> None:
         """Look again at the next question."""
         self._shown.clear()
+        self._listed.clear()
         self._base.forget_listings()
 
     def _entries(
@@ -176,7 +179,8 @@ class TierFileSystem:
         """Pass on the entries of a directory, with the partitions of tiers in the place of the tiers' directories."""
         suspects = []
         for entry in entries:
-            if TIER_DIRECTORY.fullmatch(entry.name):
+            # Most names are those of segments' files: the dash before an id tells them at once.
+            if entry.name[_DASH] == "-" and TIER_DIRECTORY.fullmatch(entry.name):
                 suspects.append(entry)
             else:
                 yield entry
@@ -186,8 +190,12 @@ class TierFileSystem:
             paths = [path]
         found = dict(zip(paths, self._base.map(self._partitions_in, paths), strict=True)) if paths else {}
         shown = self._choose(path, list(chain.from_iterable(found.values())))
-        if shown or not _PARTITION_DIRECTORY.fullmatch(os.path.basename(path)):
+        if shown:
             self._shown[path] = shown
+        else:
+            self._shown.pop(path, None)
+        if shown or not _PARTITION_DIRECTORY.fullmatch(os.path.basename(path)):
+            self._listed.add(path)
         yield from (entry for entry in suspects if not found.get(os.path.join(path, entry.name)))
         yield from (entry_of(name, each.status) for name, each in shown.items())
 
@@ -235,7 +243,7 @@ class TierFileSystem:
         """Find what is shown where nothing else is, if need be by a look into the directory that would show it."""
         for directory in (path, os.path.dirname(path)):
             root, directory_name = os.path.split(directory)
-            if root in self._shown or not _PARTITION_DIRECTORY.fullmatch(directory_name):
+            if root in self._listed or not _PARTITION_DIRECTORY.fullmatch(directory_name):
                 continue
             if directory == path or self._base.status(directory) is None:
                 with contextlib.suppress(MissingError):
