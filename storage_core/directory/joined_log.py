@@ -100,7 +100,7 @@ class JoinedLog(PartitionLog):
             self.segments[index].forget_indexes()
             return found
 
-        answers = zip(bounds, self._filesystem.map(look_up, range(len(bounds))), strict=True)
+        answers = zip(bounds, self.filesystem.map(look_up, range(len(bounds))), strict=True)
         inside = (
             found
             for (_, end_offset), found in answers

@@ -174,7 +174,7 @@ class PartitionLog:
         self.segments = segments
         self.skip_damage = skip_damage
         self.notices: list[str] = []
-        self._filesystem = filesystem
+        self.filesystem = filesystem
         self._is_followed = False
         self.missing_from: int | None = None
         self._vouchers: Vouchers | None = None
@@ -278,7 +278,7 @@ class PartitionLog:
     def topic_id(self) -> str | None:
         """Return the topic's id, or None if ``partition.metadata`` is missing or cannot be read. No row needs it."""
         try:
-            return read_partition_metadata(self._filesystem, os.path.join(self.path, PARTITION_METADATA))
+            return read_partition_metadata(self.filesystem, os.path.join(self.path, PARTITION_METADATA))
         except (CorruptCheckpointError, LogDirectoryError) as error:
             _warn_once(f"Ignored a file, so that the topic id of {self.path} is not known: {error}")
             return None
@@ -286,9 +286,7 @@ class PartitionLog:
     @cached_property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
         """Return the entries of ``leader-epoch-checkpoint``. After a crash, the last ones may begin beyond the log end."""
-        return read_leader_epoch_checkpoint(
-            self._filesystem, os.path.join(self.path, LEADER_EPOCH_CHECKPOINT)
-        )
+        return read_leader_epoch_checkpoint(self.filesystem, os.path.join(self.path, LEADER_EPOCH_CHECKPOINT))
 
     @cached_property
     def log_start_offset(self) -> int:
@@ -543,7 +541,7 @@ class PartitionLog:
             return None
         live = range(self.segment_index_for(self.log_start_offset) or 0, len(self.segments))
         for index, largest_ms in zip(
-            live, self._filesystem.map(self._largest_timestamp_ms, live), strict=True
+            live, self.filesystem.map(self._largest_timestamp_ms, live), strict=True
         ):
             if largest_ms < timestamp_ms:
                 # With thousands of segments, their indexes would fill the memory.
@@ -574,7 +572,7 @@ class PartitionLog:
                 break
             path = os.path.join(self.path, snapshot_file_name(offset))
             try:
-                producers = read_producer_snapshot(self._filesystem, path)
+                producers = read_producer_snapshot(self.filesystem, path)
             except CorruptSnapshotError as error:
                 _log.warning("Ignored a producer snapshot, and used an older one or the log: %s", error)
                 continue

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -425,9 +427,13 @@ def _collect(
 ) -> list[AbortedTransaction]:
     aborted: list[AbortedTransaction] = []
     replay = TransactionReplay(log)
-    for index in range(log.segment_index_for(start_offset) or 0, len(log.segments)):
+    first = log.segment_index_for(start_offset) or 0
+    rest = log.filesystem.map(is_trusted, range(first + 1, len(log.segments)))
+    # The first answer is about the whole log, too.
+    trusted = chain(map(is_trusted, range(first, first + 1)), rest)
+    for index, is_index_trusted in zip(range(first, len(log.segments)), trusted, strict=False):
         segment = log.segments[index]
-        if is_trusted(index):
+        if is_index_trusted:
             collected, is_complete = _indexed_aborts(log, index, start_offset, end_offset)
         else:
             replay.advance_to(segment.base_offset)
@@ -520,6 +526,7 @@ class _IndexTrust:
         self._root = log.directory.root
         # The recovery point, or the clean-shutdown marker, is the reason to trust the indexes up to here.
         self._trusted_below = -1
+        self._lock = threading.Lock()
 
     def is_trusted(self, index: int) -> bool:
         """Return True if a segment's index, or its absence, can be trusted, provided that nothing `has_changed` afterwards."""
@@ -535,7 +542,8 @@ class _IndexTrust:
             and self._is_complete_and_fits(index, end_offset)
         )
         if is_complete:
-            self._trusted_below = max(self._trusted_below, end_offset)
+            with self._lock:
+                self._trusted_below = max(self._trusted_below, end_offset)
         return is_complete
 
     def has_changed(self) -> bool:

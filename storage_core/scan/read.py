@@ -9,11 +9,12 @@ fails the read, the batches of its section are then decoded one by one.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import logging
 import os
+from collections import deque
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -173,6 +174,9 @@ def _damaged_batch(window: BatchWindow, index: int, end_offset: int, error: Segm
 _log = logging.getLogger(__name__)
 # How often a span is located again without progress: a cleaner rarely replaces a segment.
 _ATTEMPTS: Final = 5
+# So much is fetched ahead of files that are as small as that: as many times what a request costs.
+_COSTS_AHEAD: Final = 8
+_MOST_AHEAD: Final = 32
 
 
 class _SegmentOrder:
@@ -265,7 +269,7 @@ def read_tasks(
         for task in tasks:
             rows = TypedRows(schema, task.settings, undecoded)
             reader = _TaskReader(filesystem, task, rows.stored_schema, replaced_keys)
-            yield from rows.decoded(chain.from_iterable(map(reader.read, task.spans)))
+            yield from rows.decoded(reader.read_all(task.spans))
     finally:
         replaced_keys.report()
         undecoded.report()
@@ -302,10 +306,41 @@ class _TaskReader:
         # The offset after what was read of the present span.
         self._next_offset = 0
 
-    def read(self, span: LogSpan) -> Iterator[pa.RecordBatch]:
+    def read_all(self, spans: Iterable[LogSpan]) -> Iterator[pa.RecordBatch]:
+        """Read spans one after the other. Where a request takes long, the next small ones are fetched meanwhile."""
+        left = iter(spans)
+        ahead: deque[tuple[LogSpan, ReadableFile | None]] = deque()
+        try:
+            while self._fetch_ahead(left, ahead):
+                yield from self._read_as_planned(*ahead.popleft())
+        finally:
+            for _, opened in ahead:
+                if opened is not None:
+                    opened.close()
+
+    def _fetch_ahead(
+        self, left: Iterator[LogSpan], ahead: deque[tuple[LogSpan, ReadableFile | None]]
+    ) -> bool:
+        """Add the next span, and those that may be fetched ahead. Return False if none is left."""
+        size_bytes = sum(span.size_bytes for span, _ in ahead)
+        room_bytes = 1
+        while size_bytes < room_bytes and len(ahead) < _MOST_AHEAD and (span := next(left, None)) is not None:
+            opened = None
+            cost_bytes = self._filesystem.traits_of(span.directory).request_cost_bytes
+            if 0 < span.size_bytes <= cost_bytes:
+                # What is gone is for the read of the span to find.
+                with contextlib.suppress(SegmentLogError):
+                    opened = open_span(self._filesystem, span)
+                    opened.expect_reads(span.position_bytes, span.end_position_bytes)
+            ahead.append((span, opened))
+            size_bytes += max(span.size_bytes, 1)
+            room_bytes = _COSTS_AHEAD * cost_bytes
+        return bool(ahead)
+
+    def _read_as_planned(self, span: LogSpan, opened: ReadableFile | None = None) -> Iterator[pa.RecordBatch]:
         """Read a span as the log was at planning. A truncation since then ends it."""
         try:
-            for batch in self._read(span):
+            for batch in self._read(span, opened):
                 # Its bytes were read before this check, so they were not written after a truncation.
                 self._require_same_history(span)
                 yield batch
@@ -319,13 +354,14 @@ class _TaskReader:
                 raise
             self._report_truncation(span, offset)
 
-    def _read(self, span: LogSpan) -> Iterator[pa.RecordBatch]:
+    def _read(self, span: LogSpan, ahead: ReadableFile | None) -> Iterator[pa.RecordBatch]:
         pending = [span]
         attempts = _ATTEMPTS
         while pending:
             self._next_offset = pending[0].start_offset
             try:
-                with open_span(self._filesystem, pending[0]) as opened:
+                with ahead or open_span(self._filesystem, pending[0]) as opened:
+                    ahead = None
                     yield from self._read_file(opened, pending[0])
                 del pending[0]
             except FileReplacedError as error:

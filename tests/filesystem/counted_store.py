@@ -17,6 +17,7 @@ THREADS = 64
 WINDOW_BYTES = 4 << 20
 REQUEST_COST_BYTES = 2 << 20
 LEAST_BYTES = 256 << 10
+WINDOWS = 4
 TRAITS = StorageTraits(
     REQUEST_COST_BYTES, are_files_fixed=True, has_modification_times=False, poll_interval_ms=30_000
 )
@@ -48,6 +49,7 @@ class CountedStore:
         self.statistics = IoStatistics()
         self.requests: list[Request] = []
         self.rounds = 0
+        self.open_files = 0
         self._threads = THREADS
         self._tree: _Node | None = None
 
@@ -219,13 +221,19 @@ class CountedFile:
         self.status = status
         self._store = store
         self._held: list[tuple[int, bytes]] = []
+        self._is_open = True
+        store.open_files += 1
         self._expected = (0, 0)
+        # When the windows that are under way were asked for.
+        self._asked = []
 
     def size_bytes(self):
         return self.status.size_bytes
 
     def expect_reads(self, start_bytes, end_bytes):
-        self._expected = (start_bytes, min(end_bytes, self.status.size_bytes))
+        expected = (start_bytes, min(end_bytes, self.status.size_bytes))
+        if expected != self._expected:
+            self._expected, self._asked = expected, [self._store.rounds] * WINDOWS
 
     def read_at(self, size_bytes, position_bytes):
         end = min(position_bytes + size_bytes, self.status.size_bytes)
@@ -242,7 +250,12 @@ class CountedFile:
         """Return what to fetch: the expected window, a small object as a whole, or a little more than asked for."""
         begin, stop = self._expected
         if begin <= position_bytes and end <= stop and end - position_bytes <= WINDOW_BYTES:
-            first = begin + (position_bytes - begin) // WINDOW_BYTES * WINDOW_BYTES
+            number = (position_bytes - begin) // WINDOW_BYTES
+            first = begin + number * WINDOW_BYTES
+            # One round after it was asked for; then the one after the others is.
+            ready = self._asked[number % WINDOWS] + 1
+            self._store.rounds = max(self._store.rounds, ready) - 1
+            self._asked[number % WINDOWS] = self._store.rounds + 1
             return first, min(max(first + WINDOW_BYTES, end), stop)
         size_bytes = self.status.size_bytes
         if size_bytes <= REQUEST_COST_BYTES:
@@ -270,7 +283,8 @@ class CountedFile:
         return position_bytes if position_bytes < self.status.size_bytes else None
 
     def close(self):
-        self._held = []
+        self._store.open_files -= self._is_open
+        self._is_open, self._held = False, []
 
     def __enter__(self):
         return self

@@ -92,6 +92,34 @@ def test_a_read_asks_for_each_byte_once(root):
     assert sum(end - start for _, start, end in asked) == plan.planned_bytes
 
 
+def test_small_files_are_fetched_while_others_are_read(root):
+    store, plan, options = planned(root)
+    store.reset()
+    for _ in read_tasks(store, plan.tasks, read_schema(options)):
+        pass
+    assert len(store.gets()) == SEGMENTS
+    assert store.rounds <= SEGMENTS / 16
+
+
+def test_four_windows_of_a_large_file_are_under_way(tmp_path):
+    write_partition(tmp_path / "logs", segments=1, batches=8000)
+    store, plan, options = planned(tmp_path / "logs", maxBytesPerPartition="1g")
+    store.reset()
+    rows = sum(found.num_rows for found in read_tasks(store, plan.tasks, read_schema(options)))
+    assert rows == 8000 * RECORDS
+    assert len(store.gets()) == 8
+    assert store.rounds <= 4
+
+
+def test_a_reader_that_stops_early_closes_what_was_fetched_ahead(root):
+    store, plan, options = planned(root)
+    store.reset()
+    found = read_tasks(store, plan.tasks, read_schema(options))
+    next(found)
+    found.close()
+    assert store.open_files == 0
+
+
 def test_offsets_take_a_look_up_each(root):
     store, plan, options = planned(
         root, startingOffsets='{"events":{"0":54321}}', endingOffsets='{"events":{"0":54999}}'
