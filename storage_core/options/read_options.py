@@ -277,6 +277,9 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
            doc="How many new offsets a micro-batch waits for, but not longer than `maxTriggerDelay`."),
     Option("maxTriggerDelay", "max_delay_ms", INTERVAL, "15m", only="stream",
            doc="The longest wait for `minOffsetsPerTrigger`."),
+    Option("pollInterval", "poll_interval_ms", INTERVAL, only="stream",
+           doc="How long a listing of an object store is kept before the stream lists again for new records; by default, 30 "
+               "seconds. Local disks are looked at in each trigger."),
     Option("maxBytesPerTrigger", "max_bytes", SIZE, only="stream",
            doc="About the most bytes of log in a micro-batch, shared likewise. Each partition with new records takes part with "
                "at least one batch of records."),
@@ -375,12 +378,14 @@ class TriggerLimits:
     Attributes:
         min_offsets: Fewer new offsets than this wait for more.
         max_bytes: About the most bytes of log.
+        poll_interval_ms: How long listings are kept, where they are kept.
     """
 
     max_offsets: int | None
     min_offsets: int | None
     max_delay_ms: int
     max_bytes: int | None
+    poll_interval_ms: int | None = None
 
     @property
     def are_given(self) -> bool:

@@ -421,7 +421,9 @@ class MicroBatchPlanner:
 
         def planned(watch: CommitMonitor) -> ScanPlan:
             directories = self._directories(wanted.keys(), watch)
-            ranges = [self._range(directory, *wanted[key]) for key, directory in sorted(directories.items())]
+            ranges = self._filesystem.map(
+                lambda item: self._range(item[1], *wanted[item[0]]), sorted(directories.items())
+            )
             present = [each for each in ranges if not each.is_empty]
             return plan_ranges(self._filesystem, present, self._options.read, formats=formats)
 

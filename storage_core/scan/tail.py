@@ -167,6 +167,10 @@ class PartitionMonitor:
         # change will show in it.
         self._watched_directories: dict[str, tuple[FileStatus | None, bool]] = {}
         self._searched_s = -float("inf")
+        self._next_listing_s = -float("inf")
+        self._is_listed_anew = True
+        # Of directories whose files are fixed until they are listed again.
+        self._kept_files: dict[str, LogDirectoryFiles] = {}
 
     def poll(self) -> dict[TopicPartition, int]:
         """Look for new partitions and new records.
@@ -180,6 +184,7 @@ class PartitionMonitor:
             SegmentLogError: A log cannot be read, in several polls one after the other.
         """
         self.examined = {}
+        self._list_anew()
         for _ in range(LOOKS_BETWEEN_COMMITS):
             changed_roots = self._changed_roots()
             have_directories_changed = self._have_directories_changed()
@@ -196,6 +201,20 @@ class PartitionMonitor:
             )
         return {key: each.end_offset for key, each in self.partitions.items()}
 
+    def _list_anew(self) -> None:
+        """Forget listings that are old enough. Between two of them, nothing shows that is in a store."""
+        now_s = time.monotonic()
+        self._is_listed_anew = now_s >= self._next_listing_s
+        if not self._is_listed_anew:
+            return
+        self._filesystem.forget_listings()
+        self._kept_files.clear()
+        interval_ms = self._options.limits.poll_interval_ms
+        if interval_ms is None:
+            paths = (*self._options.read.paths, *self._roots)
+            interval_ms = max(self._filesystem.traits_of(path).poll_interval_ms for path in paths)
+        self._next_listing_s = now_s + interval_ms / 1000
+
     def limit_of(self, log: PartitionLog) -> ReadLimit:
         """Return what ``latest`` means for a log, by the checkpoint of its log directory."""
         ending_at = (
@@ -210,9 +229,11 @@ class PartitionMonitor:
 
     def _root_files(self, path: str) -> LogDirectoryFiles:
         """Return the present files of a log directory, with the commits that were visible at the last look."""
-        root = LogDirectoryFiles(self._filesystem, path)
+        root = self._kept_files.get(path) or LogDirectoryFiles(self._filesystem, path)
         root.visibility = self._watch.visibility_of(path)
         root.reported = self.reported_of(path)
+        if self._is_fixed(path):
+            self._kept_files[path] = root
         return root
 
     def reported_of(self, path: str) -> set[tuple[str, int]]:
@@ -229,7 +250,7 @@ class PartitionMonitor:
         """Return True if a directory may have other entries than at the last poll."""
         have_changed = False
         for path, (before, was_settled) in self._watched_directories.items():
-            status = self._filesystem.status(path, follow_symlinks=True)
+            status = self._directory_status(path)
             have_changed |= not was_settled or status != before
             self._watched_directories[path] = status, self._is_settled(path, status)
         pause_s = _SEARCH_AGAIN_S if self.partitions else _SEARCH_FOR_THE_FIRST_S
@@ -237,7 +258,18 @@ class PartitionMonitor:
 
     def _is_settled(self, path: str, status: FileStatus | None) -> bool:
         """Return True if a change after this status was taken will show in the next one."""
-        return self._filesystem.traits_of(path).are_files_fixed or is_settled(status)
+        return self._is_fixed(path) or is_settled(status)
+
+    def _is_fixed(self, path: str) -> bool:
+        return self._filesystem.traits_of(path).are_files_fixed
+
+    def _directory_status(self, path: str) -> FileStatus | None:
+        """Return the status of a directory, which is another one when its entries are."""
+        status = self._filesystem.status(path, follow_symlinks=True)
+        if status is None or not status.is_directory or not self._is_fixed(path):
+            return status
+        names = frozenset(entry.name for entry in self._filesystem.walk_directory(path))
+        return replace(status, size_bytes=hash(names))
 
     def _search(self) -> None:
         is_first = self._searched_s < 0
@@ -406,9 +438,11 @@ class PartitionMonitor:
     def _has_changed(self, tailed: TailedPartition) -> bool:
         if tailed.directory_status is None:
             return True
+        if not self._is_listed_anew and self._is_fixed(tailed.directory.path):
+            return False
         if self._filesystem.status(tailed.active_path) != tailed.active_status:
             return True
-        return self._filesystem.status(tailed.directory.path, follow_symlinks=True) != tailed.directory_status
+        return self._directory_status(tailed.directory.path) != tailed.directory_status
 
     def _refresh(self, root: _Root, chosen: Sequence[TailedPartition]) -> bool:
         """Look up where partitions of a log directory end.
@@ -420,11 +454,13 @@ class PartitionMonitor:
             return True
         for each in chosen:
             # Before the look, so that later changes show in the next one.
-            each.directory_status = self._filesystem.status(each.directory.path, follow_symlinks=True)
+            each.directory_status = self._directory_status(each.directory.path)
             each.active_status = self._filesystem.status(each.active_path) if each.active_path else None
         files = self._root_files(root.path)
         before = files.visibility
-        found = [(each, self._end_of(each, root, files)) for each in chosen]
+        files.read_once()
+        ends = self._filesystem.map(lambda each: self._end_of(each, root, files), chosen)
+        found = list(zip(chosen, ends, strict=True))
         if read_visible_commits(self._filesystem, root.path, before) != before:
             for each in chosen:
                 each.directory_status = None

@@ -209,7 +209,9 @@ def test_every_mistake_is_one_clear_line(given, message):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay"])
+@pytest.mark.parametrize(
+    "name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay", "pollInterval"]
+)
 def test_limits_of_micro_batches_are_for_streams(name):
     with pytest.raises(OptionError, match=rf"^Option '{name}' is for streams, and this is a batch read\."):
         parse({name: "5"})
@@ -231,8 +233,9 @@ def test_limits_of_a_stream():
         minOffsetsPerTrigger="20",
         maxTriggerDelay="2 minutes",
         maxBytesPerTrigger="64m",
+        pollInterval="5s",
     ).limits
-    assert limits == TriggerLimits(500, 20, 120_000, 64 << 20)
+    assert limits == TriggerLimits(500, 20, 120_000, 64 << 20, 5000)
     assert limits.are_given
     assert not parse_stream(maxTriggerDelay="1s").limits.are_given
 
