@@ -18,7 +18,7 @@ from storage_core.commit_files.journal import require_no_commit
 from storage_core.directory import PartitionDirectory, PartitionLog
 from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import CorruptError, LogDirectoryError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import FileSystem, ReadableFileSystem
 from storage_core.log.producer_batches import ProducerBatches
 from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log_config import LogConfig
@@ -90,7 +90,7 @@ class IndexReport:
 
 
 def check_segments(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     path: str,
     segments: Mapping[int, str],
     *,
@@ -135,10 +135,10 @@ def check_segments(
         advance(compared.size_bytes)
 
 
-def new_producers(filesystem: FileSystem, path: str) -> ProducerStateManager:
+def new_producers(filesystem: ReadableFileSystem, path: str) -> ProducerStateManager:
     """Return the empty producer state of a log, without its snapshots."""
     expiration_ms = LogConfig().producer_id_expiration_ms
-    return ProducerStateManager(filesystem, path, expiration_ms=expiration_ms, file_names=())
+    return ProducerStateManager(filesystem.local, path, expiration_ms=expiration_ms, file_names=())
 
 
 def producer_batches(window: BatchWindow) -> ProducerBatches:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
+from click.core import ParameterSource
 
 from storage_core.cli.flags import (
     ALL_TOPICS,
@@ -15,6 +16,7 @@ from storage_core.cli.flags import (
     require_local,
 )
 from storage_core.cli.output import DAMAGE, Output, new_table, printable, progress
+from storage_core.options.paths import is_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from storage_core.recover.recovery_plan import Policy
 
 _MOST_SHOWN = 100
+_FLAG_TEXTS: Final = {
+    **ALL_TOPICS,
+    "remoteStorage": "Where the older segments of tiered topics are. OTHER then has these topics as a whole, for a broker "
+    "without tiered storage.",
+}
 
 
 @click.command()
@@ -63,7 +70,7 @@ _MOST_SHOWN = 100
     type=click.Path(),
     help="With --in-place, a new directory for copies of what is cut, written before the first change.",
 )
-@read_flags(*TOPIC_FLAGS, "maxDecompressedBatchBytes", texts=ALL_TOPICS)
+@read_flags(*TOPIC_FLAGS, "remoteStorage", "maxDecompressedBatchBytes", texts=_FLAG_TEXTS)
 @output_flag("table", "json", "jsonl")
 @quiet_flag
 def command(  # noqa: PLR0913, PLR0917  (one for each flag)
@@ -90,13 +97,23 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     """
     _check_usage(target, in_place, aside, manifest, dry_run)
     from storage_core.errors import LogDirectoryLockedError, RecoveryWouldDiscardError  # noqa: PLC0415
-    from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.recover.recover import recover  # noqa: PLC0415
     from storage_core.recover.recover_in_place import recover_in_place  # noqa: PLC0415
+    from storage_core.tier import open_file_system  # noqa: PLC0415
     from storage_core.views.roots import log_bytes  # noqa: PLC0415
 
-    filesystem, parsed = FileSystem(), options_of([path], options)
+    parsed = options_of([path], options)
+    filesystem = open_file_system(parsed.storage)
+    is_link_given = click.get_current_context().get_parameter_source("link") is not ParameterSource.DEFAULT
+    if link and is_link_given and is_uri(parsed.paths[0]):
+        raise click.UsageError(
+            "--link is for a local DIR: files of an object store are copied. Leave it out."
+        )
+    if in_place and parsed.remote_storage:
+        raise click.UsageError(
+            "--remote-storage is for a new directory, with --to. Leave it out with --in-place."
+        )
     if in_place:
         require_local(parsed)
     # Each byte is read once, and copied.
@@ -104,7 +121,9 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     try:
         with progress("Recovering", total, quiet) as advance:
             if in_place and not dry_run:
-                report = recover_in_place(filesystem, parsed, str(aside), policy=policy, advance=advance)
+                report = recover_in_place(
+                    filesystem.local, parsed, str(aside), policy=policy, advance=advance
+                )
             else:
                 report = recover(
                     filesystem,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from storage_core.directory.vouched_end import Vouchers
-    from storage_core.filesystem import FileSystem, ReadableFile
+    from storage_core.filesystem import ReadableFile, ReadableFileSystem
     from storage_core.record.batch_window import BatchWindow
 
 
@@ -56,7 +56,7 @@ class CheckedDirectory:
 
 
 def check_directory(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     path: str,
     recovery_point: int,
     *,
@@ -107,7 +107,7 @@ def check_directory(
     return CheckedDirectory((), tuple(names), _lacking_at_end(open_segment(base_offsets[-1]), vouchers))
 
 
-def _segments_of_recovery(filesystem: FileSystem, path: str, names: list[str]) -> SegmentFiles:
+def _segments_of_recovery(filesystem: ReadableFileSystem, path: str, names: list[str]) -> SegmentFiles:
     """List the segments that a recovery finds: with those of a replacement that it finishes."""
     if not any(name.endswith(SWAP_SUFFIX) for name in names):
         return SegmentFiles(tuple(log_base_offsets(names)), FileNames(names))
@@ -134,7 +134,7 @@ def _lacking_at_end(segment: SegmentReader, vouchers: Vouchers) -> str | None:
     )
 
 
-def list_regular_files(filesystem: FileSystem, path: str) -> list[str]:
+def list_regular_files(filesystem: ReadableFileSystem, path: str) -> list[str]:
     """List the names of the regular files in a partition's directory, sorted.
 
     Raises:
@@ -168,7 +168,7 @@ class SegmentToRecover(NamedTuple):
 
 
 def segments_to_recover(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     path: str,
     base_offsets: Sequence[int],
     file_names: Collection[str],

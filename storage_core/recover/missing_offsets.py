@@ -26,7 +26,7 @@ from storage_core.checkpoint import EpochEntry
 from storage_core.directory import PartitionDirectory
 from storage_core.directory.log_directory_files import INTERNAL_TOPICS
 from storage_core.errors import CorruptCheckpointError
-from storage_core.filesystem import FileSystem
+from storage_core.filesystem import ReadableFileSystem
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.record.batch_window import BatchWindow
 from storage_core.segment.file_names import (
@@ -94,7 +94,7 @@ class OffsetAccount:
 
     def __init__(
         self,
-        filesystem: FileSystem,
+        filesystem: ReadableFileSystem,
         directory: PartitionDirectory,
         names: Iterable[str],
         epochs: Sequence[EpochEntry],

@@ -57,10 +57,18 @@ from storage_core.errors import (
     SegmentLogError,
     StorageError,
 )
-from storage_core.filesystem import FileSystem, absolute_path
+from storage_core.filesystem import (
+    FileSystem,
+    OpenFile,
+    ReadableFile,
+    ReadableFileSystem,
+    WritableFile,
+    absolute_path,
+)
 from storage_core.log.recovery_check import check_directory, list_regular_files
 from storage_core.options import ReadOptions
 from storage_core.options.paths import path_to_write
+from storage_core.recover.both_halves import with_remote_segments
 from storage_core.recover.missing_offsets import LeftOut
 from storage_core.recover.recovered_logs import cleaner_offsets, load_recovered, write_missing_files
 from storage_core.recover.recovery_plan import (
@@ -82,6 +90,7 @@ IN_PROGRESS_FILE: Final = f"{OWN_PREFIX}recovery-in-progress.json"
 _WORK_SUFFIX: Final = ".segmentlog-recovery"
 _LEFT_OUT_EARLIER: Final = "A recovery that was interrupted has left it out"
 _MANIFEST_LIMIT_BYTES: Final = 256 << 20
+_COPIED_BYTES: Final = 4 << 20
 # Files of a KRaft broker's root that are copied as they are.
 _BOOTSTRAP_CHECKPOINT: Final = "bootstrap.checkpoint"
 _SET_ASIDE_AS_STRAY: Final = (
@@ -145,7 +154,7 @@ class RecoveryReport:
 
 
 def recover(  # noqa: PLR0913  (one for each flag)
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     options: ReadOptions,
     target: str | None,
     *,
@@ -158,7 +167,8 @@ def recover(  # noqa: PLR0913  (one for each flag)
 ) -> RecoveryReport:
     """Recover a log directory into a new one.
 
-    The source, one log directory or one partition's, is only read. Nothing may write to it meanwhile. The target does not
+    The source, one log directory or one partition's, is only read. With remote storage, the older segments of tiered topics
+    are in the new directory, too, which then needs none. Nothing may write to it meanwhile. The target does not
     exist, or is empty; a dry run, also one of a recovery in place, needs none. Files that do not change are linked where the file
     system can. The manifest goes into the new directory unless it has a path of its own.
 
@@ -169,6 +179,7 @@ def recover(  # noqa: PLR0913  (one for each flag)
         StorageError: The file system refused. The target does not exist then.
     """
     found = scan_for_recovery(filesystem, options, is_in_place=is_in_place)
+    local = filesystem.local
     if target is not None:
         target = os.path.abspath(path_to_write(target))
         require_outside(filesystem, target, [found.root.path, *(each.path for each in found.directories)])
@@ -184,19 +195,22 @@ def recover(  # noqa: PLR0913  (one for each flag)
         manifest = os.path.abspath(path_to_write(manifest))
         _require_new_file(filesystem, manifest, found.root.path)
     warn_of_damaged_commits(filesystem, found)
+    filesystem, notices = with_remote_segments(filesystem, found.directories, options)
+    for notice in notices:
+        _log.warning("%s", notice)
     plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
     report = report_of(found, plans, policy, None if is_dry_run else target)
     if target is not None and not is_dry_run:
-        with _building(filesystem, target, found.root.path) as work:
+        with _building(local, target, found.root.path) as work:
             _Copy(filesystem, found, report, work, link, advance).copy(plans)
-            ends = load_recovered(filesystem, work, plans, options.max_decompressed_batch_bytes)
+            ends = load_recovered(local, work, plans, options.max_decompressed_batch_bytes)
             report = with_ends(report, ends)
-            write_manifest(filesystem, manifest or os.path.join(work, RECOVERY_MANIFEST), report)
-            write_clean_shutdown_file(filesystem, work, found.marker_of(report))
+            write_manifest(local, manifest or os.path.join(work, RECOVERY_MANIFEST), report)
+            write_clean_shutdown_file(local, work, found.marker_of(report))
     return report
 
 
-def _require_new_file(filesystem: FileSystem, path: str, source: str) -> None:
+def _require_new_file(filesystem: ReadableFileSystem, path: str, source: str) -> None:
     require_outside(filesystem, path, [source])
     folder = filesystem.status(os.path.dirname(path), follow_symlinks=True)
     if filesystem.status(path) is not None or folder is None or not folder.is_directory:
@@ -244,7 +258,7 @@ class RecoveryScan:
 
     def plans(
         self,
-        filesystem: FileSystem,
+        filesystem: ReadableFileSystem,
         policy: Policy,
         max_batch_bytes: int,
         advance: Callable[[int], object],
@@ -286,7 +300,7 @@ class RecoveryScan:
             return meta_properties is not None and meta_properties.version == 0
         return False
 
-    def require_nothing_discarded(self, filesystem: FileSystem, max_batch_bytes: int) -> None:
+    def require_nothing_discarded(self, filesystem: ReadableFileSystem, max_batch_bytes: int) -> None:
         """Check that a broker's recovery would discard no complete batch."""
         dropped: list[str] = []
         is_clean = self.root.clean_shutdown
@@ -311,7 +325,7 @@ def _would_discard(lost: Sequence[str], path: str) -> RecoveryWouldDiscardError:
 
 
 def scan_for_recovery(
-    filesystem: FileSystem, options: ReadOptions, *, is_in_place: bool = False
+    filesystem: ReadableFileSystem, options: ReadOptions, *, is_in_place: bool = False
 ) -> RecoveryScan:
     """Examine the one log directory that the options name.
 
@@ -321,7 +335,7 @@ def scan_for_recovery(
     """
     if len(options.paths) != 1:
         raise OptionError(f"{len(options.paths)} paths are given. Recover log directories one by one.")
-    found = partitions_of(filesystem, options)
+    found = partitions_of(filesystem, replace(options, remote_storage=None))
     path = absolute_path(options.paths[0])
     roots = sorted({each.root.path for each in found}) or [path]
     if len(roots) > 1:
@@ -349,7 +363,7 @@ def scan_for_recovery(
     )
 
 
-def warn_of_damaged_commits(filesystem: FileSystem, found: RecoveryScan) -> None:
+def warn_of_damaged_commits(filesystem: ReadableFileSystem, found: RecoveryScan) -> None:
     """Warn of a damaged list of commits, which is kept: without it, repeated jobs would write their rows twice."""
     path = found.commits_path
     try:
@@ -366,7 +380,7 @@ def warn_of_damaged_commits(filesystem: FileSystem, found: RecoveryScan) -> None
         )
 
 
-def _require_no_links(filesystem: FileSystem, root: str) -> None:
+def _require_no_links(filesystem: ReadableFileSystem, root: str) -> None:
     """Check that no partition's directory is a link: a broker follows it, and nothing else here would."""
     for entry in filesystem.list_directory(root):
         name = parse_partition_directory_name(entry.name)
@@ -377,7 +391,7 @@ def _require_no_links(filesystem: FileSystem, root: str) -> None:
             )
 
 
-def _foreign(filesystem: FileSystem, root: str, known: set[str]) -> Iterable[LeftOutFile]:
+def _foreign(filesystem: ReadableFileSystem, root: str, known: set[str]) -> Iterable[LeftOutFile]:
     """Find what is in a root and belongs to no partition."""
     for entry in filesystem.list_directory(root):
         path = os.path.join(root, entry.name)
@@ -395,7 +409,7 @@ def _foreign(filesystem: FileSystem, root: str, known: set[str]) -> Iterable[Lef
                 yield LeftOutFile(path, sentence(reason))
 
 
-def _refused(filesystem: FileSystem, root: str, *, is_in_place: bool) -> Iterator[LeftOutFile]:
+def _refused(filesystem: ReadableFileSystem, root: str, *, is_in_place: bool) -> Iterator[LeftOutFile]:
     """Find what keeps a broker from starting: ``meta.properties``, and in place, directories that must not be moved."""
     kinds = ("metadata", "file") if is_in_place else ("metadata",)
     for each in RootCheck(filesystem, LogDir(root)).report().findings:
@@ -403,7 +417,9 @@ def _refused(filesystem: FileSystem, root: str, *, is_in_place: bool) -> Iterato
             yield LeftOutFile(each.file, f"{each.reason} A broker does not start with the directory.")
 
 
-def _not_found(filesystem: FileSystem, root: LogDirectoryFiles, known: set[str]) -> Iterator[LeftOutFile]:
+def _not_found(
+    filesystem: ReadableFileSystem, root: LogDirectoryFiles, known: set[str]
+) -> Iterator[LeftOutFile]:
     """Find the partitions that a checkpoint or a directory names, and that have no log here."""
     present: set[tuple[str, int]] = set()
     for entry in filesystem.list_directory(root.path):
@@ -495,7 +511,9 @@ def manifest_bytes(report: RecoveryReport) -> bytes:
     return json.dumps(json_value(report), indent=2).encode() + b"\n"
 
 
-def _left_out_earlier(filesystem: FileSystem, root: str) -> dict[tuple[str, int], tuple[LeftOut, ...]]:
+def _left_out_earlier(
+    filesystem: ReadableFileSystem, root: str
+) -> dict[tuple[str, int], tuple[LeftOut, ...]]:
     """Read what an interrupted recovery in place has left out, by partition.
 
     Raises:
@@ -615,7 +633,7 @@ class _Copy:
 
     def __init__(
         self,
-        filesystem: FileSystem,
+        filesystem: ReadableFileSystem,
         scan: RecoveryScan,
         report: RecoveryReport,
         work: str,
@@ -623,6 +641,7 @@ class _Copy:
         advance: Callable[[int], object],
     ) -> None:
         self._filesystem = filesystem
+        self._local = filesystem.local
         self._scan = scan
         # Files of the root that are left out.
         self._without = {each.path for each in (*report.unserved, *report.left_out_files)}
@@ -652,7 +671,7 @@ class _Copy:
                 self._copy_file(os.path.join(source, name + segment.suffix), os.path.join(target, name))
         for name in plan.file_names:
             self._copy_file(os.path.join(source, name), os.path.join(target, name))
-        write_missing_files(self._filesystem, target, plan)
+        write_missing_files(self._local, target, plan)
 
     def _copy_log(
         self, plan: PartitionPlan, segment: SegmentPlan, following: SegmentPlan | None, target: str
@@ -660,10 +679,11 @@ class _Copy:
         source = os.path.join(plan.directory.path, segment.name)
         target = os.path.join(target, log_file_name(segment.base_offset))
         is_closed, is_linked = following is not None and segment.is_whole, False
-        if self._link and is_closed and following is not None and _may_link(plan, following.base_offset):
+        is_local = self._local.status(source) == segment.status
+        if self._link and is_local and is_closed and following and _may_link(plan, following.base_offset):
             # Another file system, or one without links.
             with contextlib.suppress(StorageError):
-                self._filesystem.link(source, target)
+                self._local.link(source, target)
                 is_linked = True
         if not is_linked:
             copy_ranges(self._filesystem, source, target, segment)
@@ -675,13 +695,13 @@ class _Copy:
         if status is None or not status.is_regular_file:
             return
         copy_parts(self._filesystem, source, target, [(0, status.size_bytes)])
-        self._filesystem.set_modified_ms(target, status.modified_ms)
+        self._local.set_modified_ms(target, status.modified_ms)
         self._written.append(target)
 
     def _make(self, directory: PartitionDirectory) -> str:
         target = os.path.join(self._work, f"{directory.topic}-{directory.partition}")
-        self._filesystem.make_directory(target)
-        self._filesystem.make_as_private(target, [directory.path])
+        self._local.make_directory(target)
+        self._local.make_as_private(target, [directory.path])
         self._directories.append(target)
         return target
 
@@ -691,21 +711,19 @@ class _Copy:
             path = os.path.join(self._scan.root.path, name)
             if path not in self._without:
                 self._copy_file(path, os.path.join(self._work, name))
-        TruncationsFile(self._filesystem, self._work).settle()
+        TruncationsFile(self._local, self._work).settle()
         cleaned = cleaner_offsets(plans)
         if cleaned:
-            write_offset_checkpoint(
-                self._filesystem, os.path.join(self._work, CLEANER_OFFSET_CHECKPOINT), cleaned
-            )
+            write_offset_checkpoint(self._local, os.path.join(self._work, CLEANER_OFFSET_CHECKPOINT), cleaned)
 
     def _flush(self) -> None:
         # Makes each of the following flushes quick.
-        self._filesystem.sync(self._work)
+        self._local.sync(self._work)
         for path in self._written:
-            with self._filesystem.open_for_writing(path) as file:
+            with self._local.open_for_writing(path) as file:
                 file.flush()
         for path in (*self._directories, self._work):
-            self._filesystem.flush_directory(path)
+            self._local.flush_directory(path)
 
 
 def _may_link(plan: PartitionPlan, end_offset: int) -> bool:
@@ -720,14 +738,14 @@ def _may_link(plan: PartitionPlan, end_offset: int) -> bool:
         return False
 
 
-def copy_ranges(filesystem: FileSystem, source: str, target: str, segment: SegmentPlan) -> None:
+def copy_ranges(filesystem: ReadableFileSystem, source: str, target: str, segment: SegmentPlan) -> None:
     """Copy the kept parts of a log file with its modification time: brokers use it to delete segments without timestamps."""
     copy_parts(filesystem, source, target, segment.kept)
-    filesystem.set_modified_ms(target, segment.status.modified_ms)
+    filesystem.local.set_modified_ms(target, segment.status.modified_ms)
 
 
 def copy_flushed(
-    filesystem: FileSystem, source: str, target: str, part: tuple[int, int] | None = None
+    filesystem: ReadableFileSystem, source: str, target: str, part: tuple[int, int] | None = None
 ) -> None:
     """Copy a file, or a part of it, and flush the copy. Skip a file that does not exist."""
     status = filesystem.status(source)
@@ -736,7 +754,7 @@ def copy_flushed(
 
 
 def copy_parts(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     source: str,
     target: str,
     parts: Iterable[tuple[int, int]],
@@ -746,18 +764,37 @@ def copy_parts(
     """Write the parts of a file, from their first byte to before their last, one after the other to another file."""
     with (
         filesystem.open(source) as opened,
-        filesystem.open_for_writing(target, create=True, like=[source]) as made,
+        filesystem.local.open_for_writing(target, create=True, like=[source]) as made,
     ):
         made.truncate(0)
         position_bytes = 0
         for start_byte, end_byte in parts:
-            made.copy_from(opened, start_byte, end_byte - start_byte, position_bytes)
+            if isinstance(opened, OpenFile):
+                # In the kernel, where that is possible.
+                made.copy_from(opened, start_byte, end_byte - start_byte, position_bytes)
+            else:
+                _copy_read(opened, made, start_byte, end_byte, position_bytes)
             position_bytes += end_byte - start_byte
         if is_flushed:
             made.flush()
 
 
-def _require_unchanged(filesystem: FileSystem, plans: Sequence[PartitionPlan]) -> None:
+def _copy_read(
+    opened: ReadableFile, made: WritableFile, start_byte: int, end_byte: int, position_bytes: int
+) -> None:
+    opened.expect_reads(start_byte, end_byte)
+    for place in range(start_byte, end_byte, _COPIED_BYTES):
+        size_bytes = min(_COPIED_BYTES, end_byte - place)
+        data = opened.read_at(size_bytes, place)
+        if len(data) < size_bytes:
+            raise LogDirectoryError(
+                f"Expected {end_byte} bytes in a file that is copied, found {place + len(data)}. Recover again.",
+                path=opened.path,
+            )
+        made.write_at([data], position_bytes + place - start_byte)
+
+
+def _require_unchanged(filesystem: ReadableFileSystem, plans: Sequence[PartitionPlan]) -> None:
     for plan in plans:
         for segment in plan.segments:
             path = os.path.join(plan.directory.path, segment.name)

@@ -33,7 +33,7 @@ from storage_core.errors import (
     CorruptSnapshotError,
     OffsetOverflowError,
 )
-from storage_core.filesystem import FileStatus, FileSystem
+from storage_core.filesystem import FileStatus, ReadableFileSystem
 from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.log.recovery_check import (
     list_regular_files,
@@ -160,7 +160,7 @@ class _Cut:
 
 
 def plan_partition(
-    filesystem: FileSystem,
+    filesystem: ReadableFileSystem,
     directory: PartitionDirectory,
     policy: Policy,
     max_batch_bytes: int,
@@ -192,7 +192,7 @@ class _Counted:
 class _Planner:
     def __init__(
         self,
-        filesystem: FileSystem,
+        filesystem: ReadableFileSystem,
         directory: PartitionDirectory,
         policy: Policy,
         max_batch_bytes: int,
@@ -614,7 +614,7 @@ class _Planner:
 
 
 def damaged_swaps(
-    filesystem: FileSystem, path: str, names: Sequence[str], max_batch_bytes: int
+    filesystem: ReadableFileSystem, path: str, names: Sequence[str], max_batch_bytes: int
 ) -> tuple[str, ...]:
     """Find the output of an interrupted compaction that is worse than the segments that it was to replace.
 

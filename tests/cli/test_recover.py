@@ -9,9 +9,10 @@ import shutil
 
 import pytest
 
-from storage_core import LogDirectory
+from storage_core import LogDirectory, read_table
 from tests.conformance.archives import fingerprint
 from tests.faults.faulty_filesystem import Fault, FaultyCalls
+from tests.scan.halves import cut, make_whole
 
 
 @pytest.fixture
@@ -136,3 +137,19 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(segmentlog, damaged, tmp_pat
     assert ended.refused(3, "No space left on device")
     assert sorted(os.listdir(tmp_path)) == ["data"]
     assert fingerprint(damaged) == before
+
+
+def test_both_halves_of_a_tiered_topic(segmentlog, tmp_path):
+    whole = make_whole(tmp_path / "whole")
+    local, remote = cut(whole, tmp_path, 5, 5)
+    ended = segmentlog("recover", local, "--remote-storage", remote, "--to", tmp_path / "target", "--quiet")
+    assert ended.status == 0
+    assert read_table(str(tmp_path / "target")) == read_table(str(whole))
+    in_place = ("--in-place", "--aside", tmp_path / "aside")
+    ended = segmentlog("recover", local, "--remote-storage", remote, *in_place)
+    assert ended.refused(2, "--remote-storage is for a new directory")
+
+
+def test_links_of_objects_are_refused(segmentlog, tmp_path):
+    ended = segmentlog("recover", "s3://bucket/logs", "--to", tmp_path / "target", "--link")
+    assert ended.refused(2, "--link is for a local DIR: files of an object store are copied. Leave it out.")

@@ -38,6 +38,9 @@ class SimulatedFile:
         buffer[: len(data)] = data
         return len(data)
 
+    def expect_reads(self, start_bytes: int, end_bytes: int) -> None:
+        """Do nothing, as a local file does."""
+
     def next_data(self, position_bytes: int) -> int | None:
         content = self._running().content
         if position_bytes >= len(content):

@@ -6,7 +6,7 @@ import shutil
 from itertools import pairwise
 from pathlib import Path
 
-from tests.log.logs import name, open_directory, table, value
+from tests.log.logs import name, open_directory, small, table, value
 
 NAME = "orders-0"
 START_CHECKPOINT = "log-start-offset-checkpoint"
@@ -14,9 +14,9 @@ EPOCHS = "leader-epoch-checkpoint"
 REMOTE_SUFFIXES = ("log", "index", "timeindex", "txnindex")
 
 
-def make_whole(root: Path) -> Path:
+def make_whole(root: Path, segment_bytes: int = 1000) -> Path:
     """Eight segments of some ten batches in three leader epochs, with transactions that overlap; timestamps ascend unevenly."""
-    with open_directory(root) as logs:
+    with open_directory(root, config=small(segment_bytes)) as logs:
         log = logs.create("orders")
         open_ones = {}
         for number in range(70):
@@ -40,15 +40,24 @@ def bases_of(root: Path) -> list[int]:
     return sorted(int(path.stem) for path in (root / NAME).glob("*.log"))
 
 
-def cut(whole: Path, path: Path, local_from: int, remote_to: int, start: int | None = 0) -> tuple[str, str]:
+def cut(
+    whole: Path,
+    path: Path,
+    local_from: int,
+    remote_to: int,
+    start: int | None = 0,
+    *,
+    uploaded: Path | None = None,
+) -> tuple[str, str]:
     """Cut a whole log: segments from a number on are local, those below another number remote, so that some may be both.
 
+    Another broker may have uploaded the remote ones, from a log with other borders between segments, ``uploaded``.
     The names in the remote half are as a broker's: a producer snapshot has that of the offset that it is of.
 
     Returns:
         The local log directory and the remote one.
     """
-    bases = [*bases_of(whole), 1 << 60]
+    bases = bases_of(whole)
     local, remote = path / "local", path / "remote" / NAME
     shutil.copytree(whole, local)
     for each in (local / NAME).iterdir():
@@ -57,6 +66,9 @@ def cut(whole: Path, path: Path, local_from: int, remote_to: int, start: int | N
     if start is not None:
         (local / START_CHECKPOINT).write_text(f"0\n1\norders 0 {start}\n")
     remote.mkdir(parents=True)
+    topic_id = (whole / NAME / "partition.metadata").read_bytes()
+    whole = uploaded or whole
+    bases = [*bases_of(whole), 1 << 60]
     end = bases[remote_to]
     for base, next_base in list(pairwise(bases))[:remote_to]:
         for suffix in REMOTE_SUFFIXES:
@@ -65,7 +77,7 @@ def cut(whole: Path, path: Path, local_from: int, remote_to: int, start: int | N
                 shutil.copy(file, remote)
         if (whole / NAME / name(next_base, "snapshot")).exists():
             shutil.copy(whole / NAME / name(next_base, "snapshot"), remote)
-    shutil.copy(whole / NAME / "partition.metadata", remote)
+    (remote / "partition.metadata").write_bytes(topic_id)
     epochs = [
         line for line in (whole / NAME / EPOCHS).read_text().splitlines()[2:] if int(line.split()[1]) < end
     ]

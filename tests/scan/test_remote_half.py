@@ -34,6 +34,12 @@ def bases(whole):
     return bases_of(whole)
 
 
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """The same log, as another broker may have rolled it."""
+    return make_whole(tmp_path_factory.mktemp("others") / "data", 1700)
+
+
 SCHEMA = project(record_schema(), ("offset",))
 
 
@@ -73,15 +79,18 @@ OPTIONS = st.fixed_dictionaries(
 
 @examples(40)
 @given(data=st.data(), options=OPTIONS)
-def test_any_two_halves_are_the_whole(whole, bases, data, options):
+def test_any_two_halves_are_the_whole(whole, bases, others, data, options):
     options.pop("ending_offsets" if "ending_timestamp" in options else "ending_timestamp", None)
     options["starting_offsets_by_timestamp_strategy"] = "latest"
     if "ending_offsets" in options:
         options.pop("starting_timestamp", None)
     local_from = data.draw(st.integers(1, len(bases) - 1))
-    remote_to = data.draw(st.integers(local_from, len(bases)))
+    uploaded = data.draw(st.sampled_from([whole, others]))
+    ends = [*bases_of(uploaded)[1:], 1 << 60]
+    least = next(number for number, end in enumerate(ends, 1) if end >= bases[local_from])
+    remote_to = data.draw(st.integers(least, len(ends)))
     with tempfile.TemporaryDirectory() as path:
-        local, remote = cut(whole, Path(path), local_from, remote_to)
+        local, remote = cut(whole, Path(path), local_from, remote_to, uploaded=uploaded)
         assert read_table(local, remote_storage=remote, **options) == read_table(str(whole), **options)
 
 
