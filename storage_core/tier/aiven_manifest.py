@@ -150,9 +150,10 @@ def _epochs(segment: JsonFields, base_offset: int, end_offset: int) -> tuple[Epo
         for epoch in sorted(found.values, key=int)
     ]
     starts = [entry.start_offset for entry in epochs]
-    if starts[:1] != [base_offset] or starts != sorted(set(starts)):
+    if not starts or starts != sorted(set(starts)):
         raise segment.error(name, f"epochs with ascending offsets from {base_offset} on")
-    return tuple(epochs)
+    # A log start within the segment has shortened the first one.
+    return EpochEntry(epochs[0].epoch, base_offset), *epochs[1:]
 
 
 def _parts(fields: JsonFields, added_bytes: int) -> Mapping[str, Chunks]:

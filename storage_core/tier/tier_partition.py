@@ -200,7 +200,10 @@ class TierPartition:
         epochs = [EpochEntry(entry.epoch, max(entry.start_offset, base_offset)) for entry in listed]
         # Of those that began before the segment, the last one.
         epochs = list({entry.start_offset: entry for entry in epochs}.values())
-        if not epochs or epochs[0].start_offset != base_offset:
+        if epochs:
+            # A log start within the segment has shortened the first one.
+            epochs[0] = replace(epochs[0], start_offset=base_offset)
+        else:
             message = (
                 f"Expected the leader epoch of offset {base_offset} in this file, found none. Restore it."
             )

@@ -165,3 +165,10 @@ def test_the_last_batch_of_a_tier_is_no_torn_append(put, tmp_path):
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(CorruptRecordError):
         values_of(tmp_path)
+
+
+def test_the_epochs_of_a_log_that_starts_within_a_segment(put, tmp_path):
+    """DeleteRecords shortens the first epoch in the checkpoint that is uploaded, and not the segment."""
+    put(upload(30, 60, epochs=((2, 33),), epoch=2))
+    put(upload(60, 90, epochs=((2, 33),), epoch=2))
+    assert values_of(tmp_path) == rows((30, 90, b"v"))
