@@ -47,6 +47,7 @@ _TOGETHER = (
     ("test_list_offsets", "test_spark", "test_live_directory", "test_followed_beside_broker"),
     ("test_byte_differences", "test_recovery_beside_broker", "test_written_by_log"),
     ("test_cleaned_beside_broker", "test_retention_beside_broker"),
+    ("test_tiered", "test_tiered_halves"),
 )
 # Those that take longest begin, so that none of them is the last. The others follow by name.
 _FIRST = (
