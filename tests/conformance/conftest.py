@@ -38,3 +38,22 @@ def open_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CaseU
         return opened[name]
 
     return open_one
+
+
+@pytest.fixture(scope="session")
+def open_remote_case(
+    open_case: Callable[[str], CaseUnderTest], request: pytest.FixtureRequest
+) -> Callable[[str, str], CaseUnderTest]:
+    """Upload a case to a server at its first use; all tests share it."""
+    uploaded: dict[tuple[str, str], CaseUnderTest] = {}
+
+    def open_one(name: str, server: str) -> CaseUnderTest:
+        if (name, server) not in uploaded:
+            case = open_case(name)
+            # Started where a test needs it.
+            bucket = request.getfixturevalue(server).create_bucket()
+            bucket.put_tree(case.logs, f"{name}/logs")
+            uploaded[name, server] = case.in_bucket(bucket.uri(f"{name}/logs"), bucket.storage_options)
+        return uploaded[name, server]
+
+    return open_one

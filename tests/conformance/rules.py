@@ -27,16 +27,22 @@ class CaseRules:
 
     Attributes:
         has_time_lookups: Whether the broker was asked for offsets by timestamp.
+        aged_by_files: Whether segments without timestamps make answers depend on when files were modified, which a
+            bucket does not know.
         damaged: Whether batches are damaged: reads over them fail, reads around them work.
     """
 
     has_time_lookups: bool = True
     damaged: bool = False
+    aged_by_files: bool = False
 
 
 CASES: Mapping[str, CaseRules] = {
     "corrupt-middle": CaseRules(damaged=True, has_time_lookups=False),
     "internal": CaseRules(has_time_lookups=False),
+    "magic0": CaseRules(aged_by_files=True),
+    "mixed-magic": CaseRules(aged_by_files=True),
+    "upgrade": CaseRules(aged_by_files=True),
 }
 
 

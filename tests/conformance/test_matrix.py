@@ -34,8 +34,8 @@ def is_quick(way: Way, case_name: str) -> bool:
     return way.is_quick and (way in tables.WHOLE or case_name in sample)
 
 
-def cells(session: str | None) -> pytest.MarkDecorator:
-    """Choose the cells of the ways that need this kind of Spark session, or none."""
+def cells(session: str | None, *, in_bucket: bool = False) -> pytest.MarkDecorator:
+    """Choose the cells of the ways that need this kind of Spark session, or none, and a bucket, or none."""
     return pytest.mark.parametrize(
         ("way", "case_name"),
         [
@@ -47,19 +47,24 @@ def cells(session: str | None) -> pytest.MarkDecorator:
             )
             for way in WAYS
             for case_name in case_names()
-            if way.session == session and way.applies(rules_of(case_name))
+            if way.session == session and (way.server is not None) == in_bucket
+            if way.applies(rules_of(case_name))
         ],
     )
 
 
 @pytest.fixture
 def check(
-    way: Way, case_name: str, open_case: Callable[[str], CaseUnderTest], request: pytest.FixtureRequest
+    way: Way,
+    case_name: str,
+    open_case: Callable[[str], CaseUnderTest],
+    open_remote_case: Callable[[str, str], CaseUnderTest],
+    request: pytest.FixtureRequest,
 ) -> Callable[..., None]:
     """Read the case in this way, with a session if it needs one."""
 
     def run(*sessions: ClassicSpark | ConnectSpark) -> None:
-        case = open_case(case_name)
+        case = open_case(case_name) if way.server is None else open_remote_case(case_name, way.server)
         case.checks = 0
 
         way.run(case, *sessions)
@@ -73,6 +78,19 @@ def check(
 @cells(None)
 def test_cell(check: Callable[..., None]) -> None:
     check()
+
+
+@pytest.mark.cases(12, 160)
+@cells(None, in_bucket=True)
+def test_cell_of_bucket(check: Callable[..., None]) -> None:
+    check()
+
+
+@pytest.mark.spark
+@pytest.mark.cases(0, 6)
+@cells("classic", in_bucket=True)
+def test_cell_of_bucket_in_spark(check: Callable[..., None], spark: SparkSession) -> None:
+    check(ClassicSpark(spark))
 
 
 @pytest.mark.spark

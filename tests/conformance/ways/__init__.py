@@ -14,6 +14,7 @@ from conformance.ways import (
     indexes,
     offsets,
     restored,
+    s3,
     spark,
     splits,
     streams,
@@ -39,6 +40,7 @@ WAYS: tuple[Way, ...] = (
     *restored.WAYS,
     *streams.WAYS,
     *spark.WAYS,
+    *s3.WAYS,
     *unchanged.WAYS,
 )
 

@@ -26,6 +26,7 @@ class Way:
         applies: Whether the way means anything for a case.
         session: The kind of Spark session that ``run`` needs.
         is_quick: Whether `make test` tries it, on a sample of the cases.
+        server: The fixture of the object store that has the case; None: the case lies on the disk.
     """
 
     column: str
@@ -34,3 +35,4 @@ class Way:
     applies: Callable[[CaseRules], bool] = _always
     session: Literal["classic", "connect"] | None = None
     is_quick: bool = True
+    server: str | None = None
