@@ -39,7 +39,7 @@ def kafka_jars() -> Path:
     Raises:
         RuntimeError: Maven is missing or could not fetch them; the message says what to do.
     """
-    return _cached(f"kafka-{KAFKA_VERSION}", _fetch)
+    return cached(f"kafka-{KAFKA_VERSION}", _fetch)
 
 
 def fetched_jar(artifact: str) -> Path:
@@ -53,20 +53,46 @@ def fetched_jar(artifact: str) -> Path:
     """
     arguments = ["dependency:copy", f"-Dartifact={artifact}"]
     _, name, version, _, classifier = artifact.split(":")
-    folder = _cached(f"{name}-{version}-{classifier}", lambda jars: _run_maven(arguments, jars, artifact))
+    folder = cached(f"{name}-{version}-{classifier}", lambda jars: _run_maven(arguments, jars, artifact))
     (jar,) = folder.glob("*.jar")
     return jar
 
 
-def _cached(name: str, fetch: Callable[[Path], None]) -> Path:
+def cached(name: str, fetch: Callable[[Path], None]) -> Path:
+    """Return a directory of the cache, which a function fills on first use.
+
+    It fills a temporary one, which is renamed when it is complete, so that the final one is always complete.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "segmentlog"
-    jars = cache / name
-    if not jars.is_dir():
+    kept = cache / name
+    if not kept.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         with only_process(cache / f".{name}.lock"):
-            if not jars.is_dir():
-                fetch(jars)
-    return jars
+            if not kept.is_dir():
+                with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as scratch:
+                    filled = Path(scratch) / "filled"
+                    filled.mkdir()
+                    fetch(filled)
+                    filled.rename(kept)
+    return kept
+
+
+def run_fetching(command: Sequence[str], what: str, **variables: str) -> None:
+    """Run a command that fetches something.
+
+    Raises:
+        RuntimeError: It failed; the message says how.
+    """
+    result = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env={**os.environ, **variables},
+    )
+    if result.returncode != 0:
+        raise RuntimeError(f"{command[0]} could not fetch {what}:\n{result.stdout[-3000:]}")
 
 
 @contextlib.contextmanager
@@ -78,29 +104,19 @@ def only_process(lock: Path) -> Iterator[None]:
 
 
 def _fetch(jars: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix=".pom-", dir=jars.parent) as scratch:
-        # Maven creates its target directory next to the POM, which must not be in the checkout.
-        pom = shutil.copy(_POM, scratch)
-        arguments = ["-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
-        _run_maven(arguments, jars, f"Kafka {KAFKA_VERSION}")
+    # Maven creates its target directory next to the POM, which must not be in the checkout.
+    pom = shutil.copy(_POM, jars.parent)
+    arguments = ["-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
+    _run_maven(arguments, jars, f"Kafka {KAFKA_VERSION}")
 
 
 def _run_maven(arguments: Sequence[str], jars: Path, what: str) -> None:
-    """Fill a directory. It is renamed when it is complete, so that the final one is always complete."""
     maven = shutil.which("mvn")
     if maven is None:
         raise RuntimeError(
             f"Maven (mvn) was not found. It fetches {what} for the tests; install Maven 3.8 or later."
         )
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=jars.parent) as scratch:
-        filled = Path(scratch) / "jars"
-        command = [maven, "-q", "-B", *arguments, f"-DoutputDirectory={filled}"]
-        result = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=scratch
-        )
-        if result.returncode != 0:
-            raise RuntimeError(f"Maven could not fetch {what}:\n{result.stdout[-3000:]}")
-        filled.rename(jars)
+    run_fetching([maven, "-q", "-B", *arguments, f"-DoutputDirectory={jars}"], what)
 
 
 def java_command() -> str:
