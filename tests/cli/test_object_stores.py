@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pyarrow.parquet as pq
 import pytest
 
 from tests.conformance.archives import unpack_case
@@ -76,8 +75,11 @@ def test_what_is_read_of_a_bucket_is_written_to_a_disk(segmentlog, directory, bu
     assert uri in (tmp_path / "page.html").read_text()
     for source, name in ((directory, "here"), (uri, "there")):
         assert segmentlog("convert", source, *flags, "--quiet", "--to", tmp_path / name).status == 0
-    assert pq.read_table(tmp_path / "there").equals(pq.read_table(tmp_path / "here"))
-    assert pq.read_table(tmp_path / "here").num_rows
+    here, there = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.parquet")}
+        for folder in (tmp_path / "here", tmp_path / "there")
+    )
+    assert here == there != {}
 
 
 def test_schemas_of_a_bucket(segmentlog, typed_logs, bucket, flags, tmp_path):
