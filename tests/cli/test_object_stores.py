@@ -23,6 +23,12 @@ COMMANDS = [
 OF_A_DISK = {"freeBytes", "allocatedBytes"}
 
 
+@pytest.fixture
+def bucket(quick_bucket):
+    """The quicker store: what is tested is above it."""
+    return quick_bucket
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     return unpack_case("txn-ongoing", tmp_path_factory.mktemp("case"))[0]

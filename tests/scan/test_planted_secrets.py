@@ -29,6 +29,12 @@ PLANTED = {
 }
 
 
+@pytest.fixture
+def bucket(quick_bucket):
+    """The quicker store: what is tested is above it."""
+    return quick_bucket
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     return unpack_case("txn-ongoing", tmp_path_factory.mktemp("case"))[0]
@@ -129,6 +135,7 @@ def test_a_bucket_that_does_not_exist(storage_options, logged):
     assert_hidden(chain(raised.value), "-" + logged())
 
 
+@pytest.mark.cases(1, 2)
 @pytest.mark.parametrize("door", ["flags", "environment"])
 def test_commands(bucket, directory, storage_options, logged, door, capfd, monkeypatch, tmp_path):
     uri = bucket.put_tree(directory, "logs")

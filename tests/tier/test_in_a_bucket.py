@@ -11,6 +11,12 @@ from tests.tier.uploads import put_aiven, put_local, uploads_of
 
 
 @pytest.fixture
+def bucket(quick_bucket):
+    """The quicker store: what is tested is above it."""
+    return quick_bucket
+
+
+@pytest.fixture
 def uploads(source):
     return uploads_of(source / "orders-0", read_table(source, view="partitions")["logEndOffset"][0].as_py())
 
