@@ -107,6 +107,14 @@ def test_repeated_records_are_there_once_and_half_a_transfer_is_never_seen():
     ]
 
 
+def test_a_bucket_is_read_as_a_directory():
+    assert run("examples/object_store.py").splitlines() == [
+        "24,000 orders in s3://backups/monday",
+        "of Sunday: 186,507 of 1,282,796 bytes would be read",
+        "16,866 orders in a partition of the bucket and one on the disk",
+    ]
+
+
 def test_a_compacted_log_keeps_the_last_of_each_key_and_another_one_the_last_hour():
     assert run("examples/compacted_log.py").splitlines() == [
         "prices before: 0: tea=3, 1: milk=1, 2: tea=4, 3: rum=9, 4: rum=-, 5: tea=5",

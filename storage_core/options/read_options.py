@@ -161,7 +161,7 @@ def _parse_corrupt_record_column(option: str, value: object) -> str:
 READ_OPTIONS: Final[tuple[Option, ...]] = (
     Option("path", "paths", value_kind("paths", parse_paths), aliases=("paths",),
            doc="Required. One or more (a list, a glob as `/data/*/kafka-logs` or `/data/{a,b}`, or comma separated unless "
-               "the whole text exists; `file:` URIs too): a Kafka log directory, a folder of them, or one partition "
+               "the whole text exists; URIs of files and of [object stores](object-stores.md), too): a Kafka log directory, a folder of them, or one partition "
                "directory. Globs have Hadoop's syntax, but a literal `*` is `[*]`, not `\\*`; they follow symbolic "
                "links. Copies of one partition (of one cluster and topic id) are read as one log: what the preferred copy lacks "
                "comes from the others."),
