@@ -30,9 +30,6 @@ class SimulatedFile:
         self._filesystem.statistics.bytes_read += len(data)
         return data
 
-    def expect_reads(self, start_bytes: int, end_bytes: int) -> None:
-        """Do nothing, as a local file."""
-
     def read_into(self, buffer: memoryview, position_bytes: int) -> int:
         data = self.read_at(len(buffer), position_bytes)
         buffer[: len(data)] = data

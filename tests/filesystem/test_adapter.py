@@ -11,12 +11,11 @@ import pytest
 from pyarrow import fs as pyarrow_fs
 
 from storage_core.errors import FileReplacedError, OptionError, StorageError, UnreadableError
-from storage_core.filesystem import FileSystem
 from storage_core.filesystem.adapter import adapt
 from storage_core.filesystem.object_store import ObjectStoreFileSystem
-from storage_core.filesystem.routing import RoutedFileSystem
 from storage_core.filesystem.values import MissingError
 from storage_core.options.storage_options import NO_STORAGE_OPTIONS
+from storage_core.tier import open_file_system
 
 SECRET = "hush-and-tell-nobody"
 
@@ -143,6 +142,10 @@ def test_a_file_system_of_the_caller_takes_the_uris(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "there").write_bytes(b"remote")
     beneath = pyarrow_fs.SubTreeFileSystem(str(tmp_path), pyarrow_fs.LocalFileSystem())
-    filesystem = RoutedFileSystem(NO_STORAGE_OPTIONS, FileSystem(), adapt(beneath))
+    filesystem = open_file_system(NO_STORAGE_OPTIONS, beneath)
     assert filesystem.read_file("gs://logs/there", 10) == b"remote"
+    assert filesystem.traits_of("gs://logs").are_files_fixed
     assert filesystem.read_file(str(tmp_path / "here"), 10) == b"local"
+    assert not filesystem.traits_of(str(tmp_path)).are_files_fixed
+    with pytest.raises(OptionError, match="found str"):
+        open_file_system(NO_STORAGE_OPTIONS, "s3")
