@@ -12,6 +12,7 @@ from crc32c import crc32c
 from storage_core.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_schema, read_tasks
+from storage_core.tier import open_file_system
 from tests.filesystem.counted_store import CountedStore
 from tests.scan.conftest import batch, record
 
@@ -166,3 +167,26 @@ def test_partitions_are_looked_at_side_by_side(many_partitions, options, rounds)
     assert sorted(in_root.values()) == [1, 1, 1]
     # 64 at a time.
     assert store.rounds <= 3 + 3 + 5 * rounds
+
+
+def test_a_server_is_asked_no_more_than_that(root, quick_bucket, small_server):
+    small_server.store.link_tree(quick_bucket.name, root, "logs")
+    cases = [
+        ({}, 2),
+        ({"startingOffsets": '{"events":{"0":54321}}', "endingOffsets": '{"events":{"0":54999}}'}, 10),
+    ]
+    for options, most in cases:
+        given = {"path": quick_bucket.uri("logs"), **options, **quick_bucket.storage_options}
+        parsed = parse_read_options(given)
+        filesystem = open_file_system(parsed.storage)
+        plan = plan_scan(filesystem, parsed)
+        counts = quick_bucket.counts()
+        assert counts.keys() == {"LIST", "GET"}
+        assert counts["LIST"] == 4
+        assert counts["GET"] <= most
+        quick_bucket.forget()
+        rows = sum(found.num_rows for found in read_tasks(filesystem, plan.tasks, read_schema(parsed)))
+        assert rows == (678 if options else OFFSETS)
+        assert quick_bucket.sent_twice() == {}
+        assert quick_bucket.counts().keys() == {"GET"}
+        quick_bucket.forget()
