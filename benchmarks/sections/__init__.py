@@ -37,6 +37,7 @@ _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "retention": ("retention", {}),
     "group_commit": ("group_commit", {}),
     "many_logs": ("many_logs", {}),
+    "stores": ("stores", {}),
     "earlier": ("earlier", {}),
 }
 

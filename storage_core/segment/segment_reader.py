@@ -64,6 +64,8 @@ DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 _log: Final = logging.getLogger(__name__)
 # After this many entries of the offset index that the log contradicts, the index is set aside.
 _MAX_REFUTED_ENTRIES: Final = 4
+# In most logs, the last entries of the index are closer to the end.
+_TAIL_BYTES: Final = 256 << 10
 
 
 @dataclass(slots=True, eq=False)
@@ -630,6 +632,8 @@ class SegmentReader:
     def _find_end(self, log_file: ReadableFile) -> SegmentEnd:
         walk = self._walk(log_file)
         stop_bytes = self.size_bytes
+        # While the index is read.
+        log_file.expect_reads(max(0, stop_bytes - _TAIL_BYTES), stop_bytes)
         number = len(self.offset_index) - 1
         while True:
             start_bytes = self.proven_position(walk, number)

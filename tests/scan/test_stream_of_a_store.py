@@ -14,7 +14,7 @@ from storage_core.scan.spans import project, record_schema
 from storage_core.scan.stream import MicroBatchPlanner
 from tests.filesystem.counted_store import CountedStore
 from tests.log.logs import append, open_directory
-from tests.scan.test_requests import write_partition
+from tests.scan.equal_batches import write_partition
 
 SCHEMA = project(record_schema(), ("topic", "partition", "offset"))
 
