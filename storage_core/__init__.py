@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         parse_read_options,
         plan_scan,
     )
+    from storage_core.tier import open_file_system
     from storage_core.views import read_table
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "Transaction",
     "errors",
     "explain",
+    "open_file_system",
     "parse_read_options",
     "plan_scan",
     "read_table",
@@ -66,6 +68,7 @@ __getattr__, __dir__ = lazy_imports(
     __name__,
     "storage_core.filesystem",
     "storage_core.scan",
+    "storage_core.tier",
     "storage_core.views",
     "storage_core.record",
     "storage_core.log",
