@@ -50,7 +50,9 @@ def is_uri(path: str) -> bool:
 
 def store_of(uri: str) -> str:
     """Return the bucket, container or host of a URI, as a URI: ``s3://bucket`` of ``s3://bucket/a/b``."""
-    return "/".join(uri.split("/", 3)[:3])
+    store = "/".join(uri.split("/", 3)[:3])
+    # What is joined to it must not become the host.
+    return f"{store}/" if store.endswith("//") else store
 
 
 def path_to_read(text: str) -> str:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from storage_core.errors import OptionError
 from storage_core.filesystem import absolute_path
-from storage_core.options.paths import path_to_change, path_to_read, path_to_write
+from storage_core.options.paths import path_to_change, path_to_read, path_to_write, store_of
 from storage_core.options.values import (
     parse_boolean,
     parse_choice,
@@ -198,6 +199,20 @@ def test_a_store_has_one_uri_for_each_place(text, expected):
     assert path_to_read(text) == expected
     assert parse_paths("path", text) == (text,)
     assert absolute_path(expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("uri", "store"),
+    [
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/a/b", "s3://bucket"),
+        ("hdfs://host:8020/a", "hdfs://host:8020"),
+        ("hdfs:///a/b", "hdfs:///"),
+    ],
+)
+def test_what_is_joined_to_a_store_is_below_it(uri, store):
+    assert store_of(uri) == store
+    assert store_of(os.path.join(store, "a")) == store
 
 
 @pytest.mark.parametrize(
