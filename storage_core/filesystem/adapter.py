@@ -55,7 +55,7 @@ class AdaptedBucket:
         found = self.head(key)
         is_same = found is not None and (found.size_bytes, found.etag) == (listed.size_bytes, listed.etag)
         if not is_same or len(data) != end_bytes - start_bytes:
-            raise replaced(self.uri, key)
+            raise replaced(f"{self.uri}/{key}")
         return data
 
     def _list(self, prefix: str, *, is_recursive: bool) -> Sequence[_Found]:

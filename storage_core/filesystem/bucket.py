@@ -114,8 +114,6 @@ class ObstoreBucket:
 
     def list(self, prefix: str) -> Iterator[Sequence[tuple[str, StoredObject]]]:
         """List the keys below a prefix, and below those, a page at a time."""
-        import obstore  # noqa: PLC0415  (an extra)
-
         last: str | None = None
         pages: Any = None
 
@@ -123,7 +121,7 @@ class ObstoreBucket:
             nonlocal pages
             try:
                 # After a failed request, the listing goes on behind the last key.
-                pages = pages or obstore.list(self._store, prefix or None, offset=last, chunk_size=_PAGE_KEYS)
+                pages = pages or self._store.list(prefix or None, offset=last, chunk_size=_PAGE_KEYS)
                 return next(pages, ())
             except BaseException:
                 pages = None
@@ -135,64 +133,58 @@ class ObstoreBucket:
 
     def list_level(self, prefix: str) -> tuple[Sequence[tuple[str, StoredObject]], Sequence[str]]:
         """List the keys right below a prefix, and the prefixes there."""
-        import obstore  # noqa: PLC0415  (an extra)
-
-        found = self._ask(prefix, "list", lambda: obstore.list_with_delimiter(self._store, prefix or None))
+        found = self._ask(prefix, "list", lambda: self._store.list_with_delimiter(prefix or None))
         return [(each["path"], _stored_object(each)) for each in found["objects"]], found["common_prefixes"]
 
     def head(self, key: str) -> StoredObject | None:
         """Ask for one object."""
-        import obstore  # noqa: PLC0415  (an extra)
-
         with suppress(FileNotFoundError):
-            return _stored_object(self._ask(key, "examine", lambda: obstore.head(self._store, key)))
+            return _stored_object(self._ask(key, "examine", lambda: self._store.head(key)))
         return None
 
     def get(self, key: str, start_bytes: int, end_bytes: int, listed: StoredObject) -> BytesLike:
         """Read a part of the object that was listed."""
-        import obstore  # noqa: PLC0415  (an extra)
 
         def answer() -> tuple[StoredObject, BytesLike]:
-            options: Any = {"range": (start_bytes, end_bytes), "if_match": listed.etag or None}
-            result = obstore.get(self._store, key, options=options)
+            options = {"range": (start_bytes, end_bytes), "if_match": listed.etag or None}
+            result = self._store.get(key, options=options)
             return _stored_object(result.meta), memoryview(result.bytes())
 
-        try:
+        with suppress(MissingError):
             found, data = self._ask(key, "read", answer)
-        except MissingError:
-            raise replaced(self.uri, key) from None
-        # Some servers ignore If-Match.
-        if found.etag.strip('"') != listed.etag.strip('"') or len(data) != end_bytes - start_bytes:
-            raise replaced(self.uri, key)
-        return data
+            # Some servers ignore If-Match.
+            if found.etag.strip('"') == listed.etag.strip('"') and len(data) == end_bytes - start_bytes:
+                return data
+        raise replaced(f"{self.uri}/{key}")
 
     def _ask(self, key: str, action: str, request: Callable[[], _Answer]) -> _Answer:
         """Make a request, again where obstore does not do so itself: with new credentials, or for a page cut short."""
-        failure: SegmentLogError | None = None
+        path = f"{self.uri}/{key}".rstrip("/")
         process = ObstoreBucket._process = ObstoreBucket._process or OwningProcess()
         if not process.is_this:
             message = "This process was forked from one that has read from an object store. Start it with the method spawn."
-            raise StorageError(message, path=f"{self.uri}/{key}")
-        for attempt in range(self._options.max_retries + 1):
-            if attempt:
-                time.sleep(min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS))
+            raise StorageError(message, path=path)
+        attempt = 0
+        while True:
             try:
                 return request()
             except Exception as error:  # noqa: BLE001  (what obstore raises has no base class of its own)
                 is_passing = _PASSING.search(str(error)) is not None
-                failure = _explained(error, f"{self.uri}/{key}".rstrip("/"), action)
-            if not is_passing:
-                break
+                failure = _explained(error, path, action)
+            # Outside of the handler: obstore's own message quotes URLs, which may be signed.
+            if not is_passing or attempt == self._options.max_retries:
+                raise failure
+            attempt += 1
+            time.sleep(min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS))
             self._store = _open_store(self.uri, self._options)
-        # Outside of the handler: obstore's own message quotes URLs, which may be signed.
-        assert failure is not None  # noqa: S101  (the loop runs once at least)
-        raise failure
 
 
-def replaced(uri: str, key: str) -> FileReplacedError:
+def replaced(path: str) -> FileReplacedError:
     """Return the error for an object that is not the one that was listed."""
-    message = "Expected the object that was listed, found another one, or none: it was written or deleted meanwhile. Read again."
-    return FileReplacedError(message, path=f"{uri}/{key}")
+    return FileReplacedError(
+        "Expected the object that was listed, found another one, or none: it was written or deleted meanwhile. Read again.",
+        path=path,
+    )
 
 
 def _stored_object(meta: Any) -> StoredObject:
@@ -311,10 +303,7 @@ def _explained(error: Exception, path: str, action: str) -> SegmentLogError:
         what = "bucket" if name == "NoSuchBucket" or action == "list" else "object"
         return MissingError(f"No such {what} ({cause}). Check the path.", path=path)
     if number in _REPLACED:
-        return FileReplacedError(
-            f"Expected the object that was listed, found another one ({cause}): it was written meanwhile. Read again.",
-            path=path,
-        )
+        return replaced(path)
     if name in _OTHER_REGION or "BareRedirect" in text:
         message = (
             f"Could not {action} this path: the bucket is in another region. Set s3.region, or s3.endpoint."

@@ -41,6 +41,7 @@ from storage_core.filesystem.values import (
     explained_writing,
     explained_writing_to_open_file,
     file_status,
+    require_small,
 )
 
 if TYPE_CHECKING:
@@ -158,18 +159,11 @@ class FileSystem:
         Raises:
             LogDirectoryError: It is longer than ``limit_bytes``.
         """
-        try:
-            opened = self.open(path)
-        except MissingError:
-            return None
-        with opened:
-            size_bytes = opened.status.size_bytes
+        with contextlib.suppress(MissingError), self.open(path) as opened:
+            require_small(path, opened.status.size_bytes, limit_bytes)
             # Bytes appended meanwhile are not read: small files are replaced, not appended to.
-            if size_bytes <= limit_bytes:
-                return opened.read_at(size_bytes, 0)
-        raise LogDirectoryError(
-            f"Expected at most {limit_bytes} bytes in a file of this kind, found {size_bytes}.", path=path
-        )
+            return opened.read_at(opened.status.size_bytes, 0)
+        return None
 
     def open_for_writing(self, path: str, *, create: bool = False, like: Sequence[str] = ()) -> WritableFile:
         """Open a regular file for reading and writing, and keep its content.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
@@ -25,6 +26,7 @@ from storage_core.filesystem.values import (
     IoStatistics,
     MissingError,
     StorageTraits,
+    require_small,
 )
 
 if TYPE_CHECKING:
@@ -137,17 +139,10 @@ class ObjectStoreFileSystem:
         Raises:
             LogDirectoryError: It is longer than ``limit_bytes``.
         """
-        try:
-            opened = self.open(path)
-        except MissingError:
-            return None
-        with opened:
-            if opened.status.size_bytes <= limit_bytes:
-                return opened.read_at(limit_bytes, 0)
-        raise LogDirectoryError(
-            f"Expected at most {limit_bytes} bytes in a file of this kind, found {opened.status.size_bytes}.",
-            path=path,
-        )
+        with suppress(MissingError), self.open(path) as opened:
+            require_small(path, opened.status.size_bytes, limit_bytes)
+            return opened.read_at(opened.status.size_bytes, 0)
+        return None
 
     def free_bytes(self, path: str) -> int | None:  # noqa: ARG002
         """Return None: a store has no limit."""

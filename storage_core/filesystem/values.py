@@ -110,6 +110,17 @@ explained_writing = partial(_ErrorsExplained, _writing_error)
 explained_writing_to_open_file = partial(_ErrorsExplained, _storage_error)
 
 
+def require_small(path: str, size_bytes: int, limit_bytes: int) -> None:
+    """Check the size of a file of a kind that is small.
+
+    Raises:
+        LogDirectoryError: It is longer than ``limit_bytes``.
+    """
+    if size_bytes > limit_bytes:
+        message = f"Expected at most {limit_bytes} bytes in a file of this kind, found {size_bytes}."
+        raise LogDirectoryError(message, path=path)
+
+
 def _user_name() -> str:
     try:
         return getpass.getuser()
