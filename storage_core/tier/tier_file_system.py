@@ -83,6 +83,9 @@ class TierFileSystem:
             found = self._look_for(path) if status is None else None
             if found is None:
                 return status
+        if isinstance(found, TierPartition):
+            # Changes with what is in it, which a stream waits for.
+            return self._base.status(found.path)
         return found.status
 
     def traits_of(self, path: str) -> StorageTraits:

@@ -7,10 +7,13 @@ import pytest
 import storage_core
 from storage_core.check.verify import plan_verification, verify
 from storage_core.filesystem import FileSystem
-from storage_core.options import options_of
+from storage_core.options import options_of, parse_stream_options
+from storage_core.scan.read import read_task
+from storage_core.scan.spans import project, record_schema
+from storage_core.scan.stream import MicroBatchPlanner
 from storage_core.tier import TierFileSystem
 from tests.tier.conftest import read
-from tests.tier.uploads import KINDS, put_aiven, put_local, uploads_of
+from tests.tier.uploads import KINDS, put_aiven, put_local, upload, uploads_of
 
 
 @pytest.fixture(params=["local", *KINDS])
@@ -38,3 +41,25 @@ def test_verify_finds_nothing_in_a_tier(tier, key_file):
     report = verify(filesystem, plan)
     assert [finding for partition in report.partitions for finding in partition.findings] == []
     assert sum(report.counts.values()) == 0
+
+
+@pytest.mark.parametrize("put", [put_aiven, put_local])
+def test_a_stream_sees_the_segments_that_are_uploaded(tmp_path, put):
+    put(tmp_path, upload(0, 50))
+    base = FileSystem()
+    filesystem = TierFileSystem(base)
+    raw = {"path": str(tmp_path), "starting_offsets": "earliest", "ending_at": "logEnd"}
+    stream = MicroBatchPlanner(filesystem, parse_stream_options(raw))
+    start = stream.initial_offsets()
+    assert stream.latest_offsets(start) == {("orders", 0): 50}
+    put(tmp_path, upload(50, 90))
+    filesystem.forget_listings()
+    end = stream.latest_offsets({("orders", 0): 50})
+    assert end == {("orders", 0): 90}
+    schema = project(record_schema(), ("offset",))
+    read = (
+        batch
+        for task in stream.plan({("orders", 0): 50}, end).tasks
+        for batch in read_task(TierFileSystem(base), task, schema)
+    )
+    assert [offset for batch in read for offset in batch["offset"].to_pylist()] == list(range(50, 90))
