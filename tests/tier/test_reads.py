@@ -12,6 +12,7 @@ from storage_core.scan.read import read_task
 from storage_core.scan.spans import project, record_schema
 from storage_core.scan.stream import MicroBatchPlanner
 from storage_core.tier import TierFileSystem
+from tests.filesystem.counted_store import CountedStore
 from tests.tier.conftest import read
 from tests.tier.uploads import KINDS, put_aiven, put_local, upload, uploads_of
 
@@ -44,11 +45,17 @@ def test_verify_finds_nothing_in_a_tier(tier, key_file):
 
 
 @pytest.mark.parametrize("put", [put_aiven, put_local])
-def test_a_stream_sees_the_segments_that_are_uploaded(tmp_path, put):
+@pytest.mark.parametrize("store", [FileSystem, CountedStore])
+def test_a_stream_sees_the_segments_that_are_uploaded(tmp_path, put, store):
     put(tmp_path, upload(0, 50))
-    base = FileSystem()
+    base = FileSystem() if store is FileSystem else store(tmp_path)
     filesystem = TierFileSystem(base)
-    raw = {"path": str(tmp_path), "starting_offsets": "earliest", "ending_at": "logEnd"}
+    raw = {
+        "path": str(tmp_path),
+        "starting_offsets": "earliest",
+        "ending_at": "logEnd",
+        "poll_interval": "0 s",
+    }
     stream = MicroBatchPlanner(filesystem, parse_stream_options(raw))
     start = stream.initial_offsets()
     assert stream.latest_offsets(start) == {("orders", 0): 50}
