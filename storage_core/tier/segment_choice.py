@@ -33,7 +33,7 @@ class UploadedSegment:
     """One complete upload of a segment.
 
     Attributes:
-        end_offset: The offset after the last one; `LONG_MAX` if that is not known.
+        end_offset: The offset after the last one.
         epochs: The leader epochs inside, ascending. The first begins with the segment.
         files: What its files are made of, by suffix.
     """

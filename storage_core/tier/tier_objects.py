@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from storage_core.errors import (
     CorruptCheckpointError,
@@ -20,9 +20,12 @@ from storage_core.tier.data_keys import DataKeys
 from storage_core.tier.tier_files import ChunkedFile, KeptChunks, MemoryFile, ObjectFile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from storage_core.filesystem import FileVersion, ReadableFile, ReadableFileSystem
 
 
+_Known = TypeVar("_Known")
 LOG_PART: Final = "log"
 _ERRORS: Final[dict[str, type[CorruptError | LogDirectoryError]]] = {
     LOG_PART: LogDirectoryError,
@@ -96,7 +99,7 @@ class TierObjects:
         self._data_keys = DataKeys(filesystem, key_file)
         self._kept = KeptChunks()
         # By directory, so that those that are gone can be forgotten.
-        self._manifests: dict[str, dict[str, tuple[FileVersion | None, SegmentManifest]]] = {}
+        self._known: dict[str, dict[str, tuple[FileVersion | None, Any]]] = {}
 
     def stored(self, path: str) -> TierObject | None:
         """Return the object at a path as a file, or None if there is none."""
@@ -134,9 +137,8 @@ class TierObjects:
             CorruptCheckpointError: It is damaged.
             FileReplacedError: It is not the one that was listed.
         """
-        directory, name = os.path.split(path)
-        known = self._manifests.setdefault(directory, {})
-        if name not in known or known[name][0] != version:
+
+        def read() -> SegmentManifest:
             with self._open(path, version) as opened:
                 size_bytes = opened.status.size_bytes
                 if size_bytes > MAX_MANIFEST_BYTES:
@@ -144,13 +146,23 @@ class TierObjects:
                         f"Expected a manifest of at most {MAX_MANIFEST_BYTES} bytes, found {size_bytes}."
                     )
                     raise CorruptCheckpointError(message, path=path)
-                known[name] = version, parse_manifest(opened.read_at(size_bytes, 0), path)
-        return known[name][1]
+                return parse_manifest(opened.read_at(size_bytes, 0), path)
 
-    def keep_manifests(self, directory: str, names: set[str]) -> None:
-        """Forget the manifests of a directory but for those with some names."""
-        known = self._manifests.get(directory, {})
-        self._manifests[directory] = {name: known[name] for name in names if name in known}
+        return self.known(path, version, read)
+
+    def known(self, path: str, version: FileVersion | None, find: Callable[[], _Known]) -> _Known:
+        """Return what was found out about an object in this version."""
+        directory, name = os.path.split(path)
+        kept = self._known.setdefault(directory, {})
+        if name not in kept or kept[name][0] != version:
+            kept[name] = version, find()
+        found: _Known = kept[name][1]
+        return found
+
+    def keep_known(self, directory: str, names: Iterable[str]) -> None:
+        """Forget the objects in a directory but for those with some names."""
+        known = self._known.get(directory, {})
+        self._known[directory] = {name: known[name] for name in names if name in known}
 
     def _open(self, path: str, version: FileVersion | None) -> ReadableFile:
         opened = self.filesystem.open(path, version)

@@ -15,7 +15,6 @@ import os
 import re
 from dataclasses import replace
 from functools import partial
-from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -131,24 +130,27 @@ class TierPartition:
             )
 
     def _complete_segments(self) -> list[UploadedSegment]:
+        names = [
+            entry.name
+            for entry in self._objects.filesystem.list_directory(self.path)
+            if entry.is_regular_file
+        ]
+        self._objects.keep_known(self.path, names)
         suffixes: dict[str, set[str]] = {}
-        for entry in self._objects.filesystem.list_directory(self.path):
-            match = _SEGMENT_FILE.fullmatch(entry.name)
-            if match and entry.is_regular_file and _base_offset(match[1]) is not None:
+        for match in filter(None, map(_SEGMENT_FILE.fullmatch, names)):
+            if _base_offset(match[1]) is not None:
                 suffixes.setdefault(match[1], set()).add(match[2])
         has_manifests = any(_MANIFEST_SUFFIX in found for found in suffixes.values())
         needed, load = (
             ({_MANIFEST_SUFFIX}, self._of_manifest) if has_manifests else (_LOCAL_SUFFIXES, self._of_files)
         )
         stems = [stem for stem, found in suffixes.items() if found >= needed]
-        self._objects.keep_manifests(self.path, {stem + _MANIFEST_SUFFIX for stem in stems})
         # Several at a time in a store.
         loaded = dict(zip(stems, self._objects.filesystem.map(load, stems), strict=True))
         for stem in suffixes:
             if loaded.get(stem) is None:
                 warn_once(f"Left out {self._path_of(stem, '.*')}: this upload is not complete.")
-        complete = [segment for segment in loaded.values() if segment is not None]
-        return complete if has_manifests else self._with_ends(complete)
+        return [segment for segment in loaded.values() if segment is not None]
 
     def _path_of(self, stem: str, suffix: str) -> str:
         return os.path.join(self.path, stem + suffix)
@@ -186,7 +188,7 @@ class TierPartition:
         )
 
     def _of_files(self, stem: str) -> UploadedSegment | None:
-        """Return a segment of Kafka's layout. Its end is not known."""
+        """Return a segment of Kafka's layout, or None if it is gone or empty. Its end is looked up in the log."""
         base_offset, files = _base_offset(stem) or 0, {}
         for suffix in (*_LOCAL_SUFFIXES, SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX):
             made_of = self._objects.stored(self._path_of(stem, suffix))
@@ -200,31 +202,18 @@ class TierPartition:
         epochs = [EpochEntry(entry.epoch, max(entry.start_offset, base_offset)) for entry in listed]
         # Of those that began before the segment, the last one.
         epochs = list({entry.start_offset: entry for entry in epochs}.values())
-        if epochs:
-            # A log start within the segment has shortened the first one.
-            epochs[0] = replace(epochs[0], start_offset=base_offset)
-        else:
+        if not epochs:
             message = (
                 f"Expected the leader epoch of offset {base_offset} in this file, found none. Restore it."
             )
             raise CorruptCheckpointError(message, path=path)
-        return UploadedSegment(base_offset, LONG_MAX, tuple(epochs), files[LOG_SUFFIX].modified_ms, files)
-
-    def _with_ends(self, segments: Iterable[UploadedSegment]) -> list[UploadedSegment]:
-        """Find where segments end that do not say it.
-
-        A leader's segments follow one another. Only where the next one is of another leader, the log is read for it.
-        """
-        ordered = sorted(
-            segments, key=lambda each: (each.base_offset, each.epochs[-1].epoch, each.log.size_bytes)
-        )
-        found = [list(same)[-1] for _, same in groupby(ordered, key=lambda each: each.base_offset)]
-        for place, (segment, following) in enumerate(pairwise(found)):
-            end_offset = following.base_offset
-            if segment.epochs[-1].epoch != following.epochs[-1].epoch:
-                end_offset = max(self._reader(segment).end().next_offset, segment.base_offset + 1)
-            found[place] = replace(segment, end_offset=end_offset)
-        return found
+        # A log start within the segment has shortened the first one.
+        epochs[0] = replace(epochs[0], start_offset=base_offset)
+        log = files[LOG_SUFFIX]
+        segment = UploadedSegment(base_offset, LONG_MAX, tuple(epochs), log.modified_ms, files)
+        find_end = self._reader(segment, skip_damage=True).end
+        end_offset = self._objects.known(log.source, log.source_version, find_end).next_offset
+        return replace(segment, end_offset=end_offset) if end_offset > base_offset else None
 
     def _cut(self, segment: UploadedSegment, end_offset: int) -> UploadedSegment:
         """Cut a segment's files at the offset up to which it is read."""
@@ -246,9 +235,9 @@ class TierPartition:
             files[TRANSACTION_INDEX_SUFFIX] = made_of
         return replace(segment, end_offset=end_offset, files=files)
 
-    def _reader(self, segment: UploadedSegment) -> SegmentReader:
+    def _reader(self, segment: UploadedSegment, *, skip_damage: bool = False) -> SegmentReader:
         filesystem = cast("ReadableFileSystem", _FilesOfSegment(self._objects, segment))
-        return SegmentReader(filesystem, self.path, segment.base_offset)
+        return SegmentReader(filesystem, self.path, segment.base_offset, skip_damage=skip_damage)
 
 
 class _FilesOfSegment:
@@ -281,7 +270,7 @@ def _named(segment: UploadedSegment) -> Iterator[tuple[str, TierObject]]:
     for suffix, made_of in segment.files.items():
         if suffix != SNAPSHOT_SUFFIX:
             yield f"{segment.base_offset:0{_BASE_OFFSET_DIGITS}d}{suffix}", made_of
-        elif segment.end_offset < LONG_MAX:
+        else:
             yield snapshot_file_name(segment.end_offset), made_of
 
 
