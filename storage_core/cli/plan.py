@@ -64,15 +64,19 @@ def _render(console: Console, explanation: ScanExplanation, *, has_pieces: bool)
 
 
 def _partitions_table(partitions: Sequence[PartitionExplanation]) -> Table:
-    columns = ("partition", "offsets read", "of offsets", "segments", "bytes", "batches")
+    has_remote = any(each.remote_segments for each in partitions)
+    remote = ("remote segments", "local from") if has_remote else ()
+    columns = ("partition", "offsets read", "of offsets", "segments", *remote, "bytes", "batches")
     table = new_table(columns, left=("partition",))
     for each in partitions:
+        local_start = "" if each.local_start_offset is None else f"{each.local_start_offset:,}"
         batches = sum(span.batches for span in each.spans)
         table.add_row(
             f"{each.topic}-{each.partition}",
             _range(each.read_start_offset, each.read_end_offset),
             _range(each.log_start_offset, each.log_end_offset),
             f"{each.segments_opened:,} of {each.segments or 0:,}",
+            *((f"{each.remote_segments:,}", local_start) if has_remote else ()),
             f"{each.planned_bytes:,} of {each.total_bytes or 0:,}",
             f"{batches:,}",
         )

@@ -9,6 +9,7 @@ import pytest
 from conformance.archives import unpack_case
 
 from storage_core import explain
+from tests.scan.halves import cut, make_whole
 
 
 def _in_camel_case(value):
@@ -84,3 +85,11 @@ def test_offsets_that_damage_hides(segmentlog, tmp_path):
     logs, _ = unpack_case("corrupt-middle", tmp_path / "case")
     ended = segmentlog("plan", logs, "--mode", "DROPMALFORMED")
     assert ended.status == 0
+
+
+def test_what_is_in_remote_storage_has_columns_of_its_own(segmentlog, tmp_path):
+    local, remote = cut(make_whole(tmp_path / "whole"), tmp_path, 5, 7)
+    headings, orders = segmentlog("plan", local, "--remote-storage", remote).stdout.splitlines()[:2]
+    assert headings.split()[5:10] == ["segments", "remote", "segments", "local", "from"]
+    assert orders.split()[7:12] == ["14", "of", "14", "5", "30"]
+    assert "remote" not in segmentlog("plan", local).stdout
