@@ -176,6 +176,7 @@ class LogDirectoryFiles:
     Attributes:
         is_own: Whether this process has the logs open for writing, so that no other process changes them.
         is_remote: Whether it is remote storage, where a segment is uploaded closed, and with all indexes that it has.
+        has_looked_again: Whether remote storage was listed anew, because it seemed to lack what is not here any more.
         reported: The logs that were warned of because they end too early: path, and the offset that was expected.
     """
 
@@ -183,6 +184,7 @@ class LogDirectoryFiles:
         self.path = path
         self.is_own = False
         self.is_remote = is_remote
+        self.has_looked_again = False
         self.reported: set[tuple[str, int]] = set()
         self._filesystem = filesystem
         self._present: dict[str, tuple[FileStatus | None, dict[tuple[str, int], int]]] = {}

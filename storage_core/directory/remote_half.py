@@ -25,7 +25,7 @@ from storage_core.directory.joined_log import UP_TO_LOG_END, JoinedLog, Piece, s
 from storage_core.errors import CorruptCheckpointError, LogDirectoryError, SegmentLogError, first_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from storage_core.directory.log_directory_files import PartitionDirectory
     from storage_core.directory.partition_log import PartitionLog
@@ -119,7 +119,10 @@ def _warn_once(text: str) -> None:
 
 
 def join_halves(
-    filesystem: ReadableFileSystem, local: PartitionLog, remote: Sequence[PartitionLog]
+    filesystem: ReadableFileSystem,
+    local: PartitionLog,
+    remote: Sequence[PartitionDirectory],
+    load: Callable[[PartitionDirectory], PartitionLog],
 ) -> PartitionLog:
     """Join a log with what remote storage has of it below its first segment. Notices of the result say what is missing.
 
@@ -127,6 +130,24 @@ def join_halves(
 
     Returns:
         The local log itself if remote storage has nothing that it lacks.
+    """
+    root = local.directory.root
+    joined, is_whole = _joined(filesystem, local, [load(each) for each in remote])
+    if not is_whole and not root.has_looked_again:
+        # Since remote storage was listed, a broker may have moved segments there. One more look serves all partitions.
+        root.has_looked_again = True
+        filesystem.forget_listings()
+        joined, _ = _joined(filesystem, local, [load(each) for each in remote])
+    return joined
+
+
+def _joined(
+    filesystem: ReadableFileSystem, local: PartitionLog, remote: Sequence[PartitionLog]
+) -> tuple[PartitionLog, bool]:
+    """Join a log with remote logs.
+
+    Returns:
+        The log, and whether there is no hole between its halves.
     """
     local_start = local.log_start_offset if local.segments else UP_TO_LOG_END
     start_offset = local.directory.root.log_start_offsets.get(local.directory.topic_partition, 0)
@@ -152,17 +173,16 @@ def join_halves(
         ]
         pieces.sort(key=lambda piece: piece.start_offset)
     if not pieces:
-        return local
+        return local, local.start_below_segments is None
+    missing: list[tuple[int, int]] = []
     if local.segments:
-        is_start_known = local.start_below_segments is not None
-        known_start = start_offset if is_start_known else pieces[0].start_offset
-        missing = list(uncovered(known_start, local_start, pieces))
+        missing = list(uncovered(pieces[0].start_offset, local_start, pieces))
         if missing:
             notices.append(f"Neither {local.path} nor remote storage has offsets {shown_ranges(missing)}.")
         pieces.append(Piece(local_start, UP_TO_LOG_END, local))
     joined = JoinedLog(filesystem, pieces, [local, *remote], is_one_history=is_one_history)
     joined.notices = [*local.notices, *notices]
-    return joined
+    return joined, not missing
 
 
 def _end_below(log: PartitionLog, limit_offset: int) -> int:

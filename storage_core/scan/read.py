@@ -513,7 +513,7 @@ class _TaskReader:
         if not settings.remote_storage or next_offset >= log.log_start_offset:
             return log
         directory = with_present_remote_half(self._filesystem, directory, settings.remote_storage)
-        return join_halves(self._filesystem, log, [load(each) for each in directory.remote])
+        return join_halves(self._filesystem, log, directory.remote, load)
 
     def _require_same_history(self, span: LogSpan, begun_up_to: int | None = None) -> None:
         offset = self._truncated_to(span, begun_up_to)

@@ -573,17 +573,24 @@ def load_log(
     for log in logs:
         _note_end_below_start(log)
     log = logs[0] if len(logs) == 1 else join_copies(filesystem, logs)
-    if not options.remote_storage:
-        _note_remote_half(log)
-    elif directory.remote and (start_offset < log.log_start_offset or not log.segments):
-        return join_halves(filesystem, log, [load(each) for each in directory.remote])
+    may_begin_before = start_offset < log.log_start_offset or not log.segments
+    if may_begin_before and directory.remote:
+        log = join_halves(filesystem, log, directory.remote, load)
+    if may_begin_before or not options.remote_storage:
+        _note_remote_half(log, has_remote_storage=bool(options.remote_storage))
     return log
 
 
-def _note_remote_half(log: PartitionLog) -> None:
-    """Add a notice to a log whose checkpointed start is below its first segment, once for a log directory."""
+def _note_remote_half(log: PartitionLog, *, has_remote_storage: bool) -> None:
+    """Add a notice to a log that lacks its first records. Without remote storage, one log stands for all of its directory."""
     root, start_offset = log.directory.root, log.start_below_segments
-    if start_offset is None or (root.path, _REMOTE_HALF) in root.reported:
+    if start_offset is None:
+        return
+    if has_remote_storage:
+        missing = f"offsets {start_offset} to {log.log_start_offset - 1} of {log.topic}-{log.partition}"
+        log.notices.append(f"Neither {log.path} nor remote storage has {missing}.")
+        return
+    if (root.path, _REMOTE_HALF) in root.reported:
         return
     root.reported.add((root.path, _REMOTE_HALF))
     log.notices.append(

@@ -248,14 +248,17 @@ def move_to_remote(whole, local, remote, base):
     shutil.copy(whole / NAME / EPOCHS, f"{remote}/{NAME}")
 
 
-def stream_offsets(planner, start, end):
-    plan = planner.plan({("orders", 0): start}, {("orders", 0): end})
+def offsets_of(plan):
     return [
         each
         for task in plan.tasks
         for batch in read_task(FileSystem(), task, SCHEMA)
         for each in batch["offset"].to_pylist()
     ]
+
+
+def stream_offsets(planner, start, end):
+    return offsets_of(planner.plan({("orders", 0): start}, {("orders", 0): end}))
 
 
 def test_a_stream_starts_in_the_remote_half_and_goes_on_where_segments_were_moved(whole, tmp_path, bases):
@@ -295,13 +298,7 @@ def test_a_task_reads_a_segment_that_was_moved_after_planning(whole, tmp_path, b
     plan = plan_scan(FileSystem(), options_of([local], {"remote_storage": remote}))
     for base in bases[4:6]:
         move_to_remote(whole, local, remote, base)
-    offsets = [
-        each
-        for task in plan.tasks
-        for batch in read_task(FileSystem(), task, SCHEMA)
-        for each in batch["offset"].to_pylist()
-    ]
-    assert offsets == read_table(str(whole))["offset"].to_pylist()
+    assert offsets_of(plan) == read_table(str(whole))["offset"].to_pylist()
 
 
 def test_limits_of_a_batch_count_remote_bytes(whole, tmp_path):
@@ -379,3 +376,69 @@ def test_an_inventory_says_what_is_where(whole, tmp_path, bases):
     assert orders.remote_log_bytes == sum(path.stat().st_size for path in (Path(remote) / NAME).glob("*.log"))
     assert [each.state for each in found.partitions] == ["remote", "live", "remote"]
     assert not [each for each in found.findings if remote in each.file]
+
+
+# -- What remote storage lacks --------
+
+
+class StaleListing(FileSystem):
+    """Lists remote storage once, as for an object store, until it is told to look again."""
+
+    def __init__(self, late):
+        super().__init__()
+        self.late = late
+        self.looks = 0
+
+    def walk_directory(self, path):
+        entries = super().walk_directory(path)
+        return (entry for entry in entries if self.looks or not entry.name.startswith(self.late))
+
+    def forget_listings(self):
+        self.looks += 1
+
+
+def test_segments_that_were_moved_since_remote_storage_was_listed(whole, tmp_path, bases):
+    local, remote = cut(whole, tmp_path, 5, 5)
+    filesystem = StaleListing(name(bases[4], ""))
+    options = options_of([local], {"remote_storage": remote})
+    assert offsets_of(plan_scan(filesystem, options)) == read_table(str(whole))["offset"].to_pylist()
+    assert filesystem.looks == 1
+
+
+def test_a_lasting_hole_is_looked_for_once(whole, tmp_path, bases, caplog):
+    local, remote = cut(whole, tmp_path, 5, 3)
+    for root in (local, remote):
+        shutil.copytree(Path(root) / NAME, Path(root) / "orders-1")
+    (Path(local) / START_CHECKPOINT).write_text("0\n2\norders 0 0\norders 1 0\n")
+    filesystem = StaleListing("none")
+    plan_scan(filesystem, options_of([local], {"remote_storage": remote}))
+    assert filesystem.looks == 1
+    assert caplog.text.count(f"nor remote storage has offsets {bases[3]} to {bases[5] - 1}") == 2
+
+
+def test_a_partition_that_remote_storage_does_not_have(whole, tmp_path, bases, caplog):
+    local, remote = cut(whole, tmp_path, 5, 5)
+    (Path(remote) / NAME).rename(Path(remote) / "other-0")
+    read_table(local, remote_storage=remote)
+    assert (
+        f"Neither {local}/{NAME} nor remote storage has offsets 0 to {bases[5] - 1} of {NAME}." in caplog.text
+    )
+
+
+def test_first_segments_that_remote_storage_does_not_have(whole, tmp_path, bases, caplog):
+    local, remote = cut(whole, tmp_path, 5, 5)
+    for base in bases[:2]:
+        for path in (Path(remote) / NAME).glob(name(base, "*")):
+            path.unlink()
+    assert read_table(local, remote_storage=remote)["offset"].to_pylist()[0] == bases[2]
+    assert f"nor remote storage has offsets 0 to {bases[2] - 1} of {NAME}." in caplog.text
+
+
+def test_a_stream_without_the_option_warns_once(whole, tmp_path, bases, caplog):
+    local, _ = cut(whole, tmp_path, 5, 5)
+    planner = MicroBatchPlanner(
+        FileSystem(), parse_stream_options({"path": local, "starting_offsets": "earliest"})
+    )
+    assert planner.initial_offsets() == {("orders", 0): bases[5]}
+    planner.latest_offsets()
+    assert caplog.text.count("Set remoteStorage") == 1
