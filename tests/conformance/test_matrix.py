@@ -34,8 +34,24 @@ def is_quick(way: Way, case_name: str) -> bool:
     return way.is_quick and (way in tables.WHOLE or case_name in sample)
 
 
-def cells(session: str | None, *, in_bucket: bool = False) -> pytest.MarkDecorator:
-    """Choose the cells of the ways that need this kind of Spark session, or none, and a bucket, or none."""
+def is_on_disk(way: Way) -> bool:
+    return way.server is None
+
+
+def is_in_bucket(way: Way) -> bool:
+    return way.server is not None
+
+
+def is_batch_from_bucket(way: Way) -> bool:
+    return is_in_bucket(way) and not is_stream_from_bucket(way)
+
+
+def is_stream_from_bucket(way: Way) -> bool:
+    return is_in_bucket(way) and way.name.startswith("streams")
+
+
+def cells(session: str | None, is_meant: Callable[[Way], bool] = is_on_disk) -> pytest.MarkDecorator:
+    """Choose the cells of the ways that are meant, of those that need this kind of Spark session, or none."""
     return pytest.mark.parametrize(
         ("way", "case_name"),
         [
@@ -47,8 +63,7 @@ def cells(session: str | None, *, in_bucket: bool = False) -> pytest.MarkDecorat
             )
             for way in WAYS
             for case_name in case_names()
-            if way.session == session and (way.server is not None) == in_bucket
-            if way.applies(rules_of(case_name))
+            if way.session == session and is_meant(way) and way.applies(rules_of(case_name))
         ],
     )
 
@@ -81,15 +96,22 @@ def test_cell(check: Callable[..., None]) -> None:
 
 
 @pytest.mark.cases(12, 160)
-@cells(None, in_bucket=True)
+@cells(None, is_in_bucket)
 def test_cell_of_bucket(check: Callable[..., None]) -> None:
     check()
 
 
 @pytest.mark.spark
 @pytest.mark.cases(0, 6)
-@cells("classic", in_bucket=True)
+@cells("classic", is_batch_from_bucket)
 def test_cell_of_bucket_in_spark(check: Callable[..., None], spark: SparkSession) -> None:
+    check(ClassicSpark(spark))
+
+
+@pytest.mark.spark
+@pytest.mark.cases(0, 2)
+@cells("classic", is_stream_from_bucket)
+def test_cell_of_bucket_in_a_stream(check: Callable[..., None], spark: SparkSession) -> None:
     check(ClassicSpark(spark))
 
 
