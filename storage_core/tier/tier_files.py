@@ -111,18 +111,7 @@ class KeptChunks:
 
 
 class ChunkedFile(ObjectFile):
-    """A file that has to be decoded: a log file in chunks, or an index as one chunk.
-
-    Args:
-        path: Of the file that is shown.
-        status: Its status.
-        source: The object.
-        chunks: Where its chunks lie.
-        kept: The decoded chunks of all files.
-        error_type: What damage is reported as.
-        cipher: That of the segment, if it is encrypted.
-        aad: What authenticates the segment's chunks.
-    """
+    """A file that has to be decoded: a log file in chunks, or an index as one chunk. Damage is an ``error_type``."""
 
     def __init__(
         self,

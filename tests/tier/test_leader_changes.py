@@ -89,7 +89,7 @@ def value(epoch, offset):
 
 
 @pytest.mark.parametrize("put", [put_aiven, put_local])
-@examples(300)
+@examples(120)
 @given(seed=st.integers(0, 2**32))
 def test_the_log_of_the_last_leader_is_read(tmp_path_factory, put, seed):
     chance = random.Random(seed)
@@ -103,7 +103,7 @@ def test_the_log_of_the_last_leader_is_read(tmp_path_factory, put, seed):
     shutil.rmtree(root)
 
 
-@examples(200)
+@examples(100)
 @given(
     reads=st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 1500)), max_size=8),
     kind=st.sampled_from(["plain", "zstd", "aes", "zstd-aes"]),
