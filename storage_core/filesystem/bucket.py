@@ -38,7 +38,7 @@ _BACKOFF: Final = {
     "max_backoff": timedelta(seconds=5),
     "base": 3,
 }
-_LONGEST_TRY_SECONDS: Final = 30.0
+_LONGEST_PAUSE_OF_A_BODY_SECONDS: Final = 30.0
 _ENDPOINT_VARIABLES: Final = (
     "AWS_ENDPOINT_URL_S3",
     "AWS_ENDPOINT_URL",
@@ -215,7 +215,9 @@ def _arguments(scheme: str, options: StorageOptions) -> dict[str, Any]:
         store["endpoint"] = f"https://{store['endpoint']}"
     endpoints = [store.get("endpoint"), store.get("base_url"), *map(os.environ.get, _ENDPOINT_VARIABLES)]
     limits = {
-        "timeout": timedelta(seconds=min(options.timeout_seconds, _LONGEST_TRY_SECONDS)),
+        "timeout": timedelta(seconds=options.timeout_seconds),
+        # Many windows may share a slow line: only a pause is a failure.
+        "read_timeout": timedelta(seconds=min(options.timeout_seconds, _LONGEST_PAUSE_OF_A_BODY_SECONDS)),
         "allow_http": any(each is not None and each.startswith("http://") for each in endpoints),
     }
     seconds = {name: timedelta(seconds=value) for name, value in client.items() if isinstance(value, float)}

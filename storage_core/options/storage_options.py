@@ -61,7 +61,7 @@ STORAGE_OPTIONS: Final = (
         "s3.connect-timeout", "connect_timeout", "how long a connection may take, in seconds", "seconds", True
     ),
     StorageOption(
-        "s3.request-timeout", "timeout", "how long one try of a request may take, in seconds", "seconds", True
+        "s3.request-timeout", "read_timeout", "how long an answer may pause, in seconds (30)", "seconds", True
     ),
     StorageOption("adls.account-name", "account_name", "the storage account"),
     StorageOption("adls.account-key", "account_key", "its key"),

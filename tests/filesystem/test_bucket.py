@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+import time
 from types import SimpleNamespace
 
 import boto3
@@ -12,7 +13,7 @@ import pytest
 from storage_core.errors import OptionError
 from storage_core.filesystem.bucket import ObstoreBucket
 from storage_core.options.storage_options import NO_STORAGE_OPTIONS, StorageOptions
-from tests.object_stores.object_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY
+from tests.object_stores.object_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, Rule
 
 SECRET = "aHVzaC1hbmQtdGVsbA=="
 
@@ -136,3 +137,18 @@ def test_what_a_store_refuses_is_said_without_a_value(uri, options, said):
         ObstoreBucket(uri, StorageOptions.of(options))
     assert SECRET not in str(caught.value)
     assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+def pause(request, answer):
+    time.sleep(0.5)
+    return answer()
+
+
+def test_an_answer_that_pauses_is_asked_for_again(quick_bucket):
+    quick_bucket.put("a", b"0123456789")
+    options = StorageOptions.of({**quick_bucket.storage_options, "s3.request-timeout": 0.25})
+    bucket = ObstoreBucket(quick_bucket.uri(), options)
+    (((_, listed),),) = bucket.list("")
+    quick_bucket.rules.append(Rule(pause, kind="GET"))
+    assert bytes(bucket.get("a", 0, 10, listed)) == b"0123456789"
+    assert quick_bucket.rules[0]._seen[""] > 1
