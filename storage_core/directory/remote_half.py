@@ -12,17 +12,16 @@ that only remote storage has is not read if its topic has others here: it is ano
 from __future__ import annotations
 
 import logging
-import os
 from bisect import bisect_right
 from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint import PARTITION_METADATA, EpochEntry, read_partition_metadata
+from storage_core.checkpoint import EpochEntry
 from storage_core.directory.discovery import choose_replica, find_partitions
 from storage_core.directory.joined_log import UP_TO_LOG_END, JoinedLog, Piece, shown_ranges, uncovered
-from storage_core.errors import CorruptCheckpointError, LogDirectoryError, SegmentLogError, first_of
+from storage_core.errors import SegmentLogError, first_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -62,11 +61,7 @@ def with_remote_halves(
             filesystem, [path], must_be_log_directory=True, is_repeated=is_repeated, is_remote=True
         ):
             halves.setdefault(each.topic_partition, []).append(each)
-    found = []
-    for directory in directories:
-        remote = halves.pop(directory.topic_partition, [])
-        same = tuple(each for each in remote if _is_same_topic(filesystem, directory, each))
-        found.append(replace(directory, remote=same))
+    found = [replace(each, remote=tuple(halves.pop(each.topic_partition, ()))) for each in directories]
     topics = {directory.topic for directory in found}
     alone = [key for key in halves if key[0] not in topics]
     elsewhere = sorted(f"{topic}-{partition}" for topic, partition in halves if topic in topics)
@@ -89,27 +84,6 @@ def with_present_remote_half(
     filesystem.forget_listings()
     found = with_remote_halves(filesystem, [directory], remote_paths, is_repeated=True)
     return next(each for each in found if each.topic_partition == directory.topic_partition)
-
-
-def _is_same_topic(
-    filesystem: ReadableFileSystem, local: PartitionDirectory, remote: PartitionDirectory
-) -> bool:
-    """Return True unless a remote directory is that of another topic that had the same name."""
-    ids = _topic_id(filesystem, local), _topic_id(filesystem, remote)
-    if None in ids or ids[0] == ids[1]:
-        return True
-    _warn_once(
-        f"Left out {remote.path}: it is of a topic with the id {ids[1]} that had this name, and {local.path} has {ids[0]}."
-    )
-    return False
-
-
-def _topic_id(filesystem: ReadableFileSystem, directory: PartitionDirectory) -> str | None:
-    try:
-        return read_partition_metadata(filesystem, os.path.join(directory.path, PARTITION_METADATA))
-    except (CorruptCheckpointError, LogDirectoryError):
-        # Whoever reads the log hears of it.
-        return None
 
 
 @lru_cache(maxsize=1024)
@@ -156,6 +130,12 @@ def _joined(
     notices: list[str] = []
     is_one_history = not isinstance(local, JoinedLog)
     for log in remote:
+        if None not in (local.topic_id, log.topic_id) and local.topic_id != log.topic_id:
+            _warn_once(
+                f"Left out {log.path}: it is of a topic with the id {log.topic_id} that had this name, and {local.path} has "
+                f"{local.topic_id}."
+            )
+            continue
         log.end_with_valid_batches()
         fork = _fork_offset(_epochs_of(local), _epochs_of(log), start_offset)
         end_offset = _end_below(log, local_start)

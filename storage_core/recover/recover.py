@@ -195,9 +195,7 @@ def recover(  # noqa: PLR0913  (one for each flag)
         manifest = os.path.abspath(path_to_write(manifest))
         _require_new_file(filesystem, manifest, found.root.path)
     warn_of_damaged_commits(filesystem, found)
-    filesystem, notices = with_remote_segments(filesystem, found.directories, options)
-    for notice in notices:
-        _log.warning("%s", notice)
+    filesystem = with_remote_segments(filesystem, found.directories, options)
     plans = found.plans(filesystem, policy, options.max_decompressed_batch_bytes, advance)
     report = report_of(found, plans, policy, None if is_dry_run else target)
     if target is not None and not is_dry_run:
