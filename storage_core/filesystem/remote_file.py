@@ -132,12 +132,9 @@ class RemoteFile:
         return position_bytes if position_bytes < self.status.size_bytes else None
 
     def expect_reads(self, start_bytes: int, end_bytes: int) -> None:
-        """Fetch these bytes ahead of their reads, a few windows at a time, but for those at the start that are here."""
-        known: list[_Piece | _Ahead] = [*self._pieces, *self._ahead]
-        while found := [each.end_bytes for each in known if each.start_bytes <= start_bytes < each.end_bytes]:
-            start_bytes = found[0]
-        end_bytes = min(end_bytes, self.status.size_bytes)
-        if self._expected_bytes == start_bytes:
+        """Fetch these bytes ahead of their reads, a few windows at a time, but for those that are here."""
+        start_bytes, end_bytes = self._first_missing(start_bytes), min(end_bytes, self.status.size_bytes)
+        if start_bytes == self._first_missing(self._expected_bytes):
             self._expected_end_bytes = max(self._expected_end_bytes, end_bytes)
         elif start_bytes < end_bytes:
             self._drop_windows()
@@ -186,17 +183,27 @@ class RemoteFile:
             held_bytes -= len(gone.data)
         self._pieces.append(piece)
 
+    def _first_missing(self, position_bytes: int) -> int:
+        """Return the first position from this one on that is neither here nor under way."""
+        known: list[_Piece | _Ahead] = [*self._pieces, *self._ahead]
+        while found := [
+            each.end_bytes for each in known if each.start_bytes <= position_bytes < each.end_bytes
+        ]:
+            position_bytes = found[0]
+        return position_bytes
+
     def _fetch_ahead(self) -> None:
-        """Request windows until as many are under way as may be."""
-        while self._expected_bytes < self._expected_end_bytes and len(self._ahead) < WINDOWS_AHEAD:
+        """Request windows until as many are under way as may be, but nothing that is here."""
+        while len(self._ahead) < WINDOWS_AHEAD:
+            start_bytes = self._expected_bytes = self._first_missing(self._expected_bytes)
+            if start_bytes >= self._expected_end_bytes:
+                return
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(WINDOWS_AHEAD, "segmentlog-fetch")
-            start_bytes = self._expected_bytes
-            end_bytes = min(start_bytes + WINDOW_BYTES, self._expected_end_bytes)
-            self._ahead.append(
-                _Ahead(start_bytes, end_bytes, self._threads.submit(self._fetch, start_bytes, end_bytes))
-            )
-            self._expected_bytes = end_bytes
+            here = [each.start_bytes for each in self._pieces if each.start_bytes > start_bytes]
+            end_bytes = min(start_bytes + WINDOW_BYTES, self._expected_end_bytes, *here)
+            data = self._threads.submit(self._fetch, start_bytes, end_bytes)
+            self._ahead.append(_Ahead(start_bytes, end_bytes, data))
 
     def _take_window(self, position_bytes: int) -> _Piece | None:
         """Wait for the window with a position, and request the next one; windows before it were passed over."""
