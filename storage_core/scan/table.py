@@ -5,11 +5,12 @@ It is beside `storage_core.scan.read`, so that a task in another process loads n
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from storage_core.scan.plan import plan_scan
+from storage_core.scan.plan import DEFAULT_TASK_BYTES, plan_scan
 from storage_core.scan.read import read_schema, read_tasks
 from storage_core.scan.typed_columns import plan_formats
 
@@ -29,6 +30,9 @@ def read_records(filesystem: ReadableFileSystem, options: ReadOptions) -> pa.Tab
     """Read all records that the options ask for into one table, ordered by topic, partition and offset."""
     formats = plan_formats(filesystem, options)
     schema = read_schema(options, formats)
+    if options.max_bytes_per_partition is None:
+        # There is one task at a time: no segment has to be cut, which takes a look-up each.
+        options = dataclasses.replace(options, max_bytes_per_partition=DEFAULT_TASK_BYTES)
     plan = plan_scan(filesystem, options, formats=formats)
     batches = read_tasks(filesystem, plan.tasks, schema)
     return pa.Table.from_batches(_with_small_ones_joined(batches), schema=schema)

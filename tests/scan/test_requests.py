@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from storage_core import read_table
 from storage_core.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_schema, read_tasks
@@ -162,3 +163,13 @@ def test_a_server_is_asked_no_more_than_that(root, quick_bucket, small_server):
         assert quick_bucket.sent_twice() == {}
         assert quick_bucket.counts().keys() == {"GET"}
         quick_bucket.forget()
+
+
+def test_a_table_of_one_long_segment_takes_its_end_and_its_windows(tmp_path, quick_bucket):
+    write_partition(tmp_path / "logs", segments=1, batches=5000)
+    quick_bucket.put_tree(tmp_path / "logs", "logs")
+    found = read_table(quick_bucket.uri("logs"), storage_options=quick_bucket.storage_options)
+    assert found.num_rows == 5000 * RECORDS
+    # 20 MB: its end, and three windows. It is not cut, since nothing is read beside it.
+    assert len(quick_bucket.ranges(".log")) == 4
+    assert not quick_bucket.sent_twice()
