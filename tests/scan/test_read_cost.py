@@ -146,6 +146,9 @@ class OpenedSegment(io.BytesIO):
     def next_data(self, position_bytes):
         return position_bytes
 
+    def expect_reads(self, start_bytes, end_bytes):
+        pass
+
     def size_bytes(self):
         return self.status.size_bytes
 
