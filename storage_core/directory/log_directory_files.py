@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +36,7 @@ from storage_core.commit_files.commits_file import OWN_PREFIX
 from storage_core.commit_files.journal import COMMIT_IN_PROGRESS
 from storage_core.config import INT_MAX
 from storage_core.directory.visibility import VisibleCommits, read_visible_commits
-from storage_core.errors import CorruptCheckpointError, OptionError
+from storage_core.errors import CorruptCheckpointError, OptionError, SegmentLogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -251,8 +252,14 @@ class LogDirectoryFiles:
         return self._offsets_or_none(LOG_START_OFFSET_CHECKPOINT, "every log starts at its first segment")
 
     def read_once(self) -> None:
-        """Read what each look at a partition asks for, before several threads ask."""
-        _ = self.clean_shutdown, self.recovery_points, self.vouching_high_watermarks, self.log_start_offsets
+        """Read what each look at a partition asks for, before several threads ask. What cannot be read is for them to say."""
+        with suppress(SegmentLogError):
+            _ = (
+                self.clean_shutdown,
+                self.recovery_points,
+                self.vouching_high_watermarks,
+                self.log_start_offsets,
+            )
 
     @cached_property
     def cleaner_offsets(self) -> dict[tuple[str, int], int]:

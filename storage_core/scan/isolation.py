@@ -22,6 +22,8 @@ import dataclasses
 import logging
 import threading
 from bisect import bisect_left
+from collections import deque
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+_SEGMENTS_AHEAD = 16
 _UNKNOWN_ABORTS = "Which transactions were aborted cannot be told; read with isolationLevel=read_uncommitted."
 
 
@@ -128,6 +131,7 @@ class TransactionReplay:
         self.is_complete = False
         self.transactions = TransactionTracker()
         self._log = log
+        self._ahead: deque[SegmentReader] = deque()
 
     def advance_to(self, offset: int) -> None:
         """Account for everything below ``offset``, from the newest snapshot that helps."""
@@ -166,11 +170,27 @@ class TransactionReplay:
                 break
             segment_end_offset = self._log.segments.end_offset(index)
             stop_offset = end_offset if segment_end_offset is None else min(end_offset, segment_end_offset)
+            self._fetch_ahead(index)
             aborted += self._walk_again_if_replaced(index, stop_offset, upper_bound_offset)
             index += 1
         if not self.is_complete:
             self.next_offset = max(self.next_offset, end_offset)
         return aborted
+
+    def close(self) -> None:
+        """Close what was fetched ahead."""
+        while self._ahead:
+            self._ahead.popleft().drop_fetched()
+
+    def _fetch_ahead(self, index: int) -> None:
+        """Fetch the next segments while one is walked, where a request takes long."""
+        segments = self._log.segments
+        while self._ahead and self._ahead[0].base_offset <= segments[index].base_offset:
+            self._ahead.popleft()
+        next_index = index + 1
+        for number in range(next_index + len(self._ahead), min(next_index + _SEGMENTS_AHEAD, len(segments))):
+            segments[number].fetch_ahead()
+            self._ahead.append(segments[number])
 
     def _walk_again_if_replaced(
         self, index: int, end_offset: int, upper_bound_offset: int | None
@@ -341,8 +361,8 @@ def open_transactions(log: PartitionLog, end_offset: int | None = None) -> tuple
     Raises:
         CorruptRecordError: A header or a control batch on the way is damaged.
     """
-    replay = TransactionReplay(log)
-    replay.advance_to(log.log_end_offset if end_offset is None else end_offset)
+    with closing(TransactionReplay(log)) as replay:
+        replay.advance_to(log.log_end_offset if end_offset is None else end_offset)
     return tuple(OpenTransaction(*item) for item in replay.transactions.open_or_doubtful().items())
 
 
@@ -426,26 +446,26 @@ def _collect(
     log: PartitionLog, start_offset: int, end_offset: int, is_trusted: Callable[[int], bool]
 ) -> list[AbortedTransaction]:
     aborted: list[AbortedTransaction] = []
-    replay = TransactionReplay(log)
     first = log.segment_index_for(start_offset) or 0
     rest = log.filesystem.map(is_trusted, range(first + 1, len(log.segments)))
     # The first answer is about the whole log, too.
     trusted = chain(map(is_trusted, range(first, first + 1)), rest)
-    for index, is_index_trusted in zip(range(first, len(log.segments)), trusted, strict=False):
-        segment = log.segments[index]
-        if is_index_trusted:
-            collected, is_complete = _indexed_aborts(log, index, start_offset, end_offset)
-        else:
-            replay.advance_to(segment.base_offset)
-            collected = replay.aborted_transactions(_segment_end_offset(log, index), end_offset)
-            is_complete = replay.is_complete
-        aborted += collected
-        if is_complete or _have_all_ended(log, index, end_offset):
-            break
+    with closing(TransactionReplay(log)) as replay:
+        for index, is_index_trusted in zip(range(first, len(log.segments)), trusted, strict=False):
+            segment = log.segments[index]
+            if is_index_trusted:
+                collected, is_complete = _indexed_aborts(log, index, start_offset, end_offset)
+            else:
+                replay.advance_to(segment.base_offset)
+                collected = replay.aborted_transactions(_segment_end_offset(log, index), end_offset)
+                is_complete = replay.is_complete
+            aborted += collected
+            if is_complete or _have_all_ended(log, index, end_offset):
+                break
     if log.skip_damage:
         # For the last stable offset, transactions whose marker may be lost are not open either.
-        tail = TransactionReplay(log)
-        tail.advance_to(log.log_end_offset)
+        with closing(TransactionReplay(log)) as tail:
+            tail.advance_to(log.log_end_offset)
         known = set(aborted)
         aborted += [
             each

@@ -10,11 +10,12 @@ confirm a step of it. An index that disagrees with the log is set aside.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from storage_core.errors import CorruptError, FileReplacedError, UnsupportedFormatError
+from storage_core.errors import CorruptError, FileReplacedError, SegmentLogError, UnsupportedFormatError
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.segment.batch_walk import (
     PAGE_SIZE_BYTES,
@@ -106,6 +107,7 @@ class SegmentReader:
     _transaction_index: TransactionIndex | None = field(default=None, init=False, repr=False)
     known_end: SegmentEnd | None = field(default=None, init=False, repr=False)
     _largest_timestamp: TimestampOffset | None = field(default=None, init=False, repr=False)
+    _fetched: ReadableFile | None = field(default=None, init=False, repr=False)
 
     @property
     def traits(self) -> StorageTraits:
@@ -160,6 +162,9 @@ class SegmentReader:
             FileNotFoundError: The file is gone.
             DataLossError: The path names a different file than before, a compacted one.
         """
+        if self._fetched is not None:
+            fetched, self._fetched = self._fetched, None
+            return fetched
         known = self.known_status
         opened = self.filesystem.open(self.log_path, None if known is None else known.version)
         if self.known_status is None:
@@ -176,6 +181,20 @@ class SegmentReader:
                 offset=self.base_offset,
             )
         return opened
+
+    def fetch_ahead(self) -> None:
+        """Begin to fetch the log file for its next use, if that takes one request; `drop_fetched` takes it back."""
+        # What is gone is for that use to find.
+        with suppress(SegmentLogError):
+            if self._fetched is None and self.traits.request_cost_bytes and self.is_one_read:
+                self._fetched = self.open_log()
+                self._fetched.expect_reads(0, self.size_bytes)
+
+    def drop_fetched(self) -> None:
+        """Close what was fetched ahead and not used."""
+        if self._fetched is not None:
+            self._fetched.close()
+            self._fetched = None
 
     @property
     def offset_index(self) -> OffsetIndex:

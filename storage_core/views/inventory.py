@@ -24,7 +24,7 @@ from storage_core.views.partitions import (
     PartitionSummary,
     RootFiles,
     choose_replicas,
-    summarize_partition,
+    summarize_partitions,
 )
 from storage_core.views.roots import LIVE, REMOTE, LogDir, roots_of, selected_locations
 
@@ -163,11 +163,10 @@ def inventory(
     roots = roots_of(filesystem, replace(options, paths=tuple(paths)))
     found = _Examination(filesystem, has_selection=options.names_topics)
     locations = selected_locations(filesystem, roots, options)
-    for choice in choose_replicas(filesystem, locations, found.files):
-        summary = summarize_partition(filesystem, choice, found.files.of(choice.location.root), exact=exact)
-        if summary is not None:
-            found.add_partition(summary)
-            on_bytes(summary.log_bytes)
+    choices = choose_replicas(filesystem, locations, found.files)
+    for summary in summarize_partitions(filesystem, choices, found.files, exact=exact):
+        found.add_partition(summary)
+        on_bytes(summary.log_bytes)
     for root in roots:
         found.add_root(root)
     return found.report(exact=exact)

@@ -7,7 +7,7 @@ header of every batch is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import groupby
@@ -379,6 +379,32 @@ def summarize_partition(
         return replace(summary, unreadable=str(error))
 
 
+def summarize_partitions(
+    filesystem: ReadableFileSystem,
+    choices: Collection[ReplicaChoice],
+    roots: RootFiles,
+    *,
+    exact: bool = False,
+    with_last_stable_offset: bool = False,
+) -> Iterator[PartitionSummary]:
+    """Examine directories of partitions as `summarize_partition` does. Those that are gone are left out."""
+    for choice in choices:
+        roots.of(choice.location.root).read_once()
+
+    def summarized(choice: ReplicaChoice) -> PartitionSummary | None:
+        return summarize_partition(
+            filesystem,
+            choice,
+            roots.of(choice.location.root),
+            exact=exact,
+            with_last_stable_offset=with_last_stable_offset,
+        )
+
+    # Where every header is read, each log takes buffers.
+    each = map if exact else filesystem.map
+    return filter(None, each(summarized, choices))
+
+
 def _summarized(
     filesystem: ReadableFileSystem,
     summary: PartitionSummary,
@@ -570,17 +596,14 @@ def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> Sequence[Part
 def _rows(
     filesystem: ReadableFileSystem, task: PartitionsTask, wanted: frozenset[str]
 ) -> Iterator[tuple[object, ...]]:
-    roots = RootFiles(filesystem)
-    for choice in task.choices:
-        summary = summarize_partition(
-            filesystem,
-            choice,
-            roots.of(choice.location.root),
-            exact=task.exact,
-            with_last_stable_offset="lastStableOffset" in wanted,
-        )
-        if summary is None:
-            continue
+    with_last_stable_offset = "lastStableOffset" in wanted
+    for summary in summarize_partitions(
+        filesystem,
+        task.choices,
+        RootFiles(filesystem),
+        exact=task.exact,
+        with_last_stable_offset=with_last_stable_offset,
+    ):
         if summary.unreadable is not None:
             raise LogDirectoryError(
                 f"A partition could not be examined: {summary.unreadable}", path=summary.directory

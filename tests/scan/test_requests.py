@@ -12,6 +12,7 @@ from storage_core.options import parse_read_options
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_schema, read_tasks
 from storage_core.tier import open_file_system
+from storage_core.views import find_view, plan_view, read_view_task
 from tests.filesystem.counted_store import CountedStore
 from tests.scan.equal_batches import RECORDS, START_MS, write_partition
 
@@ -92,6 +93,25 @@ def test_a_reader_that_stops_early_closes_what_was_fetched_ahead(root):
     next(found)
     found.close()
     assert store.open_files == 0
+
+
+def test_transactions_are_replayed_while_the_next_segments_are_fetched(root):
+    # Without snapshots and checkpoints, each header is looked at: once for the last stable offset, once for what aborted.
+    store, plan, _ = planned(root, isolationLevel="read_committed")
+    assert plan.planned_segments == SEGMENTS
+    assert len(store.gets()) <= 2 * SEGMENTS + 2
+    assert store.rounds <= 2 * SEGMENTS / 8
+    assert store.open_files == 0
+
+
+@pytest.mark.parametrize("view", ["segments", "partitions"])
+def test_segments_are_examined_side_by_side(root, view):
+    store = CountedStore(root)
+    tasks = plan_view(store, parse_read_options({"path": str(root), "view": view}))
+    found = [rows for task in tasks for rows in read_view_task(store, task, find_view(view).schema)]
+    assert sum(rows.num_rows for rows in found) == (SEGMENTS if view == "segments" else 1)
+    assert found[0]["modified"].null_count == len(found[0]) if view == "segments" else True
+    assert store.rounds <= 130
 
 
 def test_offsets_take_a_look_up_each(root):
