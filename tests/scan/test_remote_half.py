@@ -18,10 +18,13 @@ from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import project, record_schema
 from storage_core.scan.stream import MicroBatchPlanner
+from storage_core.tier import TierFileSystem
 from storage_core.views.inventory import inventory
 from tests.examples import examples
+from tests.filesystem.counted_store import CountedStore
 from tests.log.logs import name
 from tests.scan.halves import EPOCHS, NAME, START_CHECKPOINT, bases_of, cut, make_whole
+from tests.tier.uploads import put_aiven, uploads_of
 
 
 @pytest.fixture(scope="module")
@@ -442,3 +445,18 @@ def test_a_stream_without_the_option_warns_once(whole, tmp_path, bases, caplog):
     assert planner.initial_offsets() == {("orders", 0): bases[5]}
     planner.latest_offsets()
     assert caplog.text.count("Set remoteStorage") == 1
+
+
+def test_no_log_of_remote_storage_is_asked_for(whole, tmp_path):
+    local, _ = cut(whole, tmp_path, 9, 9)
+    topic_id = (whole / NAME / "partition.metadata").read_text().split()[-1]
+    for each in list(uploads_of(whole / NAME, 1 << 60))[:11]:
+        put_aiven(tmp_path / "tier", each, topic_id=topic_id)
+    store = CountedStore(tmp_path)
+    options = {"remote_storage": str(tmp_path / "tier"), "isolation_level": "read_committed"}
+    plan = plan_scan(TierFileSystem(store), options_of([local], options))
+    assert plan.partitions[0].start_offset == 0
+    requests = [request.path for request in store.gets() if request.path.startswith(str(tmp_path / "tier"))]
+    assert store.count("LIST") == 1
+    assert sum(path.endswith(".rsm-manifest") for path in requests) == 11
+    assert {Path(path).suffix for path in requests} == {".rsm-manifest", ".indexes"}
