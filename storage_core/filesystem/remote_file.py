@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from storage_core.filesystem.reading import ReadableFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
-    from types import TracebackType
 
     from storage_core.filesystem.values import BytesLike, FileStatus, FileVersion, IoStatistics
 
@@ -69,7 +70,7 @@ class ClosedFiles:
                 self._held_bytes -= sum(len(piece.data) for piece in oldest)
 
 
-class RemoteFile:
+class RemoteFile(ReadableFile):
     """One version of an object, for one thread at a time. Use as a context manager.
 
     It holds the last window or read, up to 8 MiB that were fetched before, and the 4 windows of 8 MiB that are fetched
@@ -104,18 +105,12 @@ class RemoteFile:
         self._step_bytes = _LEAST_BYTES
         self._fetched_end_bytes = 0
 
-    def size_bytes(self) -> int:
-        """Return the size: a version of an object never grows."""
-        return self.status.size_bytes
-
     def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
         """Read up to ``size_bytes`` from ``position_bytes``; fewer only at the end of the file."""
         room = max(0, min(size_bytes, self.status.size_bytes - position_bytes))
         if room and len(data := self._at(position_bytes, position_bytes + room)) >= room:
             return bytes(data[:room])
-        buffer = bytearray(room)
-        self.read_into(memoryview(buffer), position_bytes)
-        return bytes(buffer)
+        return super().read_at(room, position_bytes)
 
     def read_into(self, buffer: memoryview, position_bytes: int) -> int:
         """Fill ``buffer`` from ``position_bytes``; return the number of bytes read, fewer only at the end of the file."""
@@ -126,10 +121,6 @@ class RemoteFile:
             buffer[place - position_bytes : place - position_bytes + len(data)] = data
             place += len(data)
         return max(0, end_bytes - position_bytes)
-
-    def next_data(self, position_bytes: int) -> int | None:
-        """Return the position itself, or None at the end: a store does not tell holes from zeros."""
-        return position_bytes if position_bytes < self.status.size_bytes else None
 
     def expect_reads(self, start_bytes: int, end_bytes: int) -> None:
         """Fetch these bytes ahead of their reads, a few windows at a time, but for those that are here."""
@@ -151,14 +142,6 @@ class RemoteFile:
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._threads = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _at(self, position_bytes: int, end_bytes: int) -> memoryview:
         """Return bytes from a position on, at least one; only those up to ``end_bytes`` are waited for."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import CorruptError, LogDirectoryError
+from storage_core.filesystem import ReadableFile
 from storage_core.record.compression import UndecodableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    from storage_core.filesystem import FileStatus, ReadableFile
+    from storage_core.filesystem import FileStatus
     from storage_core.tier.chunks import Chunks
 
 
@@ -23,56 +23,33 @@ _JOINED_BYTES: Final = 16 << 20
 _KEPT_BYTES: Final = 32 << 20
 
 
-class MemoryFile:
-    """A small file, whose bytes are known. Use as a context manager."""
+class MemoryFile(ReadableFile):
+    """A small file, whose bytes are known."""
 
-    def __init__(self, path: str, status: FileStatus, data: bytes = b"") -> None:
+    def __init__(self, path: str, status: FileStatus, data: bytes) -> None:
         self.path = path
         self.status = status
         self._data = data
 
-    def size_bytes(self) -> int:
-        """Return the size, which does not change."""
-        return self.status.size_bytes
-
-    def read_at(self, size_bytes: int, position_bytes: int) -> bytes:
-        """Read up to ``size_bytes`` from ``position_bytes``; fewer only at the end of the file."""
-        buffer = bytearray(self._limited(size_bytes, position_bytes))
-        return bytes(buffer[: self.read_into(memoryview(buffer), position_bytes)])
-
     def read_into(self, buffer: memoryview, position_bytes: int) -> int:
-        """Fill ``buffer`` from ``position_bytes``; return the number of bytes read, fewer only at the end of the file."""
-        size_bytes = self._limited(len(buffer), position_bytes)
-        buffer[:size_bytes] = self._data[position_bytes : position_bytes + size_bytes]
-        return size_bytes
-
-    def next_data(self, position_bytes: int) -> int | None:
-        """Return the same position: nothing is preallocated."""
-        return position_bytes if position_bytes < self.status.size_bytes else None
+        """Fill ``buffer`` as `ReadableFile.read_into` does."""
+        data = self._data[position_bytes : position_bytes + len(buffer)]
+        buffer[: len(data)] = data
+        return len(data)
 
     def expect_reads(self, start_bytes: int, end_bytes: int) -> None:
-        """Expect that these bytes are read soon, in order."""
+        """Do nothing: the bytes are here."""
 
     def close(self) -> None:
-        """Close what the file is made of; a second call does nothing."""
-
-    def _limited(self, size_bytes: int, position_bytes: int) -> int:
-        return max(0, min(size_bytes, self.status.size_bytes - position_bytes))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        """Do nothing: no resource is held."""
 
 
-class ObjectFile(MemoryFile):
+class ObjectFile(ReadableFile):
     """An object as it is, or its beginning."""
 
     def __init__(self, path: str, status: FileStatus, source: ReadableFile) -> None:
-        super().__init__(path, status)
+        self.path = path
+        self.status = status
         self._source = source
 
     def read_into(self, buffer: memoryview, position_bytes: int) -> int:
@@ -87,6 +64,9 @@ class ObjectFile(MemoryFile):
     def close(self) -> None:
         """Close the object."""
         self._source.close()
+
+    def _limited(self, size_bytes: int, position_bytes: int) -> int:
+        return max(0, min(size_bytes, self.status.size_bytes - position_bytes))
 
 
 class KeptChunks:
