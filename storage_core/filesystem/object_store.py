@@ -7,7 +7,7 @@ the same name is hidden behind it, as are the empty objects that some programs c
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -47,6 +47,7 @@ _DIRECTORY: Final = StoredObject(0, 0, "")
 # At some 400 bytes each.
 _MOST_LISTED: Final = 5_000_000
 _MOST_THREADS: Final = 64
+_ITEMS_PER_THREAD: Final = 4
 
 
 class ObjectStoreFileSystem:
@@ -172,14 +173,17 @@ class ObjectStoreFileSystem:
         if count <= 1:
             yield from map(function, items)
             return
-        with ThreadPoolExecutor(
-            count, "segmentlog-map", self._set_share, (max(1, most // count),)
-        ) as threads:
-            try:
-                yield from threads.map(function, items)
-            finally:
-                # After an error, or where no more results are wanted.
+        for start in range(0, len(items), _ITEMS_PER_THREAD * count):
+            # The threads have ended when a result is handed out: the garbage collector may close this generator on one of
+            # them, after an error that its caller keeps.
+            with ThreadPoolExecutor(
+                count, "segmentlog-map", self._set_share, (max(1, most // count),)
+            ) as threads:
+                block = items[start : start + _ITEMS_PER_THREAD * count]
+                asked = [threads.submit(function, item) for item in block]
+                wait(asked, return_when=FIRST_EXCEPTION)
                 threads.shutdown(cancel_futures=True)
+            yield from (each.result() for each in asked)
 
     def forget_listings(self) -> None:
         """List again at the next question."""

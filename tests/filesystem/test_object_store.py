@@ -269,6 +269,15 @@ def test_what_is_mapped_within_a_map_shares_its_threads(filesystem):
     assert most[0] <= 64
 
 
+def test_no_thread_waits_for_the_end_of_a_map_that_nobody_ends(filesystem):
+    """The garbage collector would end it, on any thread: also on one that it waits for."""
+    results = filesystem.map(abs, range(-600, 0))
+
+    assert next(results) == 600
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("segmentlog-map")] == []
+    assert list(results) == list(range(599, 0, -1))
+
+
 def test_an_error_ends_a_map(filesystem):
     def fail(number):
         raise StorageError(str(number))
