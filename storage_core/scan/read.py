@@ -305,6 +305,8 @@ class _TaskReader:
         self._order = _SegmentOrder()
         # The offset after what was read of the present span.
         self._next_offset = 0
+        # The last offset and the CRC of the last batch that was read of it.
+        self._last_batch: tuple[int, int] | None = None
 
     def read_all(self, spans: Iterable[LogSpan]) -> Iterator[pa.RecordBatch]:
         """Read spans one after the other. Where a request takes long, the next small ones are fetched meanwhile."""
@@ -356,6 +358,7 @@ class _TaskReader:
 
     def _read(self, span: LogSpan, ahead: ReadableFile | None) -> Iterator[pa.RecordBatch]:
         pending = [span]
+        self._last_batch = None
         attempts = _ATTEMPTS
         while pending:
             self._next_offset = pending[0].start_offset
@@ -400,6 +403,8 @@ class _TaskReader:
                     decoded = self._filter.may_match(part.window.headers, decoded, span)
                 yield from self._records.batches(part.window, decoded, rows_of, report)
                 next_offset = part.next_offset
+                last = part.window.headers[part.end - 1]
+                self._last_batch = (next_offset - 1, int(last["crc"])) if last["magic"] == MAGIC_V2 else None
             self._next_offset = max(self._next_offset, next_offset)
         if last_window is not None and not has_damage:
             self._order.check_end(self._filesystem, last_window, span)
@@ -435,6 +440,20 @@ class _TaskReader:
             segment_end_bytes=status.size_bytes,
         )
 
+    def _has_last_batch(self, log: PartitionLog, span: LogSpan) -> bool:
+        """Return True if a log has the batch that was read last of a file that is gone, so that what follows belongs to it.
+
+        A cleaner may have removed it from a file that is not fixed.
+        """
+        if self._last_batch is None or not self._filesystem.traits_of(span.directory).are_files_fixed:
+            return True
+        last_offset, crc = self._last_batch
+        index = log.segment_index_for(last_offset)
+        if index is None:
+            return True
+        found = log.read_segment(index, lambda segment: segment.locate_offset(last_offset)).found
+        return found is not None and (found.last_offset, found.crc) == (last_offset, crc)
+
     def _find_again(self, span: LogSpan, next_offset: int, attempts: int) -> list[LogSpan]:
         """Locate the rest of a span in the present files."""
         if next_offset >= span.end_offset:
@@ -443,12 +462,14 @@ class _TaskReader:
             self._report_loss(span, next_offset, "their segment replaced repeatedly while they were read")
             return []
         spans: list[LogSpan] = []
+        is_same = True
         try:
             log = self._present_log(span, next_offset)
             if log is not None:
                 if not log.segments:
                     # What was planned is gone: that is data loss, whatever checkpoints say.
                     log.end_with_valid_batches()
+                is_same = self._has_last_batch(log, span)
                 start_offset = max(next_offset, log.log_start_offset)
                 is_complete = (
                     bool(log.segments)
@@ -462,7 +483,7 @@ class _TaskReader:
                     AbortedTransactions(span.aborted_transactions),
                     is_first=span.is_first and start_offset == span.start_offset,
                 )
-                spans = list(locate_spans(wanted))
+                spans = list(locate_spans(wanted)) if is_same else []
         except (DataLossError, FileNotFoundError):
             # Replaced again meanwhile: the next attempt begins with the planned file.
             return [dataclasses.replace(span, start_offset=next_offset)]
@@ -473,6 +494,10 @@ class _TaskReader:
                 "the partition's directory gone since the read was planned",
                 is_away=self._filesystem.status(os.path.dirname(span.directory), follow_symlinks=True)
                 is None,
+            )
+        elif not is_same:
+            self._report_loss(
+                span, next_offset, "another version of its segment, with other records than were read before"
             )
         elif not is_complete:
             present = (

@@ -13,7 +13,7 @@ RECORDS = 4
 START_MS = 1_700_000_000_000
 
 
-def write_partition(root, partition=0, segments=1000, batches=15):
+def write_partition(root, partition=0, segments=1000, batches=15, start_ms=START_MS):
     """Segments of 62 KB with their indexes, as a broker closes them. A record's timestamp is its offset, after a start."""
     path = root / f"events-{partition}"
     path.mkdir(parents=True)
@@ -23,7 +23,7 @@ def write_partition(root, partition=0, segments=1000, batches=15):
     for _ in range(segments):
         base_offset, log, index, times = offset, bytearray(), bytearray(), bytearray()
         for number in range(batches):
-            last_offset, first_ms = offset + RECORDS - 1, START_MS + offset
+            last_offset, first_ms = offset + RECORDS - 1, start_ms + offset
             template[:8] = struct.pack(">q", offset)
             template[27:43] = struct.pack(">qq", first_ms, first_ms + RECORDS - 1)
             template[17:21] = struct.pack(">I", crc32c(bytes(template[21:])))

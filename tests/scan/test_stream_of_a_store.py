@@ -155,3 +155,33 @@ def test_objects_that_are_deleted_before_they_are_read_are_data_loss(root, parti
             list(read_tasks(store, plan.tasks, SCHEMA))
     else:
         assert [offset for _, offset in offsets_of(store, plan)] == list(range(20, 60))
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_rows_of_another_version_do_not_follow_those_of_the_first(root, fails):
+    write_partition(root, segments=1, batches=4000)
+    store, plan = plan_of(root, failOnDataLoss=fails, maxBytesPerPartition="1g")
+    log = root / "events-0" / f"{0:020d}.log"
+    found = read_tasks(store, plan.tasks, SCHEMA)
+    offsets = next(found)["offset"].to_pylist()
+    write_partition(root.parent / "other", segments=1, batches=4000, start_ms=5)
+    rewrite(log, (root.parent / "other" / "events-0" / log.name).read_bytes())
+    if fails:
+        with pytest.raises(DataLossError, match="another version of its segment"):
+            list(found)
+    else:
+        offsets += [offset for rows in found for offset in rows["offset"].to_pylist()]
+        assert offsets == list(range(len(offsets)))
+        assert len(offsets) < 16_000
+
+
+def test_a_longer_version_of_the_same_log_is_read_on(root):
+    write_partition(root, segments=1, batches=4000)
+    store, plan = plan_of(root, maxBytesPerPartition="1g")
+    log = root / "events-0" / f"{0:020d}.log"
+    found = read_tasks(store, plan.tasks, SCHEMA)
+    offsets = next(found)["offset"].to_pylist()
+    write_partition(root.parent / "other", segments=1, batches=4010)
+    rewrite(log, (root.parent / "other" / "events-0" / log.name).read_bytes())
+    offsets += [offset for rows in found for offset in rows["offset"].to_pylist()]
+    assert offsets == list(range(16_000))
