@@ -116,7 +116,7 @@ def require_directories(
     host = socket.gethostname()
     if host == planned_on:
         return
-    for path in sorted(path for path in paths if not filesystem.is_shared(path)):
+    for path in sorted(path for path in paths if not filesystem.traits_of(path).is_shared):
         found = _what_is_missing(filesystem, path, may_be_empty=may_be_empty)
         if found is not None:
             raise LogDirectoryError(

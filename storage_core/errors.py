@@ -48,6 +48,8 @@ Each message says what was expected, what was found, where, and what to do about
 
 from __future__ import annotations
 
+import logging
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -170,6 +172,12 @@ def first_of(names: Sequence[str], most: int) -> str:
     """Join the first names, and count the others: ``a, b and 7 more``."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+@lru_cache(maxsize=1024)
+def warn_once(log: logging.Logger, text: str) -> None:
+    """Log a warning that would otherwise come with each look at a directory."""
+    log.warning("%s", text)
 
 
 def _range(unit: str, start: int, end: int | None) -> str:

@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeVar, overload
 
 import numpy as np
@@ -37,6 +36,7 @@ from storage_core.errors import (
     DataLossError,
     LogDirectoryError,
     UnsupportedFormatError,
+    warn_once,
 )
 from storage_core.segment.file_names import (
     DELETED_SUFFIX,
@@ -141,12 +141,6 @@ class SegmentSequence(Sequence[SegmentReader]):
 
 
 _Answer = TypeVar("_Answer")
-
-
-@lru_cache(maxsize=1024)
-def _warn_once(text: str) -> None:
-    """Log a warning that would otherwise come with each look at a growing log."""
-    _log.warning("%s", text)
 
 
 class PartitionLog:
@@ -280,7 +274,7 @@ class PartitionLog:
         try:
             return read_partition_metadata(self.filesystem, os.path.join(self.path, PARTITION_METADATA))
         except (CorruptCheckpointError, LogDirectoryError) as error:
-            _warn_once(f"Ignored a file, so that the topic id of {self.path} is not known: {error}")
+            warn_once(_log, f"Ignored a file, so that the topic id of {self.path} is not known: {error}")
             return None
 
     @cached_property

@@ -14,14 +14,13 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from dataclasses import replace
-from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import EpochEntry
 from storage_core.directory.discovery import choose_replica, find_partitions
 from storage_core.directory.joined_log import UP_TO_LOG_END, JoinedLog, Piece, shown_ranges, uncovered
-from storage_core.errors import SegmentLogError, first_of
+from storage_core.errors import SegmentLogError, first_of, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -86,12 +85,6 @@ def with_present_remote_half(
     return next(each for each in found if each.topic_partition == directory.topic_partition)
 
 
-@lru_cache(maxsize=1024)
-def _warn_once(text: str) -> None:
-    """Log a warning that would otherwise come with each look."""
-    _log.warning("%s", text)
-
-
 def join_halves(
     filesystem: ReadableFileSystem,
     local: PartitionLog,
@@ -131,9 +124,10 @@ def _joined(
     is_one_history = not isinstance(local, JoinedLog)
     for log in remote:
         if None not in (local.topic_id, log.topic_id) and local.topic_id != log.topic_id:
-            _warn_once(
+            warn_once(
+                _log,
                 f"Left out {log.path}: it is of a topic with the id {log.topic_id} that had this name, and {local.path} has "
-                f"{local.topic_id}."
+                f"{local.topic_id}.",
             )
             continue
         log.end_with_valid_batches()

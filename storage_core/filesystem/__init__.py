@@ -12,7 +12,7 @@ from storage_core.filesystem.file_system import FileSystem
 from storage_core.filesystem.files import OpenFile, WritableFile, WriteStream
 from storage_core.filesystem.pooled_file import PooledFile
 from storage_core.filesystem.reading import ReadableFile, ReadableFileSystem
-from storage_core.filesystem.routing import RoutedFileSystem, absolute_path
+from storage_core.filesystem.routing import FileSystemView, RoutedFileSystem, absolute_path
 from storage_core.filesystem.values import (
     BytesLike,
     DirectoryEntry,
@@ -30,6 +30,7 @@ __all__ = [
     "FileLock",
     "FileStatus",
     "FileSystem",
+    "FileSystemView",
     "FileVersion",
     "IoStatistics",
     "OpenFile",

@@ -394,10 +394,6 @@ class FileSystem:
         """Return those of a local disk."""
         return _LOCAL_TRAITS
 
-    def is_shared(self, path: str) -> bool:  # noqa: ARG002
-        """Return False: another host may have something else at a path."""
-        return False
-
     def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
         """Apply a function to each item, one after the other."""
         return map(function, items)

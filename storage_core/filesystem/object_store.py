@@ -41,7 +41,11 @@ _Result = TypeVar("_Result")
 # The entries of a directory by name.
 _Entries: TypeAlias = dict[str, StoredObject]
 _TRAITS: Final = StorageTraits(
-    request_cost_bytes=2 << 20, are_files_fixed=True, has_modification_times=False, poll_interval_ms=30_000
+    request_cost_bytes=2 << 20,
+    are_files_fixed=True,
+    has_modification_times=False,
+    poll_interval_ms=30_000,
+    is_shared=True,
 )
 _DIRECTORY: Final = StoredObject(0, 0, "")
 # At some 400 bytes each.
@@ -156,10 +160,6 @@ class ObjectStoreFileSystem:
     def traits_of(self, path: str) -> StorageTraits:  # noqa: ARG002
         """Return those of an object store."""
         return _TRAITS
-
-    def is_shared(self, path: str) -> bool:  # noqa: ARG002
-        """Return True: every host sees the same."""
-        return True
 
     def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
         """Apply a function that reads to each item, on up to 64 threads; what it maps itself has a share of those.

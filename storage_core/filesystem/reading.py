@@ -136,9 +136,6 @@ class ReadableFileSystem(Protocol):
     def is_locked(self, path: str) -> bool:
         """Return True if a process of this machine is seen to hold the lock of a file. Nothing is locked or created."""
 
-    def is_shared(self, path: str) -> bool:
-        """Return True if every host sees the same at ``path``."""
-
     def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
         """Apply a function that reads to each item, several at a time where a request takes long.
 

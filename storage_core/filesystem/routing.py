@@ -1,8 +1,9 @@
-"""Send each path to the file system that it is in, and tell paths from URIs."""
+"""File systems that show others: each path is sent to the one that it is in, and paths are told from URIs."""
 
 from __future__ import annotations
 
 import os
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from storage_core.options.paths import URI_STARTS, is_uri
@@ -31,41 +32,25 @@ def absolute_path(path: str) -> str:
     return path if is_uri(path) else os.path.abspath(path)
 
 
-class RoutedFileSystem:
-    """The local file system for paths, and object stores for URIs. It opens nothing of these before the first URI.
+class FileSystemView:
+    """Another file system, from which a view differs in what it overrides."""
 
-    Args:
-        storage: How to reach object stores.
-        local: The local file system, whose ``statistics`` count what is done on both.
-        open_bucket: Opens what holds a URI, instead of a client for its scheme.
-    """
+    def __init__(self, base: ReadableFileSystem) -> None:
+        self.statistics = base.statistics
+        self._base = base
 
-    def __init__(
-        self,
-        storage: StorageOptions,
-        local: FileSystem,
-        open_bucket: Callable[[str, StorageOptions], Bucket] | None = None,
-    ) -> None:
-        self.local = local
-        self.statistics = local.statistics
-        self._storage = storage
-        self._open_bucket = open_bucket
-        self._stores: ReadableFileSystem | None = None
+    def _at(self, path: str) -> ReadableFileSystem:  # noqa: ARG002
+        """Return the file system that a path is in."""
+        return self._base
 
-    def _at(self, path: str) -> ReadableFileSystem:
-        if not path.startswith(URI_STARTS):
-            return self.local
-        if self._stores is None:
-            from storage_core.filesystem.object_store import ObjectStoreFileSystem  # noqa: PLC0415  (an extra)
-
-            stores = ObjectStoreFileSystem(self._storage, self._open_bucket)
-            stores.local, stores.statistics = self.local, self.statistics
-            self._stores = stores
-        return self._stores
+    @property
+    def local(self) -> FileSystem:
+        """The local file system, for what is written beside a read."""
+        return self._base.local
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """List a directory in name order; raises as that of its file system."""
-        return self._at(path).list_directory(path)
+        return sorted(self.walk_directory(path), key=attrgetter("name"))
 
     def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
         """List a directory in any order, one entry at a time."""
@@ -81,7 +66,7 @@ class RoutedFileSystem:
 
     def exists(self, path: str) -> bool:
         """Return True if a path leads to something."""
-        return self._at(path).exists(path)
+        return self.status(path, follow_symlinks=True) is not None
 
     def open(self, path: str, version: FileVersion | None = None) -> ReadableFile:
         """Open a regular file for reading; raises as that of its file system."""
@@ -103,13 +88,49 @@ class RoutedFileSystem:
         """Return what reads take into account of where a path leads."""
         return self._at(path).traits_of(path)
 
-    def is_shared(self, path: str) -> bool:
-        """Return True if every host sees the same at ``path``."""
-        return self._at(path).is_shared(path)
+    def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+        """Apply a function that reads to each item, several at a time where a request takes long; yield the results in order."""
+        return self._base.map(function, items)
+
+    def forget_listings(self) -> None:
+        """Look again at the next question."""
+        self._base.forget_listings()
+
+
+class RoutedFileSystem(FileSystemView):
+    """The local file system for paths, and object stores for URIs. It opens nothing of these before the first URI.
+
+    Args:
+        storage: How to reach object stores.
+        local: The local file system, whose ``statistics`` count what is done on both.
+        open_bucket: Opens what holds a URI, instead of a client for its scheme.
+    """
+
+    def __init__(
+        self,
+        storage: StorageOptions,
+        local: FileSystem,
+        open_bucket: Callable[[str, StorageOptions], Bucket] | None = None,
+    ) -> None:
+        super().__init__(local)
+        self._storage = storage
+        self._open_bucket = open_bucket
+        self._stores: ReadableFileSystem | None = None
+
+    def _at(self, path: str) -> ReadableFileSystem:
+        if not path.startswith(URI_STARTS):
+            return self._base
+        if self._stores is None:
+            from storage_core.filesystem.object_store import ObjectStoreFileSystem  # noqa: PLC0415  (an extra)
+
+            stores = ObjectStoreFileSystem(self._storage, self._open_bucket)
+            stores.local, stores.statistics = self.local, self.statistics
+            self._stores = stores
+        return self._stores
 
     def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
         """Apply a function that reads to each item: several at a time as soon as a URI was read, and yield the results in order."""
-        return (self._stores or self.local).map(function, items)
+        return (self._stores or self._base).map(function, items)
 
     def forget_listings(self) -> None:
         """Look again at the next question."""

@@ -203,12 +203,14 @@ class StorageTraits:
             then, or not at all. A listing then needs no second look.
         has_modification_times: Whether a status says when a file was written; otherwise its time is that of a copy.
         poll_interval_ms: How long a stream waits between two looks for new records, unless an option says otherwise.
+        is_shared: Whether every host sees the same there.
     """
 
     request_cost_bytes: int = 0
     are_files_fixed: bool = False
     has_modification_times: bool = True
     poll_interval_ms: int = 0
+    is_shared: bool = False
 
 
 @dataclass(slots=True)

@@ -6,12 +6,18 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from operator import attrgetter
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from storage_core.directory import PartitionDirectory, PartitionLog
 from storage_core.directory.remote_half import with_remote_halves
-from storage_core.filesystem import DirectoryEntry, FileStatus, FileVersion, ReadableFile, ReadableFileSystem
+from storage_core.filesystem import (
+    DirectoryEntry,
+    FileStatus,
+    FileSystemView,
+    FileVersion,
+    ReadableFile,
+    ReadableFileSystem,
+)
 from storage_core.options import ReadOptions
 from storage_core.scan.resolve import load_log, split_paths
 from storage_core.segment.file_names import INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, snapshot_file_name
@@ -41,7 +47,7 @@ def with_remote_segments(
             for notice in log.notices:
                 _log.warning("%s", notice)
             files[directory.path] = dict(_remote_files(filesystem, log))
-    return cast("ReadableFileSystem", _BothHalves(filesystem, files))
+    return _BothHalves(filesystem, files)
 
 
 def _remote_files(filesystem: ReadableFileSystem, log: PartitionLog) -> Iterator[tuple[str, _RemoteFile]]:
@@ -73,18 +79,12 @@ def _remote_files(filesystem: ReadableFileSystem, log: PartitionLog) -> Iterator
                 yield name, _RemoteFile(path, status)
 
 
-class _BothHalves:
+class _BothHalves(FileSystemView):
     """A file system that shows remote files in local directories, unless these have files of the same names."""
 
     def __init__(self, base: ReadableFileSystem, files: Mapping[str, Mapping[str, _RemoteFile]]) -> None:
-        self._base = base
+        super().__init__(base)
         self._files = files
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._base, name)
-
-    def list_directory(self, path: str) -> list[DirectoryEntry]:
-        return sorted(self.walk_directory(path), key=attrgetter("name"))
 
     def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
         entries = {entry.name: entry for entry in self._base.walk_directory(path)}

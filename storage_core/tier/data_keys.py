@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import OptionError, UnreadableError
 from storage_core.filesystem import absolute_path
+from storage_core.options.storage_options import KEY_FILE
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from storage_core.tier.aiven_manifest import Encryption
 
 
-_OPTION: Final = "remoteStorageKeyFile"
 _MAX_KEY_FILE_BYTES: Final = 64 << 10
 _MAX_KEY_BITS: Final = 16_384
 _HASH_BYTES: Final = 64
@@ -60,13 +60,13 @@ class DataKeys:
             given = ", ".join(map(str, self._paths)) or "none"
             message = f"Expected key {key_id!r}, which this segment is encrypted with, found {given}."
             raise UnreadableError(
-                f"{message} Set {_OPTION} to its PEM file, or to {key_id}=<path>.", path=path
+                f"{message} Set {KEY_FILE} to its PEM file, or to {key_id}=<path>.", path=path
             )
         aesgcm = _require_cryptography()
         data_key = unwrap(self._private_key(key_path), encryption.wrapped_key)
         if data_key is None:
             message = f"Expected key {key_id!r} in {key_path}, found a key that does not open this segment."
-            raise UnreadableError(f"{message} Check {_OPTION}.", path=path)
+            raise UnreadableError(f"{message} Check {KEY_FILE}.", path=path)
         if len(self._ciphers) >= _MOST_CIPHERS:
             self._ciphers.clear()
         return self._ciphers.setdefault(encryption.wrapped_key, aesgcm(data_key))
@@ -75,7 +75,7 @@ class DataKeys:
         if key_path not in self._keys:
             data = self._filesystem.read_file(key_path, _MAX_KEY_FILE_BYTES)
             if data is None:
-                raise OptionError(f"{_OPTION} names a file that does not exist.", path=key_path)
+                raise OptionError(f"{KEY_FILE} names a file that does not exist.", path=key_path)
             self._keys[key_path] = _load_private_key(data, key_path)
         return self._keys[key_path]
 
@@ -113,7 +113,7 @@ def _load_private_key(data: bytes, path: str) -> RSAPrivateKey:
         key = None
     if not isinstance(key, RSAPrivateKey) or key.key_size > _MAX_KEY_BITS:
         raise OptionError(
-            f"Expected a private RSA key in PEM format, without a password, as {_OPTION}, found something else.",
+            f"Expected a private RSA key in PEM format, without a password, as {KEY_FILE}, found something else.",
             path=path,
         )
     return key

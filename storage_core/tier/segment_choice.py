@@ -12,11 +12,11 @@ from __future__ import annotations
 import bisect
 import logging
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.checkpoint import EpochEntry
 from storage_core.config import LONG_MAX
+from storage_core.errors import warn_once
 from storage_core.segment.file_names import LOG_SUFFIX
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def choose_segments(
         path, base_offset = each.segment.log.source, each.segment.base_offset
         before = chosen[-1] if chosen else None
         if each.end_offset <= base_offset:
-            warn_once(f"Left out {path}: its records are those of a leader whose history was given up.")
+            warn_once(_log, f"Left out {path}: its records are those of a leader whose history was given up.")
         elif before is None or before.end_offset == base_offset:
             chosen.append(each)
         elif each.end_offset <= before.end_offset:
@@ -99,7 +99,9 @@ def choose_segments(
         else:
             if before.end_offset < base_offset:
                 missing = f"{before.end_offset} to {base_offset - 1}"
-                warn_once(f"Expected offsets {missing} before {path}, found no complete upload of them.")
+                warn_once(
+                    _log, f"Expected offsets {missing} before {path}, found no complete upload of them."
+                )
             chosen[-1] = before._replace(end_offset=min(before.end_offset, base_offset))
             chosen.append(each)
     return chosen
@@ -121,9 +123,3 @@ def _live_end(
             check_epoch(history[place])
             return history[place].start_offset
     return segment.end_offset
-
-
-@lru_cache(maxsize=1024)
-def warn_once(text: str) -> None:
-    """Log a warning that would otherwise come with each look at a tier."""
-    _log.warning("%s", text)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from storage_core.checkpoint import CLEAN_SHUTDOWN_FILE
-from storage_core.errors import LogDirectoryError
-from storage_core.filesystem import DirectoryEntry, ExaminedEntry, FileStatus
-from storage_core.filesystem.values import MissingError
-from storage_core.tier.segment_choice import warn_once
+from storage_core.errors import LogDirectoryError, warn_once
+from storage_core.filesystem import DirectoryEntry, ExaminedEntry, FileStatus, FileSystemView
+from storage_core.filesystem.values import MissingError, require_small
 from storage_core.tier.tier_objects import TierObject, TierObjects
 from storage_core.tier.tier_partition import TIER_DIRECTORY, TierPartition, find_tier_partitions
 
@@ -21,24 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from storage_core.filesystem import (
-        FileSystem,
         FileVersion,
-        IoStatistics,
         ReadableFile,
         ReadableFileSystem,
-        StorageTraits,
     )
 
 
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 _Entry = TypeVar("_Entry", DirectoryEntry, ExaminedEntry)
+_log: Final = logging.getLogger(__name__)
 _CLEAN_SHUTDOWN: Final = TierObject.of_text('{"version":0,"brokerEpoch":-1}')
 _DASH: Final = slice(-23, -22)
 _PARTITION_DIRECTORY: Final = re.compile(r".*-[0-9]{1,10}")
 
 
-class TierFileSystem:
+class TierFileSystem(FileSystemView):
     """A file system in which each partition of a tier is a directory with Kafka's names for its files.
 
     Such a directory is shown beside the tier's own one, which is hidden. Whatever is no tier is as in the file system
@@ -51,21 +46,11 @@ class TierFileSystem:
     """
 
     def __init__(self, base: ReadableFileSystem, key_file: str | None = None) -> None:
-        self.statistics: IoStatistics = base.statistics
-        self._base = base
+        super().__init__(base)
         self._objects = TierObjects(base, key_file)
         # By the path of the directory that shows them; and which directories were looked into.
         self._shown: dict[str, dict[str, TierPartition | TierObject]] = {}
         self._listed: set[str] = set()
-
-    @property
-    def local(self) -> FileSystem:
-        """The local file system, for what is written beside a read."""
-        return self._base.local
-
-    def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """List a directory in name order; raises as that of the file system below."""
-        return sorted(self.walk_directory(path), key=attrgetter("name"))
 
     def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
         """List a directory in any order. A partition of a tier is looked through again."""
@@ -87,14 +72,6 @@ class TierFileSystem:
             # Changes with what is in it, which a stream waits for.
             return self._base.status(found.path)
         return found.status
-
-    def traits_of(self, path: str) -> StorageTraits:
-        """Return those of the file system below."""
-        return self._base.traits_of(path)
-
-    def exists(self, path: str) -> bool:
-        """Return True if a path leads to something."""
-        return self.status(path, follow_symlinks=True) is not None
 
     def open(self, path: str, version: FileVersion | None = None) -> ReadableFile:
         """Open a regular file for reading. A file of a tier is opened by its version without a listing.
@@ -129,34 +106,14 @@ class TierFileSystem:
         except MissingError:
             return None
         with opened:
-            size_bytes = opened.status.size_bytes
-            if size_bytes <= limit_bytes:
-                return opened.read_at(size_bytes, 0)
-        raise LogDirectoryError(
-            f"Expected at most {limit_bytes} bytes in a file of this kind, found {size_bytes}.", path=path
-        )
-
-    def free_bytes(self, path: str) -> int | None:
-        """Return the space available to this user; None if it has no limit."""
-        return self._base.free_bytes(path)
-
-    def is_locked(self, path: str) -> bool:
-        """Return True if a process of this machine is seen to hold the lock of a file."""
-        return self._base.is_locked(path)
-
-    def is_shared(self, path: str) -> bool:
-        """Return True if every host sees the same at ``path``."""
-        return self._base.is_shared(path)
-
-    def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-        """Apply a function that reads to each item, several at a time where a request takes long."""
-        return self._base.map(function, items)
+            require_small(path, opened.status.size_bytes, limit_bytes)
+            return opened.read_at(opened.status.size_bytes, 0)
 
     def forget_listings(self) -> None:
         """Look again at the next question."""
         self._shown.clear()
         self._listed.clear()
-        self._base.forget_listings()
+        super().forget_listings()
 
     def _entries(
         self,
@@ -215,12 +172,12 @@ class TierFileSystem:
             name = partition.directory_name
             other = found.setdefault(name, partition)
             if name in names:
-                warn_once(f"Left out {partition.path}: there is a directory {name} beside it.")
+                warn_once(_log, f"Left out {partition.path}: there is a directory {name} beside it.")
             elif other is not partition:
                 found[name] = max(other, partition, key=lambda each: each.last_upload_ms())
                 older = other if found[name] is partition else partition
                 warn_once(
-                    f"Left out {older.path}: {found[name].path} is of a later topic with the same name."
+                    _log, f"Left out {older.path}: {found[name].path} is of a later topic with the same name."
                 )
         shown: dict[str, TierPartition | TierObject] = {
             name: partition for name, partition in found.items() if name not in names

@@ -11,6 +11,7 @@ A prefix need not end with a slash, so that only manifests say how a topic is ca
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 from dataclasses import replace
@@ -23,7 +24,7 @@ from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA,
 from storage_core.checkpoint.partition_files import partition_metadata_bytes, read_leader_epoch_checkpoint
 from storage_core.commit_files.json_fields import TOPIC
 from storage_core.config import INT_MAX, LONG_MAX
-from storage_core.errors import CorruptCheckpointError
+from storage_core.errors import CorruptCheckpointError, warn_once
 from storage_core.filesystem import FileStatus
 from storage_core.filesystem.values import MissingError
 from storage_core.segment import SegmentReader, base_offset_of
@@ -41,7 +42,6 @@ from storage_core.tier.segment_choice import (
     choose_segments,
     epochs_text,
     history_of,
-    warn_once,
 )
 from storage_core.tier.tier_objects import LOG_PART, TierObject
 
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from storage_core.tier.tier_objects import TierObjects
 
 
+_log: Final = logging.getLogger(__name__)
 # 22 characters of base64 for 16 bytes: the last one is one of four, and no digit.
 TIER_DIRECTORY: Final = re.compile(r"(.+)-([A-Za-z0-9_-]{21}[AQgw])")
 _TOPIC_PARTITION: Final = re.compile(r"(.+)-([0-9]{1,10})")
@@ -149,7 +150,7 @@ class TierPartition:
         loaded = dict(zip(stems, self._objects.filesystem.map(load, stems), strict=True))
         for stem in suffixes:
             if loaded.get(stem) is None:
-                warn_once(f"Left out {self._path_of(stem, '.*')}: this upload is not complete.")
+                warn_once(_log, f"Left out {self._path_of(stem, '.*')}: this upload is not complete.")
         return [segment for segment in loaded.values() if segment is not None]
 
     def _path_of(self, stem: str, suffix: str) -> str:

@@ -60,7 +60,7 @@ def test_every_method_is_simulated():
         name for name, _ in inspect.getmembers(FileSystem, inspect.isfunction) if not name.startswith("_")
     }
     # Made of the others, or of nothing.
-    public -= {"exists", "make_directories", "forget_listings", "is_shared", "map", "traits_of"}
+    public -= {"exists", "make_directories", "forget_listings", "map", "traits_of"}
     assert public - vars(SimulatedFileSystem).keys() == set()
 
 

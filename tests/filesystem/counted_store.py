@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from storage_core.errors import FileReplacedError, LogDirectoryError
-from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
+from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem, ReadableFile
 from storage_core.filesystem.values import ExaminedEntry, IoStatistics, MissingError, StorageTraits
 
 KEYS_PER_LIST = 1000
@@ -19,7 +19,11 @@ REQUEST_COST_BYTES = 2 << 20
 LEAST_BYTES = 256 << 10
 WINDOWS = 4
 TRAITS = StorageTraits(
-    REQUEST_COST_BYTES, are_files_fixed=True, has_modification_times=False, poll_interval_ms=30_000
+    REQUEST_COST_BYTES,
+    are_files_fixed=True,
+    has_modification_times=False,
+    poll_interval_ms=30_000,
+    is_shared=True,
 )
 
 
@@ -168,9 +172,6 @@ class CountedStore:
     def is_locked(self, path):
         return False
 
-    def is_shared(self, path):
-        return True
-
     # Rounds.
 
     def map(self, function, items):
@@ -213,7 +214,7 @@ def _answer(function, item):
         return None, error
 
 
-class CountedFile:
+class CountedFile(ReadableFile):
     """An object: each byte is asked for once while the file is open."""
 
     def __init__(self, store, path, status):
@@ -226,9 +227,6 @@ class CountedFile:
         self._expected = (0, 0)
         # When the windows that are under way were asked for.
         self._asked = []
-
-    def size_bytes(self):
-        return self.status.size_bytes
 
     def expect_reads(self, start_bytes, end_bytes):
         expected = (start_bytes, min(end_bytes, self.status.size_bytes))
@@ -279,18 +277,9 @@ class CountedFile:
         buffer[: len(data)] = data
         return len(data)
 
-    def next_data(self, position_bytes):
-        return position_bytes if position_bytes < self.status.size_bytes else None
-
     def close(self):
         self._store.open_files -= self._is_open
         self._is_open, self._held = False, []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
 
 def _status_of(path):

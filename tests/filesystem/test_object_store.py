@@ -219,7 +219,7 @@ def test_small_files_are_limited(quick_bucket, filesystem):
 
 def test_a_store_is_shared_and_has_no_locks(quick_bucket, filesystem):
     path = quick_bucket.uri("logs/.lock")
-    assert filesystem.is_shared(path)
+    assert filesystem.traits_of(path).is_shared
     assert not filesystem.is_locked(path)
     assert filesystem.free_bytes(path) is None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import tracemalloc
 from pathlib import Path
@@ -14,6 +13,7 @@ from storage_core.directory import partition_log as segments
 from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem
 from storage_core.scan import parse_read_options, plan_scan
 from storage_core.segment.batch_walk import USUAL_MAX_BATCH_BYTES
+from storage_core.tier.tier_files import MemoryFile
 
 
 def many_batches(log_root, count, content, records, codec=0):
@@ -127,30 +127,11 @@ class ManySegments(FileSystem):
     def open(self, path, version=None):
         if not path.endswith(".log"):
             raise FileNotFoundError(path)
-        return OpenedSegment(path, struct.pack(">q", base_offset(path)) + self._batch[8:], self.status(path))
+        data = struct.pack(">q", base_offset(path)) + self._batch[8:]
+        return MemoryFile(path, self.status(path), data)
 
     def read_file(self, path, limit_bytes):
         return None
-
-
-class OpenedSegment(io.BytesIO):
-    def __init__(self, path, content, status):
-        super().__init__(content)
-        self.path = path
-        self.status = status
-
-    def read_at(self, size_bytes, position_bytes):
-        self.seek(position_bytes)
-        return self.read(size_bytes)
-
-    def next_data(self, position_bytes):
-        return position_bytes
-
-    def expect_reads(self, start_bytes, end_bytes):
-        pass
-
-    def size_bytes(self):
-        return self.status.size_bytes
 
 
 def base_offset(path):

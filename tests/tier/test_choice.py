@@ -6,10 +6,9 @@ import logging
 
 import pytest
 
-from storage_core.errors import CorruptCheckpointError, CorruptRecordError
+from storage_core.errors import CorruptCheckpointError, CorruptRecordError, warn_once
 from storage_core.filesystem import FileSystem
 from storage_core.tier import TierFileSystem
-from storage_core.tier.segment_choice import warn_once
 from tests.tier.conftest import values_of
 from tests.tier.uploads import put_aiven, put_local, upload
 

@@ -8,8 +8,7 @@ import shutil
 import pytest
 
 import storage_core
-from storage_core.errors import SegmentLogError
-from storage_core.tier.segment_choice import warn_once
+from storage_core.errors import SegmentLogError, warn_once
 from tests.tier.conftest import read
 from tests.tier.uploads import KINDS, put_aiven, put_local, uploads_of
 
