@@ -160,7 +160,7 @@ def _joined(
 
 
 def _end_below(log: PartitionLog, limit_offset: int) -> int:
-    """Return where a remote log ends, or a limit if it reaches that far. Its end is looked up only if it may be below."""
+    """Return the end of a remote log, or a limit below it. The end is looked up only if it may be below the limit."""
     if log.segments and log.segments.base_offsets[-1] >= limit_offset:
         return limit_offset
     return min(log.valid_end_offset, limit_offset)
@@ -174,7 +174,7 @@ def _epochs_of(log: PartitionLog) -> Sequence[EpochEntry]:
 
 
 def _fork_offset(local: Sequence[EpochEntry], remote: Sequence[EpochEntry], start_offset: int) -> int:
-    """Find the first offset from a log start on whose leader epoch is another one in remote storage.
+    """Find the first offset, from a log start on, that has another leader epoch in remote storage.
 
     Returns:
         The offset, which may be beyond the end of remote storage; `UP_TO_LOG_END` if there is none.

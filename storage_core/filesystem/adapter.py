@@ -48,7 +48,7 @@ class AdaptedBucket:
         return None
 
     def get(self, key: str, start_bytes: int, end_bytes: int, listed: StoredObject) -> BytesLike:
-        """Read a part of the object that was listed: it is the one that was read if it still is there afterwards."""
+        """Read a part of the object that was listed, and check afterwards that it is still there."""
         data: BytesLike = b""
         with suppress(MissingError):
             data = self._ask(key, "read", lambda: self._files.read(self._path(key), start_bytes, end_bytes))
@@ -143,7 +143,7 @@ def _found_by_fsspec(info: Mapping[str, Any]) -> StoredObject | None:
 
 
 def adapt(filesystem: Any) -> Callable[..., AdaptedBucket]:
-    """Return what opens the buckets of a file system of pyarrow's or fsspec's.
+    """Return a function that opens buckets through a file system of pyarrow or fsspec.
 
     Raises:
         OptionError: It is neither.

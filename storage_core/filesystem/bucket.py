@@ -158,7 +158,7 @@ class ObstoreBucket:
         raise replaced(f"{self.uri}/{key}")
 
     def _ask(self, key: str, action: str, request: Callable[[], _Answer]) -> _Answer:
-        """Make a request, again where obstore does not do so itself: with new credentials, or for a page cut short."""
+        """Make a request, and repeat it where obstore itself does not: with new credentials, or for a page cut short."""
         path = f"{self.uri}/{key}".rstrip("/")
         process = ObstoreBucket._process = ObstoreBucket._process or OwningProcess()
         if not process.is_this:
@@ -209,7 +209,7 @@ def _open_store(uri: str, options: StorageOptions) -> Any:
 
 
 def _arguments(scheme: str, options: StorageOptions) -> dict[str, Any]:
-    """Return the arguments that make a store of obstore."""
+    """Return the arguments with which obstore opens a store."""
     store, client = options.keys_for(scheme)
     if "endpoint" in store and "://" not in store["endpoint"]:
         store["endpoint"] = f"https://{store['endpoint']}"
@@ -234,7 +234,7 @@ def _arguments(scheme: str, options: StorageOptions) -> dict[str, Any]:
 
 
 def _profile_or_role(options: StorageOptions) -> Any:
-    """Return what obstore asks for the credentials of a profile or a role; None if there is neither."""
+    """Return the provider of a profile's or a role's credentials; None if neither is named."""
     role, profile = options.text("s3.role-arn"), options.text("s3.profile-name")
     key = options.text("s3.access-key-id")
     if profile is None and not key and "AWS_ACCESS_KEY_ID" not in os.environ:
@@ -289,7 +289,7 @@ _OTHER_REGION: Final = frozenset(
 
 
 def _explained(error: Exception, path: str, action: str) -> SegmentLogError:
-    """Return the error of this package for one of obstore's: the cause without the URL, which may be signed."""
+    """Translate an error of obstore. The result names the cause without the URL, which may be signed."""
     if isinstance(error, SegmentLogError):
         return error
     text = str(error)

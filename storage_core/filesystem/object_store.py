@@ -158,11 +158,11 @@ class ObjectStoreFileSystem:
         return False
 
     def traits_of(self, path: str) -> StorageTraits:  # noqa: ARG002
-        """Return those of an object store."""
+        """Return the traits of an object store."""
         return _TRAITS
 
     def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-        """Apply a function that reads to each item, on up to 64 threads; what it maps itself has a share of those.
+        """Apply a function that reads to each item, on up to 64 threads, which nested calls share.
 
         Yields:
             The results in order.
@@ -186,7 +186,7 @@ class ObjectStoreFileSystem:
             yield from (each.result() for each in asked)
 
     def forget_listings(self) -> None:
-        """List again at the next question."""
+        """Forget what was listed, so that the next question lists again."""
         for place in list(self._places.values()):
             place.forget()
 
@@ -212,7 +212,7 @@ class ObjectStoreFileSystem:
             raise
 
     def _place(self, path: str) -> tuple[_Place, str]:
-        """Return what is known of the bucket of a path, and the path's key there."""
+        """Return the bucket of a path with what is known of it, and the path's key there."""
         scheme, separator, rest = path.partition("://")
         authority, _, key = rest.partition("/")
         if not separator or not scheme:
@@ -276,7 +276,7 @@ class _Place:
         return self._level(key) if root is None else self._listing(root).entries(key)
 
     def forget(self) -> None:
-        """List again at the next question."""
+        """Forget what was listed, so that the next question lists again."""
         with self._lock:
             self._roots = dict.fromkeys(self._roots)
             self._levels.clear()
@@ -305,7 +305,7 @@ class _Place:
         return entries
 
     def _root_of(self, key: str) -> str | None:
-        """Return the key that was asked about, and has this one below it; None if there is none."""
+        """Return the listed root that a key lies in; None if there is none."""
         while key not in self._roots:
             if not key:
                 return None
@@ -313,7 +313,7 @@ class _Place:
         return key
 
     def _has_siblings(self, directory: str) -> bool:
-        """Return True if something else in a directory was asked about: then one listing tells of all in it."""
+        """Return True if something else in a directory was asked about, so that one listing answers for all of it."""
         return directory in self._levels or any(
             root.rpartition("/")[0] == directory for root in list(self._roots) if root
         )
@@ -327,7 +327,7 @@ class _Place:
 
 
 class _Listing:
-    """All that is below a key, as far as its pages were needed."""
+    """The keys below a root, listed page by page as they are needed."""
 
     def __init__(self, bucket: Bucket, root: str, statistics: IoStatistics) -> None:
         self._bucket = bucket
@@ -340,7 +340,7 @@ class _Listing:
         self._directories: dict[str, _Entries] = {}
 
     def exists(self) -> bool:
-        """Return True if there is anything, which the first page tells."""
+        """Return True if there is anything. The first page tells."""
         with self._lock:
             while not self._directories and not self._is_complete:
                 self._take_page()
@@ -374,7 +374,7 @@ class _Listing:
             raise LogDirectoryError(message, path=f"{self._bucket.uri}/{self._root}")
 
     def _directory(self, key: str) -> _Entries:
-        """Return the entries of a directory, which is added, with those above it, if it is new."""
+        """Return the entries of a directory. Add it and those above it if it is new."""
         entries = self._directories.get(key)
         if entries is None:
             entries = self._directories[key] = {}

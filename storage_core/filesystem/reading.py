@@ -53,7 +53,7 @@ class ReadableFile(Protocol):
         return position_bytes if position_bytes < self.status.size_bytes else None
 
     def expect_reads(self, start_bytes: int, end_bytes: int) -> None:
-        """Expect that these bytes are read soon, in order: where a request takes long, several are under way then."""
+        """Announce reads of these bytes, in order, so that several requests can be under way where one takes long."""
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -78,7 +78,7 @@ class ReadableFileSystem(Protocol):
 
     @property
     def local(self) -> FileSystem:
-        """The local file system, for what is written beside a read."""
+        """Return the local file system, for what is written beside a read."""
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """List a directory in name order.
@@ -144,4 +144,4 @@ class ReadableFileSystem(Protocol):
         """
 
     def forget_listings(self) -> None:
-        """Look again at the next question, where an answer is kept for the life of this object."""
+        """Forget what was listed, so that the next question looks again."""

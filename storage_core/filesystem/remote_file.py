@@ -43,7 +43,7 @@ class _Ahead(NamedTuple):
 
 
 class ClosedFiles:
-    """Short pieces of files that were closed, up to 32 MiB of them, for whoever opens the same versions again."""
+    """Short pieces of closed files, up to 32 MiB of them, for whoever opens the same versions again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,14 +51,14 @@ class ClosedFiles:
         self._held_bytes = 0
 
     def take(self, path: str, version: FileVersion) -> list[_Piece]:
-        """Take what is here of a file."""
+        """Take out the pieces of a file."""
         with self._lock:
             pieces = self._pieces.pop((path, version), [])
             self._held_bytes -= sum(len(piece.data) for piece in pieces)
         return pieces
 
     def put(self, path: str, version: FileVersion, pieces: Iterable[_Piece]) -> None:
-        """Keep the short ones of a file's pieces, and let those of files go that were closed earlier."""
+        """Keep a file's short pieces. If there are too many, drop those of files that were closed earlier."""
         self.take(path, version)
         with self._lock:
             kept = self._pieces[path, version] = [
@@ -157,7 +157,7 @@ class RemoteFile(ReadableFile):
         )
 
     def _keep(self, piece: _Piece) -> None:
-        """Keep a piece, and let long ones go, and then the oldest: what a look-up fetched may be read again."""
+        """Keep a piece, since it may be read again after a look-up. Drop long ones first, then the oldest."""
         held_bytes = sum(len(each.data) for each in self._pieces)
         while held_bytes > _KEPT_BYTES:
             longest = max(self._pieces, key=lambda each: len(each.data))
@@ -208,7 +208,7 @@ class RemoteFile(ReadableFile):
         return self._counted(start_bytes, end_bytes, self._fetch(start_bytes, end_bytes))
 
     def _rounded(self, position_bytes: int, end_bytes: int) -> tuple[int, int]:
-        """Return the range of a request for more than what is needed, but for nothing that is here or under way."""
+        """Widen a range to what one request should fetch, without anything that is here or under way."""
         held: list[_Piece | _Ahead] = [*self._pieces, *self._ahead]
         known = [(each.start_bytes, each.end_bytes) for each in held]
         low = max((end for _, end in known if end <= position_bytes), default=0)

@@ -33,7 +33,7 @@ def absolute_path(path: str) -> str:
 
 
 class FileSystemView:
-    """Another file system, from which a view differs in what it overrides."""
+    """Another file system, which answers every question that a subclass does not answer itself."""
 
     def __init__(self, base: ReadableFileSystem) -> None:
         self.statistics = base.statistics
@@ -45,7 +45,7 @@ class FileSystemView:
 
     @property
     def local(self) -> FileSystem:
-        """The local file system, for what is written beside a read."""
+        """Return the local file system, for what is written beside a read."""
         return self._base.local
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
@@ -93,7 +93,7 @@ class FileSystemView:
         return self._base.map(function, items)
 
     def forget_listings(self) -> None:
-        """Look again at the next question."""
+        """Forget what was listed, so that the next question looks again."""
         self._base.forget_listings()
 
 
@@ -129,10 +129,10 @@ class RoutedFileSystem(FileSystemView):
         return self._stores
 
     def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-        """Apply a function that reads to each item: several at a time as soon as a URI was read, and yield the results in order."""
+        """Apply a function that reads to each item, several at a time once a URI was read; yield the results in order."""
         return (self._stores or self._base).map(function, items)
 
     def forget_listings(self) -> None:
-        """Look again at the next question."""
+        """Forget what was listed, so that the next question looks again."""
         if self._stores is not None:
             self._stores.forget_listings()

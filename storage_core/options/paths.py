@@ -84,7 +84,7 @@ def path_to_read(text: str) -> str:
 
 
 def path_to_write(text: str) -> str:
-    """Return the path that a text names, which is local, as what is written is.
+    """Return the path that a text names, which must be local to be written to.
 
     Raises:
         OptionError: It is a URI of another file system.
@@ -93,7 +93,7 @@ def path_to_write(text: str) -> str:
 
 
 def path_to_change(text: str) -> str:
-    """Return the path that a text names, which is local, as what is changed in place is; raises as `path_to_write` does."""
+    """Return the path that a text names, which must be local to be changed in place; raises as `path_to_write` does."""
     return _local_path(text, "changed. Copy it to a local directory first", text, "<directory>")
 
 

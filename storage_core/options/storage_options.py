@@ -111,7 +111,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 def is_storage_option(name: str) -> bool:
-    """Return True if a name is that of a storage option, or looks as if it were meant so."""
+    """Return True if a name is that of a storage option, or looks like one."""
     return (
         name.startswith(("s3.", "adls.", "gcs.", "storage."))
         or _NATIVE.fullmatch(name) is not None
@@ -151,12 +151,12 @@ class StorageOptions:
 
     @property
     def max_retries(self) -> int:
-        """How often a request is tried again."""
+        """Return how often a request is tried again."""
         return int(self._value("storage.max-retries", 8))
 
     @property
     def timeout_seconds(self) -> float:
-        """How long a request is tried again."""
+        """Return for how long a request is tried again."""
         return float(self._value("storage.timeout", 120.0))
 
     def text(self, name: str) -> str | None:
@@ -186,7 +186,7 @@ NO_STORAGE_OPTIONS: Final = StorageOptions()
 
 
 def split_storage_options(options: Mapping[str, object]) -> tuple[StorageOptions, dict[str, object]]:
-    """Take the storage options out of others: those that are given by name, and those of the mapping ``storageOptions``.
+    """Separate storage options from others: those given by name, and those in the mapping ``storageOptions``.
 
     Returns:
         The storage options, and the other options.
@@ -245,7 +245,7 @@ def _text(value: object) -> str:
 
 
 def _converted(name: str, text: str) -> Any:
-    """Return the value of an option as obstore takes it, without a word on what it is."""
+    """Convert the text of an option to what obstore takes. No error shows the text."""
     option = _BY_NAME.get(name)
     if option is None and _NATIVE.fullmatch(name) is None:
         raise OptionError(_unknown(name))

@@ -46,7 +46,7 @@ class UploadedSegment:
 
     @property
     def log(self) -> TierObject:
-        """What its log file is made of."""
+        """Return what its log file is made of."""
         return self.files[LOG_SUFFIX]
 
 
@@ -115,7 +115,7 @@ def _preference(each: ChosenSegment) -> tuple[int, int, int, int]:
 def _live_end(
     segment: UploadedSegment, history: Sequence[EpochEntry], check_epoch: Callable[[EpochEntry], None]
 ) -> int:
-    """Return the end of a segment, or the offset from which on it is not part of a history."""
+    """Return the offset up to which a segment is part of a history."""
     own_ends = [*(entry.start_offset for entry in segment.epochs[1:]), segment.end_offset]
     for entry, own_end in zip(segment.epochs, own_ends, strict=True):
         place = bisect.bisect_right(history, entry.epoch, key=lambda each: each.epoch)

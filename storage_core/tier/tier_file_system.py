@@ -53,7 +53,7 @@ class TierFileSystem(FileSystemView):
         self._listed: set[str] = set()
 
     def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
-        """List a directory in any order. A partition of a tier is looked through again."""
+        """List a directory in any order. Look through a partition of a tier again."""
         return self._entries(path, self._base.walk_directory, _entry)
 
     def examine_directory(self, path: str) -> Iterator[ExaminedEntry]:
@@ -110,7 +110,7 @@ class TierFileSystem(FileSystemView):
             return opened.read_at(opened.status.size_bytes, 0)
 
     def forget_listings(self) -> None:
-        """Look again at the next question."""
+        """Forget what was listed, so that the next question looks again."""
         self._shown.clear()
         self._listed.clear()
         super().forget_listings()
@@ -200,7 +200,7 @@ class TierFileSystem(FileSystemView):
         return found
 
     def _look_for(self, path: str) -> TierPartition | TierObject | None:
-        """Find what is shown where nothing else is, if need be by a look into the directory that would show it."""
+        """Find what is shown at a path where nothing lies. List the directory that would show it, unless it was listed."""
         for directory in (path, os.path.dirname(path)):
             root, directory_name = os.path.split(directory)
             if root in self._listed or not _PARTITION_DIRECTORY.fullmatch(directory_name):

@@ -133,7 +133,7 @@ class ChunkedFile(ObjectFile):
             self._source.expect_reads(self._chunks.borders[first], self._chunks.borders[stop])
 
     def _numbers(self, start_bytes: int, end_bytes: int) -> tuple[int, int]:
-        """Return the number of the first chunk of some bytes, and of the one after the last."""
+        """Return the number of the first chunk with some of these bytes, and of the one after the last."""
         chunk_bytes = self._chunks.chunk_bytes
         return (
             (start_bytes // chunk_bytes, -(-end_bytes // chunk_bytes)) if start_bytes < end_bytes else (0, 0)

@@ -60,7 +60,7 @@ class TierObject(NamedTuple):
 
     @classmethod
     def of_version(cls, version: str) -> TierObject:
-        """Return what a file is made of whose status has this version."""
+        """Return what a file of this version is made of."""
         return cls(*json.loads(version))
 
     def decoded(self, manifest: TierObject, part: str, size_bytes: int) -> TierObject:
@@ -74,7 +74,7 @@ class TierObject(NamedTuple):
 
     @property
     def status(self) -> FileStatus:
-        """The status of the file."""
+        """Return the status of the file."""
         return FileStatus(
             self.size_bytes,
             self.modified_ms,
@@ -151,7 +151,7 @@ class TierObjects:
         return self.known(path, version, read)
 
     def known(self, path: str, version: FileVersion | None, find: Callable[[], _Known]) -> _Known:
-        """Return what was found out about an object in this version."""
+        """Return what is known about this version of an object. Find it out at the first call."""
         directory, name = os.path.split(path)
         kept = self._known.setdefault(directory, {})
         if name not in kept or kept[name][0] != version:
@@ -160,7 +160,7 @@ class TierObjects:
         return found
 
     def keep_known(self, directory: str, names: Iterable[str]) -> None:
-        """Forget the objects in a directory but for those with some names."""
+        """Forget the objects in a directory that have none of these names."""
         known = self._known.get(directory, {})
         self._known[directory] = {name: known[name] for name in names if name in known}
 

@@ -77,7 +77,7 @@ _INDEX_SUFFIXES: Final = {
 
 
 class TierPartition:
-    """One partition in a tier. It is looked through at the first question about a segment, and again by `look_again`.
+    """One partition in a tier. The first question about a segment looks through it, and `look_again` does so again.
 
     Attributes:
         path: Where its objects lie.
@@ -100,7 +100,7 @@ class TierPartition:
         return (self.look_again() if self._files is None else self._files).get(name)
 
     def last_upload_ms(self) -> int:
-        """Return when a segment was last uploaded, as far as the layout says it."""
+        """Return when a segment was last uploaded, as far as the layout says."""
         return max((segment.uploaded_ms for segment in self._complete_segments()), default=0)
 
     def look_again(self) -> Mapping[str, TierObject]:
@@ -119,7 +119,7 @@ class TierPartition:
         return files
 
     def _check_epoch(self, segments: Iterable[UploadedSegment], entry: EpochEntry) -> None:
-        """Check in a log that an epoch begins where a manifest or a checkpoint says, which have no checksums."""
+        """Check against the log that an epoch begins where a manifest or a checkpoint says: they have no checksums."""
         segment = next(segment for segment in segments if entry in segment.epochs)
         header = self._reader(segment).translate_offset(entry.start_offset)
         if header is not None and header.leader_epoch not in {entry.epoch, -1}:
@@ -309,7 +309,7 @@ def _first_manifest(objects: TierObjects, path: str) -> TierObject | None:
 
 
 def _topic_of(objects: TierObjects, manifests: Iterable[TierObject | None], name: str) -> str:
-    """Return the topic that a manifest names, as the name of a directory may begin with a prefix."""
+    """Return the topic that a manifest names, because the name of a directory may begin with a prefix."""
     for made_of in manifests:
         if made_of is not None:
             # Whoever looks into the partition hears of a damaged one.
