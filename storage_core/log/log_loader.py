@@ -110,6 +110,7 @@ class _LogLoader:
         self._options = options
         self._start_offset = options.log_start_offset or 0
         self._now_ms = clock.now_ms()
+        self._is_begun_anew = False
         self._epochs = LeaderEpochCache(filesystem, os.path.join(directory.path, LEADER_EPOCH_CHECKPOINT))
         self._names: set[str] = set()
         self._deletions: list[ScheduledDeletion] = []
@@ -322,6 +323,7 @@ class _LogLoader:
             self._epochs.clear()
             log_end_offset = start_offset
         if not len(segments):
+            self._is_begun_anew = True
             segments.add(
                 LogSegment.create(
                     self._filesystem, self._path, log_end_offset, self._options.config, now_ms=self._now_ms
@@ -349,7 +351,8 @@ class _LogLoader:
         options = self._options
         first_base_offset = segments.base_offsets[0]
         # A lost first segment looks like one that only remote storage still has.
-        is_start_kept = options.log_start_offset is not None and self._start_offset <= first_base_offset
+        is_known = options.log_start_offset is not None and not self._is_begun_anew
+        is_start_kept = is_known and self._start_offset <= first_base_offset
         offsets = LogOffsets(
             max(self._start_offset, first_base_offset),
             log_end_offset,
