@@ -16,7 +16,7 @@ import os
 import re
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from storage_core.checkpoint.partition_files import partition_metadata_bytes, re
 from storage_core.commit_files.json_fields import TOPIC
 from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import CorruptCheckpointError, warn_once
-from storage_core.filesystem import FileStatus
+from storage_core.filesystem import FileStatus, FileSystemView
 from storage_core.filesystem.values import MissingError
 from storage_core.segment import SegmentReader, base_offset_of
 from storage_core.segment.file_names import (
@@ -48,12 +48,7 @@ from storage_core.tier.tier_objects import LOG_PART, TierObject
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from storage_core.filesystem import (
-        FileVersion,
-        ReadableFile,
-        ReadableFileSystem,
-        StorageTraits,
-    )
+    from storage_core.filesystem import FileVersion, ReadableFile
     from storage_core.tier.tier_objects import TierObjects
 
 
@@ -173,14 +168,13 @@ class TierPartition:
             )
             raise CorruptCheckpointError(message, path=described.source)
         indexes_bytes = max((part.borders[-1] for part in manifest.parts.values()), default=0)
-        if log is None or indexes is None or log.size_bytes != manifest.log.borders[-1]:
+        if log is None or log.size_bytes != manifest.log.borders[-1]:
             return None
-        if indexes.size_bytes != indexes_bytes:
+        if indexes is None or indexes.size_bytes != indexes_bytes:
             return None
-        files = {LOG_SUFFIX: log.decoded(described, LOG_PART, manifest.log.file_bytes)}
-        if manifest.max_timestamp_ms >= 0:
-            newest_ms = manifest.max_timestamp_ms
-            files[LOG_SUFFIX] = files[LOG_SUFFIX]._replace(newest_timestamp_ms=newest_ms)
+        newest_ms = manifest.max_timestamp_ms if manifest.max_timestamp_ms >= 0 else None
+        decoded = log.decoded(described, LOG_PART, manifest.log.file_bytes)
+        files = {LOG_SUFFIX: decoded._replace(newest_timestamp_ms=newest_ms)}
         for part, suffix in _INDEX_SUFFIXES.items():
             if part in manifest.parts:
                 files[suffix] = indexes.decoded(described, part, manifest.parts[part].file_bytes)
@@ -237,29 +231,27 @@ class TierPartition:
         return replace(segment, end_offset=end_offset, files=files)
 
     def _reader(self, segment: UploadedSegment, *, skip_damage: bool = False) -> SegmentReader:
-        filesystem = cast("ReadableFileSystem", _FilesOfSegment(self._objects, segment))
+        filesystem = _FilesOfSegment(self._objects, segment)
         return SegmentReader(filesystem, self.path, segment.base_offset, skip_damage=skip_damage)
 
 
-class _FilesOfSegment:
+class _FilesOfSegment(FileSystemView):
     """What a `SegmentReader` needs of a file system, for one upload."""
 
     def __init__(self, objects: TierObjects, segment: UploadedSegment) -> None:
+        super().__init__(objects.filesystem)
         self._objects = objects
         self._files = segment.files
 
-    def open(self, path: str, _: FileVersion | None = None) -> ReadableFile:
+    def open(self, path: str, version: FileVersion | None = None) -> ReadableFile:  # noqa: ARG002
         made_of = self._files.get(os.path.splitext(path)[1])
         if made_of is None:
             raise MissingError("No such file or directory.", path=path)
         return self._objects.open(path, made_of)
 
-    def status(self, path: str) -> FileStatus | None:
+    def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:  # noqa: ARG002
         made_of = self._files.get(os.path.splitext(path)[1])
         return None if made_of is None else made_of.status
-
-    def traits_of(self, path: str) -> StorageTraits:
-        return self._objects.filesystem.traits_of(path)
 
 
 def _base_offset(stem: str) -> int | None:
