@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import suppress
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from storage_core.errors import FileReplacedError, LogDirectoryError, SegmentLogError
 from storage_core.filesystem.adapter import open_hadoop
 from storage_core.filesystem.bucket import ObstoreBucket, StoredObject
 from storage_core.filesystem.file_system import FileSystem
+from storage_core.filesystem.reading import ReadableFileSystem
 from storage_core.filesystem.remote_file import ClosedFiles, RemoteFile
 from storage_core.filesystem.values import (
     DirectoryEntry,
@@ -26,7 +25,6 @@ from storage_core.filesystem.values import (
     IoStatistics,
     MissingError,
     StorageTraits,
-    require_small,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +52,7 @@ _MOST_THREADS: Final = 64
 _ITEMS_PER_THREAD: Final = 4
 
 
-class ObjectStoreFileSystem:
+class ObjectStoreFileSystem(ReadableFileSystem):
     """The objects below URIs.
 
     The first question about a path lists all that is below it, a thousand keys a request, and later ones are answered from
@@ -67,15 +65,17 @@ class ObjectStoreFileSystem:
         storage: How to reach the stores.
         open_bucket: Opens a bucket by its URI, with those options; None for buckets of the stores that obstore knows, and
             Hadoop's.
+        local: The local file system beside them, with which they share ``statistics``.
     """
 
     def __init__(
         self,
         storage: StorageOptions,
         open_bucket: Callable[[str, StorageOptions], Bucket] | None = None,
+        local: FileSystem | None = None,
     ) -> None:
-        self.statistics = IoStatistics()
-        self.local = FileSystem()
+        self._local = local or FileSystem()
+        self.statistics = self._local.statistics
         self._storage = storage
         self._open_bucket = open_bucket or _open_bucket
         self._places: dict[str, _Place] = {}
@@ -83,17 +83,18 @@ class ObjectStoreFileSystem:
         self._lock = threading.Lock()
         self._share = threading.local()
 
-    def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """List a directory in name order.
+    @property
+    def local(self) -> FileSystem:
+        """Return the local file system, for what is written beside a read."""
+        return self._local
+
+    def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
+        """List a directory in any order, one entry at a time.
 
         Raises:
             UnreadableError: The credentials do not suffice.
             LogDirectoryError: It does not exist or is not a directory.
         """
-        return sorted(self.walk_directory(path), key=attrgetter("name"))
-
-    def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
-        """List a directory in any order, one entry at a time; raises as `list_directory` does."""
         for name, found in self._entries(path).items():
             yield DirectoryEntry(name, found is _DIRECTORY, found is not _DIRECTORY, False)
 
@@ -113,10 +114,6 @@ class ObjectStoreFileSystem:
         found = place.find(key)
         return None if found is None else _status(found, f"{place.bucket.uri}/{key}".rstrip("/"))
 
-    def exists(self, path: str) -> bool:
-        """Return True if there is an object, or anything below."""
-        return self.status(path) is not None
-
     def open(self, path: str, version: FileVersion | None = None) -> RemoteFile:
         """Open an object for reading: without a request if it is listed, or its version is known.
 
@@ -134,20 +131,6 @@ class ObjectStoreFileSystem:
         self.statistics.files_opened += 1
         fetch = partial(self._fetch, place, key, listed)
         return RemoteFile(path, _status(listed, path), fetch, self.statistics, self._closed)
-
-    def read_file(self, path: str, limit_bytes: int) -> bytes | None:
-        """Read a whole small object.
-
-        Returns:
-            None if it does not exist.
-
-        Raises:
-            LogDirectoryError: It is longer than ``limit_bytes``.
-        """
-        with suppress(MissingError), self.open(path) as opened:
-            require_small(path, opened.status.size_bytes, limit_bytes)
-            return opened.read_at(opened.status.size_bytes, 0)
-        return None
 
     def free_bytes(self, path: str) -> int | None:  # noqa: ARG002
         """Return None: a store has no limit."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from storage_core.filesystem.file_system import FileSystem
@@ -11,7 +13,9 @@ from storage_core.filesystem.values import (
     FileStatus,
     FileVersion,
     IoStatistics,
+    MissingError,
     StorageTraits,
+    require_small,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +72,7 @@ class ReadableFile(Protocol):
 
 
 class ReadableFileSystem(Protocol):
-    """What reads need of a file system.
+    """What reads need of a file system. A class that derives from it inherits what follows from its other methods.
 
     Attributes:
         statistics: Counts the operations of this object: to account for one read, give it an object of its own.
@@ -87,6 +91,7 @@ class ReadableFileSystem(Protocol):
             UnreadableError: This user may not list it.
             LogDirectoryError: It does not exist or is not a directory.
         """
+        return sorted(self.walk_directory(path), key=attrgetter("name"))
 
     def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
         """List a directory in any order, one entry at a time; raises as `list_directory` does."""
@@ -103,6 +108,7 @@ class ReadableFileSystem(Protocol):
 
     def exists(self, path: str) -> bool:
         """Return True if a path leads to something, through links as well."""
+        return self.status(path, follow_symlinks=True) is not None
 
     def open(self, path: str, version: FileVersion | None = None) -> ReadableFile:
         """Open a regular file for reading.
@@ -126,6 +132,10 @@ class ReadableFileSystem(Protocol):
         Raises:
             LogDirectoryError: It is longer than ``limit_bytes``.
         """
+        with suppress(MissingError), self.open(path) as opened:
+            require_small(path, opened.status.size_bytes, limit_bytes)
+            return opened.read_at(opened.status.size_bytes, 0)
+        return None
 
     def traits_of(self, path: str) -> StorageTraits:
         """Return what reads take into account of where a path leads."""

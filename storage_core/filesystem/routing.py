@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
+from storage_core.filesystem.reading import ReadableFileSystem
 from storage_core.options.paths import URI_STARTS, is_uri
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from storage_core.filesystem.bucket import Bucket
     from storage_core.filesystem.file_system import FileSystem
-    from storage_core.filesystem.reading import ReadableFile, ReadableFileSystem
+    from storage_core.filesystem.reading import ReadableFile
     from storage_core.filesystem.values import (
         DirectoryEntry,
         ExaminedEntry,
@@ -32,7 +32,7 @@ def absolute_path(path: str) -> str:
     return path if is_uri(path) else os.path.abspath(path)
 
 
-class FileSystemView:
+class FileSystemView(ReadableFileSystem):
     """Another file system, which answers every question that a subclass does not answer itself."""
 
     def __init__(self, base: ReadableFileSystem) -> None:
@@ -48,10 +48,6 @@ class FileSystemView:
         """Return the local file system, for what is written beside a read."""
         return self._base.local
 
-    def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """List a directory in name order; raises as that of its file system."""
-        return sorted(self.walk_directory(path), key=attrgetter("name"))
-
     def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
         """List a directory in any order, one entry at a time."""
         return self._at(path).walk_directory(path)
@@ -63,10 +59,6 @@ class FileSystemView:
     def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
         """Return the status of ``path``, or None if it does not exist."""
         return self._at(path).status(path, follow_symlinks=follow_symlinks)
-
-    def exists(self, path: str) -> bool:
-        """Return True if a path leads to something."""
-        return self.status(path, follow_symlinks=True) is not None
 
     def open(self, path: str, version: FileVersion | None = None) -> ReadableFile:
         """Open a regular file for reading; raises as that of its file system."""
@@ -123,9 +115,7 @@ class RoutedFileSystem(FileSystemView):
         if self._stores is None:
             from storage_core.filesystem.object_store import ObjectStoreFileSystem  # noqa: PLC0415  (an extra)
 
-            stores = ObjectStoreFileSystem(self._storage, self._open_bucket)
-            stores.local, stores.statistics = self.local, self.statistics
-            self._stores = stores
+            self._stores = ObjectStoreFileSystem(self._storage, self._open_bucket, self.local)
         return self._stores
 
     def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:

@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from storage_core.checkpoint import CLEAN_SHUTDOWN_FILE
 from storage_core.errors import LogDirectoryError, warn_once
-from storage_core.filesystem import DirectoryEntry, ExaminedEntry, FileStatus, FileSystemView
-from storage_core.filesystem.values import MissingError, require_small
+from storage_core.filesystem import (
+    DirectoryEntry,
+    ExaminedEntry,
+    FileStatus,
+    FileSystemView,
+    ReadableFileSystem,
+)
+from storage_core.filesystem.values import MissingError
 from storage_core.tier.tier_objects import TierObject, TierObjects
 from storage_core.tier.tier_partition import TIER_DIRECTORY, TierPartition, find_tier_partitions
 
@@ -22,7 +28,6 @@ if TYPE_CHECKING:
     from storage_core.filesystem import (
         FileVersion,
         ReadableFile,
-        ReadableFileSystem,
     )
 
 
@@ -101,13 +106,7 @@ class TierFileSystem(FileSystemView):
             data = self._base.read_file(path, limit_bytes)
             if data is not None or self._look_for(path) is None:
                 return data
-        try:
-            opened = self.open(path)
-        except MissingError:
-            return None
-        with opened:
-            require_small(path, opened.status.size_bytes, limit_bytes)
-            return opened.read_at(opened.status.size_bytes, 0)
+        return ReadableFileSystem.read_file(self, path, limit_bytes)
 
     def forget_listings(self) -> None:
         """Forget what was listed, so that the next question looks again."""
