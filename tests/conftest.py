@@ -71,6 +71,8 @@ _THOROUGH = (
     "log/test_damage_while_cleaning.py",
     "log/test_readers_beside_transactions.py",
     "log/test_truncation_beside_reads.py",
+    # The servers of other tests.
+    "object_stores/test_object_server.py",
     "recover/test_recover_crashes.py",
     "scan/test_isolation_beside_writers.py",
     # Random programs beside a model.

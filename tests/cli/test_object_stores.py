@@ -39,6 +39,7 @@ def flags(bucket):
     return [f"--storage-option={name}={value}" for name, value in bucket.storage_options.items()]
 
 
+@pytest.mark.cases(4, len(COMMANDS))
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_bucket_is_a_directory(segmentlog, directory, bucket, flags, command):
     uri = bucket.put_tree(directory, "backups/logs-0")

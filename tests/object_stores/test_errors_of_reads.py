@@ -99,6 +99,7 @@ def test_what_is_always_another_object_is_data_loss(filled, what, phase):
         read(filled)
 
 
+@pytest.mark.cases(1, 4)
 @pytest.mark.parametrize("what", ["throttled", "broken", "closed", "reset"])
 def test_each_request_may_fail_once(filled, logs, what):
     filled.rules.append(Rule(FAULTS[what][0], seed=1))

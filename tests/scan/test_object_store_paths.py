@@ -35,6 +35,7 @@ def partitions(table):
     return set(zip(table["topic"].to_pylist(), table["partition"].to_pylist(), strict=True))
 
 
+@pytest.mark.cases(2, 6)
 @pytest.mark.parametrize(
     "path",
     [

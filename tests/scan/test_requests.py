@@ -162,27 +162,33 @@ def test_partitions_are_looked_at_side_by_side(many_partitions, options, rounds)
     assert store.rounds <= 3 + 3 + 5 * rounds
 
 
-def test_a_server_is_asked_no_more_than_that(root, quick_bucket, small_server):
+@pytest.mark.parametrize(
+    ("options", "most", "rows"),
+    [
+        pytest.param({}, 2, OFFSETS, marks=pytest.mark.thorough),
+        (
+            {"startingOffsets": '{"events":{"0":54321}}', "endingOffsets": '{"events":{"0":54999}}'},
+            10,
+            678,
+        ),
+    ],
+    ids=["no bounds", "offsets"],
+)
+def test_a_server_is_asked_no_more_than_that(root, quick_bucket, small_server, options, most, rows):
     small_server.store.link_tree(quick_bucket.name, root, "logs")
-    cases = [
-        ({}, 2),
-        ({"startingOffsets": '{"events":{"0":54321}}', "endingOffsets": '{"events":{"0":54999}}'}, 10),
-    ]
-    for options, most in cases:
-        given = {"path": quick_bucket.uri("logs"), **options, **quick_bucket.storage_options}
-        parsed = parse_read_options(given)
-        filesystem = open_file_system(parsed.storage)
-        plan = plan_scan(filesystem, parsed)
-        counts = quick_bucket.counts()
-        assert counts.keys() == {"LIST", "GET"}
-        assert counts["LIST"] == 4
-        assert counts["GET"] <= most
-        quick_bucket.forget()
-        rows = sum(found.num_rows for found in read_tasks(filesystem, plan.tasks, read_schema(parsed)))
-        assert rows == (678 if options else OFFSETS)
-        assert quick_bucket.sent_twice() == {}
-        assert quick_bucket.counts().keys() == {"GET"}
-        quick_bucket.forget()
+    given = {"path": quick_bucket.uri("logs"), **options, **quick_bucket.storage_options}
+    parsed = parse_read_options(given)
+    filesystem = open_file_system(parsed.storage)
+    plan = plan_scan(filesystem, parsed)
+    counts = quick_bucket.counts()
+    assert counts.keys() == {"LIST", "GET"}
+    assert counts["LIST"] == 4
+    assert counts["GET"] <= most
+    quick_bucket.forget()
+    found = read_tasks(filesystem, plan.tasks, read_schema(parsed))
+    assert sum(batch.num_rows for batch in found) == rows
+    assert quick_bucket.sent_twice() == {}
+    assert quick_bucket.counts().keys() == {"GET"}
 
 
 def test_a_table_of_one_long_segment_takes_its_end_and_its_windows(tmp_path, quick_bucket):
