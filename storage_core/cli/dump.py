@@ -200,7 +200,7 @@ def _check_read_options(
 
 
 def _file_system(named: list[str], options: dict[str, object]) -> ReadableFileSystem:
-    """Open the file system of what is named; it shows tiers unless each name is that of a file."""
+    """Open the file system of these names. It shows tiers, unless each name is a file's."""
     storage = options_of(named, {name: options[name] for name in OF_STORAGE if name in options}).storage
     filesystem = RoutedFileSystem(storage, FileSystem())
     if all((status := filesystem.status(path)) and status.is_regular_file for path in named):

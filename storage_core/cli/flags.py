@@ -88,7 +88,7 @@ def _storage_options(
     options: dict[str, str] = {}
     for pair in pairs:
         name, is_pair, value = pair.partition("=")
-        # A message must not show a value, nor what is one without its name.
+        # A message must not show a value, nor one that was given without a name.
         if not is_pair or options.setdefault(name, value) != value:
             fault = f"{name} has two values" if is_pair else "found no '='"
             raise click.BadParameter(f"{fault}. Use NAME=VALUE, each name once.")

@@ -397,7 +397,7 @@ def _check_count(glob: str, count: int) -> None:
 
 
 def _matches(filesystem: ReadableFileSystem, base: str, part: str) -> list[str]:
-    """Return the directories in ``base`` whose names match one part of a glob; without wildcards, it need not exist."""
+    """Return the directories in ``base`` whose names match one part of a glob. Without wildcards, the result need not exist."""
     if not is_glob(part):
         # A store would list all that is below a directory that is asked about.
         return [os.path.join(base, part)]
@@ -592,7 +592,7 @@ class _Search:
 
 
 def partition_named_by(path: str) -> PartitionDirectoryName | None:
-    """Return which partition a path is that of, by its last part.
+    """Return the partition that the last part of a path names.
 
     Returns:
         The partition; None if that is no name of a partition's directory. A bucket has no directory around it, so it is none.
@@ -603,7 +603,7 @@ def partition_named_by(path: str) -> PartitionDirectoryName | None:
 
 def holds_partition_files(filesystem: ReadableFileSystem, path: str) -> bool:
     """Return True if a directory holds a segment or another file that only a partition's directory has."""
-    # In this order: that of a tier says its leader epochs only after a look at each of its segments.
+    # In this order: a tier knows its leader epochs only after a look at each of its segments.
     for file_name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT):
         status = filesystem.status(os.path.join(path, file_name))
         if status is not None and status.is_regular_file:

@@ -252,7 +252,7 @@ class LogDirectoryFiles:
         return self._offsets_or_none(LOG_START_OFFSET_CHECKPOINT, "every log starts at its first segment")
 
     def read_once(self) -> None:
-        """Read what each look at a partition asks for, before several threads ask. What cannot be read is for them to say."""
+        """Read what every look at a partition asks for, before several threads do. They report what cannot be read."""
         with suppress(SegmentLogError):
             _ = (
                 self.clean_shutdown,

@@ -85,7 +85,7 @@ class FileSystem:
 
     @property
     def local(self) -> FileSystem:
-        """The file system itself."""
+        """Return the file system itself."""
         return self
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
@@ -391,7 +391,7 @@ class FileSystem:
         return acquire_lock(path)
 
     def traits_of(self, path: str) -> StorageTraits:  # noqa: ARG002
-        """Return those of a local disk."""
+        """Return the traits of a local disk."""
         return _LOCAL_TRAITS
 
     def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:

@@ -478,7 +478,7 @@ def _collect(
 def _indexed_aborts(
     log: PartitionLog, index: int, start_offset: int, end_offset: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """Collect from the index of a segment, of which a joined log may read a part, the transactions that abort in that part.
+    """Collect the transactions that abort in the part of a segment that a joined log reads, from the segment's index.
 
     Returns:
         Them, and whether no later segment can have others.

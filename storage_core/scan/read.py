@@ -174,7 +174,7 @@ def _damaged_batch(window: BatchWindow, index: int, end_offset: int, error: Segm
 _log = logging.getLogger(__name__)
 # How often a span is located again without progress: a cleaner rarely replaces a segment.
 _ATTEMPTS: Final = 5
-# So much is fetched ahead of files that are as small as that: as many times what a request costs.
+# Small files are fetched ahead, up to this many times the bytes that a request costs.
 _COSTS_AHEAD: Final = 8
 _MOST_AHEAD: Final = 32
 
@@ -330,7 +330,7 @@ class _TaskReader:
             opened = None
             cost_bytes = self._filesystem.traits_of(span.directory).request_cost_bytes
             if 0 < span.size_bytes <= cost_bytes:
-                # What is gone is for the read of the span to find.
+                # The read of the span reports what is gone.
                 with contextlib.suppress(SegmentLogError):
                     opened = open_span(self._filesystem, span)
                     opened.expect_reads(span.position_bytes, span.end_position_bytes)

@@ -202,7 +202,7 @@ class PartitionMonitor:
         return {key: each.end_offset for key, each in self.partitions.items()}
 
     def _list_anew(self) -> None:
-        """Forget listings that are old enough. Between two of them, nothing shows that is in a store."""
+        """Forget listings that are old enough. Until then, nothing new in a store is seen."""
         now_s = time.monotonic()
         self._is_listed_anew = now_s >= self._next_listing_s
         if not self._is_listed_anew:
@@ -264,7 +264,7 @@ class PartitionMonitor:
         return self._filesystem.traits_of(path).are_files_fixed
 
     def _directory_status(self, path: str) -> FileStatus | None:
-        """Return the status of a directory, which is another one when its entries are."""
+        """Return the status of a directory, which changes with the names in it."""
         status = self._filesystem.status(path, follow_symlinks=True)
         if status is None or not status.is_directory or not self._is_fixed(path):
             return status

@@ -121,7 +121,7 @@ class WalkBudget:
         self._left_bytes -= size_bytes + requests * self._request_cost_bytes
 
     def spend_on_header(self, batch_bytes: int) -> None:
-        """Count a header, and the batch with it where hopping over that would take longer."""
+        """Count a header, and the batch as well where skipping it would take longer."""
         is_hop = batch_bytes > max(PAGE_SIZE_BYTES, self._request_cost_bytes)
         self.spend(HEADER_SIZE_BYTES if is_hop else batch_bytes, int(is_hop))
 
@@ -262,7 +262,7 @@ class _StartSearch:
                 or (is_committed and _is_aborted(log, found[0]))
             )
 
-        # Of a few segments, each is looked at.
+        # If there are few segments, each is looked at.
         return (
             indexes[bisect_left(indexes, True, 1, key=is_late) - 1 :] if len(indexes) > _PROOFS else indexes
         )

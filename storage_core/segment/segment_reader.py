@@ -111,7 +111,7 @@ class SegmentReader:
 
     @property
     def traits(self) -> StorageTraits:
-        """What to take into account of where the files lie."""
+        """Return the traits of where the files lie."""
         return self.filesystem.traits_of(self.directory)
 
     @property
@@ -184,7 +184,7 @@ class SegmentReader:
 
     def fetch_ahead(self) -> None:
         """Begin to fetch the log file for its next use, if that takes one request; `drop_fetched` takes it back."""
-        # What is gone is for that use to find.
+        # That use reports what is gone.
         with suppress(SegmentLogError):
             if self._fetched is None and self.traits.request_cost_bytes and self.is_one_read:
                 self._fetched = self.open_log()

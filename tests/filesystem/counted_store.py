@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections import deque
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import NamedTuple
 
 from storage_core.errors import FileReplacedError, LogDirectoryError
-from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem, ReadableFile
+from storage_core.filesystem import DirectoryEntry, FileStatus, FileSystem, ReadableFile, ReadableFileSystem
 from storage_core.filesystem.values import ExaminedEntry, IoStatistics, MissingError, StorageTraits
 
 KEYS_PER_LIST = 1000
@@ -40,7 +39,7 @@ class _Node:
     children: dict | None = None
 
 
-class CountedStore:
+class CountedStore(ReadableFileSystem):
     """A read-only file system whose listing is kept, and whose requests are counted.
 
     Attributes:
@@ -117,9 +116,6 @@ class CountedStore:
             raise LogDirectoryError("Could not list this path: Not a directory.", path=path)
         return node.children.items()
 
-    def list_directory(self, path):
-        return sorted(self.walk_directory(path), key=attrgetter("name"))
-
     def walk_directory(self, path):
         for name, node in self._directory(path):
             yield DirectoryEntry(name, node.children is not None, node.children is None, False)
@@ -133,9 +129,6 @@ class CountedStore:
     def status(self, path, *, follow_symlinks=False):
         node = self._node(path)
         return None if node is None else node.status
-
-    def exists(self, path):
-        return self._node(path) is not None
 
     def forget_listings(self):
         self._tree = None
@@ -152,16 +145,6 @@ class CountedStore:
         if node.children is not None:
             raise LogDirectoryError("Expected a regular file.", path=path)
         return CountedFile(self, path, node.status)
-
-    def read_file(self, path, limit_bytes):
-        node = self._node(path)
-        if node is None:
-            return None
-        with self.open(path) as opened:
-            size_bytes = opened.status.size_bytes
-            if size_bytes > limit_bytes:
-                raise LogDirectoryError("Expected fewer bytes.", path=path)
-            return opened.read_at(size_bytes, 0)
 
     def traits_of(self, path):
         return TRAITS
