@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from storage_core.filesystem.reading import ReadableFile
 
@@ -40,6 +40,13 @@ class _Ahead(NamedTuple):
     start_bytes: int
     end_bytes: int
     data: Future[BytesLike]
+
+
+_AnyPiece = TypeVar("_AnyPiece", bound=_Piece | _Ahead)
+
+
+def _with_position(pieces: Iterable[_AnyPiece], position_bytes: int) -> _AnyPiece | None:
+    return next((each for each in pieces if each.start_bytes <= position_bytes < each.end_bytes), None)
 
 
 class ClosedFiles:
@@ -123,7 +130,7 @@ class RemoteFile(ReadableFile):
         return max(0, end_bytes - position_bytes)
 
     def expect_reads(self, start_bytes: int, end_bytes: int) -> None:
-        """Fetch these bytes ahead of their reads, a few windows at a time, but for those that are here."""
+        """Fetch these bytes ahead of their reads, a few windows at a time, without those that are here."""
         start_bytes, end_bytes = self._first_missing(start_bytes), min(end_bytes, self.status.size_bytes)
         if start_bytes == self._first_missing(self._expected_bytes):
             self._expected_end_bytes = max(self._expected_end_bytes, end_bytes)
@@ -145,16 +152,11 @@ class RemoteFile(ReadableFile):
 
     def _at(self, position_bytes: int, end_bytes: int) -> memoryview:
         """Return bytes from a position on, at least one; only those up to ``end_bytes`` are waited for."""
-        piece = self._piece_at(position_bytes)
+        piece = _with_position(self._pieces, position_bytes)
         if piece is None:
             piece = self._take_window(position_bytes) or self._fetch_now(position_bytes, end_bytes)
             self._keep(piece)
         return piece.data[position_bytes - piece.start_bytes :]
-
-    def _piece_at(self, position_bytes: int) -> _Piece | None:
-        return next(
-            (each for each in self._pieces if each.start_bytes <= position_bytes < each.end_bytes), None
-        )
 
     def _keep(self, piece: _Piece) -> None:
         """Keep a piece, since it may be read again after a look-up. Drop long ones first, then the oldest."""
@@ -169,14 +171,12 @@ class RemoteFile(ReadableFile):
     def _first_missing(self, position_bytes: int) -> int:
         """Return the first position from this one on that is neither here nor under way."""
         known: list[_Piece | _Ahead] = [*self._pieces, *self._ahead]
-        while found := [
-            each.end_bytes for each in known if each.start_bytes <= position_bytes < each.end_bytes
-        ]:
-            position_bytes = found[0]
+        while found := _with_position(known, position_bytes):
+            position_bytes = found.end_bytes
         return position_bytes
 
     def _fetch_ahead(self) -> None:
-        """Request windows until as many are under way as may be, but nothing that is here."""
+        """Request windows of what is not here until the allowed number is under way."""
         while len(self._ahead) < WINDOWS_AHEAD:
             start_bytes = self._expected_bytes = self._first_missing(self._expected_bytes)
             if start_bytes >= self._expected_end_bytes:
@@ -190,7 +190,7 @@ class RemoteFile(ReadableFile):
 
     def _take_window(self, position_bytes: int) -> _Piece | None:
         """Wait for the window with a position, and request the next one; windows before it were passed over."""
-        if not any(each.start_bytes <= position_bytes < each.end_bytes for each in self._ahead):
+        if _with_position(self._ahead, position_bytes) is None:
             return None
         while (window := self._ahead.popleft()).end_bytes <= position_bytes:
             window.data.cancel()

@@ -51,7 +51,7 @@ def with_remote_segments(
 
 
 def _remote_files(filesystem: ReadableFileSystem, log: PartitionLog) -> Iterator[tuple[str, _RemoteFile]]:
-    """List the files to add to the local directory of a log, by name. A segment that is read in part is added up to there."""
+    """List the files to add to the local directory of a log, by name. Of a segment that is read in part, only that beginning is added."""
     for index, start_offset in enumerate(log.segments.base_offsets):
         source, own_index = log.source_of(index)
         if not source.directory.root.is_remote:

@@ -58,7 +58,7 @@ class ObjectFile(ReadableFile):
         return self._source.read_into(buffer[:size_bytes], position_bytes) if size_bytes else 0
 
     def expect_reads(self, start_bytes: int, end_bytes: int) -> None:
-        """Expect the same reads of the object."""
+        """Announce the same reads of the object."""
         self._source.expect_reads(start_bytes, min(end_bytes, self.status.size_bytes))
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class ChunkedFile(ObjectFile):
         return filled
 
     def expect_reads(self, start_bytes: int, end_bytes: int) -> None:
-        """Expect reads of the chunks that hold these bytes."""
+        """Announce reads of the chunks that hold these bytes."""
         first, stop = self._numbers(start_bytes, min(end_bytes, self.status.size_bytes))
         if first < stop:
             self._source.expect_reads(self._chunks.borders[first], self._chunks.borders[stop])

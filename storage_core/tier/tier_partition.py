@@ -301,7 +301,7 @@ def _first_manifest(objects: TierObjects, path: str) -> TierObject | None:
 
 
 def _topic_of(objects: TierObjects, manifests: Iterable[TierObject | None], name: str) -> str:
-    """Return the topic that a manifest names, because the name of a directory may begin with a prefix."""
+    """Return the topic that a manifest names. The directory's own name may begin with a prefix."""
     for made_of in manifests:
         if made_of is not None:
             # Whoever looks into the partition hears of a damaged one.
