@@ -155,9 +155,13 @@ def write_checkpoint(
     filesystem: FileSystem, path: str, entries: Iterable[str], *, flush: bool = True
 ) -> None:
     """Replace a checkpoint file by one with these entries."""
+    replace_file(filesystem, path, checkpoint_text(entries).encode(), flush=flush)
+
+
+def checkpoint_text(entries: Iterable[str]) -> str:
+    """Return the content of a checkpoint file with these entries."""
     lines = list(entries)
-    text = "".join(f"{line}\n" for line in [str(_VERSION), str(len(lines)), *lines])
-    replace_file(filesystem, path, text.encode(), flush=flush)
+    return "".join(f"{line}\n" for line in [str(_VERSION), str(len(lines)), *lines])
 
 
 def _require_plausible_size(text: str, path: str) -> None:

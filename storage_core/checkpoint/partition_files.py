@@ -14,6 +14,7 @@ from crc32c import crc32c
 
 from storage_core.checkpoint.checkpoint_file import (
     MAX_CHECKPOINT_BYTES,
+    checkpoint_text,
     decode_text,
     entry_fields,
     malformed_line,
@@ -21,7 +22,6 @@ from storage_core.checkpoint.checkpoint_file import (
     read_small_file,
     replace_file,
     split_lines,
-    write_checkpoint,
 )
 from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import (
@@ -57,17 +57,14 @@ def read_leader_epoch_checkpoint(filesystem: ReadableFileSystem, path: str) -> t
 
 
 def parse_leader_epoch_checkpoint(data: bytes, path: str) -> tuple[EpochEntry, ...]:
-    """Parse the content of a leader epoch checkpoint.
-
-    As in Kafka, an entry replaces those before it whose epoch or start offset is not below its own.
-    """
+    """Parse the content of a leader epoch checkpoint, each entry as `assign_epoch` has it."""
     entries: list[EpochEntry] = []
     for line_number, (epoch_text, start_text) in entry_fields(data, path, 2):
         epoch = parse_integer(epoch_text, INT_MAX)
         start_offset = parse_integer(start_text, LONG_MAX)
         if epoch is None or start_offset is None or epoch < 0 or start_offset < 0:
             raise malformed_line(path, line_number, f"{epoch_text} {start_text}", "'<epoch> <start offset>'")
-        _assign(entries, EpochEntry(epoch, start_offset))
+        assign_epoch(entries, EpochEntry(epoch, start_offset))
     return tuple(entries)
 
 
@@ -78,12 +75,16 @@ def write_leader_epoch_checkpoint(
 
     With ``flush=False`` the caller flushes the file and its directory.
     """
-    write_checkpoint(
-        filesystem, path, (f"{entry.epoch} {entry.start_offset}" for entry in entries), flush=flush
-    )
+    replace_file(filesystem, path, leader_epoch_checkpoint_text(entries).encode(), flush=flush)
 
 
-def _assign(entries: list[EpochEntry], entry: EpochEntry) -> None:
+def leader_epoch_checkpoint_text(entries: Iterable[EpochEntry]) -> str:
+    """Return the content of a leader epoch checkpoint."""
+    return checkpoint_text(f"{entry.epoch} {entry.start_offset}" for entry in entries)
+
+
+def assign_epoch(entries: list[EpochEntry], entry: EpochEntry) -> None:
+    """Append an entry. As in Kafka, it replaces those before it whose epoch or start offset is not below its own."""
     if entries and entry.epoch == entries[-1].epoch and entry.start_offset >= entries[-1].start_offset:
         return
     while entries and (entries[-1].epoch >= entry.epoch or entries[-1].start_offset >= entry.start_offset):

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 # it opens the first log, and writes it after it has closed the last. Only a controller uses its content, JSON with the
 # broker's epoch (empty before Kafka 3): a process that removes a broker's marker puts the same one back.
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
-_WITHOUT_EPOCH = b'{"version":0,"brokerEpoch":-1}'
+MARKER_WITHOUT_EPOCH = b'{"version":0,"brokerEpoch":-1}'
 _CLEAN_SHUTDOWN_LIMIT_BYTES = 4096
 
 
@@ -69,7 +69,7 @@ def write_clean_shutdown_file(filesystem: FileSystem, root: str, content: bytes 
     """
     with filesystem.open_for_writing(os.path.join(root, CLEAN_SHUTDOWN_FILE), create=True) as file:
         file.truncate(0)
-        file.write_at([_WITHOUT_EPOCH if content is None else content], 0)
+        file.write_at([MARKER_WITHOUT_EPOCH if content is None else content], 0)
         file.flush()
     filesystem.flush_directory(root)
 

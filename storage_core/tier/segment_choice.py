@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.checkpoint import EpochEntry
+from storage_core.checkpoint.partition_files import assign_epoch
 from storage_core.config import LONG_MAX
 from storage_core.errors import warn_once
 from storage_core.segment.file_names import LOG_SUFFIX
@@ -57,12 +58,6 @@ class ChosenSegment(NamedTuple):
     end_offset: int
 
 
-def epochs_text(history: Iterable[EpochEntry]) -> str:
-    """Return the content of a leader epoch checkpoint."""
-    lines = [f"{entry.epoch} {entry.start_offset}" for entry in history]
-    return "".join(f"{line}\n" for line in ("0", str(len(lines)), *lines))
-
-
 def history_of(segments: Iterable[UploadedSegment]) -> list[EpochEntry]:
     """Return the leader epochs of the newest leader's log: an epoch ends those before it that begin at or above its start."""
     starts: dict[int, int] = {}
@@ -70,9 +65,7 @@ def history_of(segments: Iterable[UploadedSegment]) -> list[EpochEntry]:
         starts[entry.epoch] = min(entry.start_offset, starts.get(entry.epoch, LONG_MAX))
     history: list[EpochEntry] = []
     for epoch, start_offset in sorted(starts.items()):
-        while history and history[-1].start_offset >= start_offset:
-            history.pop()
-        history.append(EpochEntry(epoch, start_offset))
+        assign_epoch(history, EpochEntry(epoch, start_offset))
     return history
 
 

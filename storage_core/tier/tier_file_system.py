@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from storage_core.checkpoint import CLEAN_SHUTDOWN_FILE
+from storage_core.checkpoint.root_files import MARKER_WITHOUT_EPOCH
 from storage_core.errors import LogDirectoryError, warn_once
 from storage_core.filesystem import (
     DirectoryEntry,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _Entry = TypeVar("_Entry", DirectoryEntry, ExaminedEntry)
 _log: Final = logging.getLogger(__name__)
-_CLEAN_SHUTDOWN: Final = TierObject.of_text('{"version":0,"brokerEpoch":-1}')
+_CLEAN_SHUTDOWN: Final = TierObject.of_text(MARKER_WITHOUT_EPOCH.decode())
 _DASH: Final = slice(-23, -22)
 _PARTITION_DIRECTORY: Final = re.compile(r".*-[0-9]{1,10}")
 
@@ -173,8 +174,7 @@ class TierFileSystem(FileSystemView):
             if name in names:
                 warn_once(_log, f"Left out {partition.path}: there is a directory {name} beside it.")
             elif other is not partition:
-                found[name] = max(other, partition, key=lambda each: each.last_upload_ms())
-                older = other if found[name] is partition else partition
+                older, found[name] = sorted((partition, other), key=TierPartition.last_upload_ms)
                 warn_once(
                     _log, f"Left out {older.path}: {found[name].path} is of a later topic with the same name."
                 )

@@ -21,7 +21,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, EpochEntry, is_topic_id
-from storage_core.checkpoint.partition_files import partition_metadata_bytes, read_leader_epoch_checkpoint
+from storage_core.checkpoint.partition_files import (
+    leader_epoch_checkpoint_text,
+    partition_metadata_bytes,
+    read_leader_epoch_checkpoint,
+)
 from storage_core.commit_files.json_fields import TOPIC
 from storage_core.config import INT_MAX, LONG_MAX
 from storage_core.errors import CorruptCheckpointError, warn_once
@@ -40,7 +44,6 @@ from storage_core.segment.transaction_index import ENTRY_SIZE_BYTES
 from storage_core.tier.segment_choice import (
     UploadedSegment,
     choose_segments,
-    epochs_text,
     history_of,
 )
 from storage_core.tier.tier_objects import LOG_PART, TierObject
@@ -106,7 +109,7 @@ class TierPartition:
         """
         segments = self._complete_segments()
         history = history_of(segments)
-        epochs = TierObject.of_text(epochs_text(history))
+        epochs = TierObject.of_text(leader_epoch_checkpoint_text(history))
         files = {PARTITION_METADATA: self._metadata, LEADER_EPOCH_CHECKPOINT: epochs}
         for segment, end_offset in choose_segments(segments, history, partial(self._check_epoch, segments)):
             files.update(_named(self._cut(segment, end_offset)))
