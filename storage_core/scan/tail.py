@@ -24,6 +24,7 @@ from storage_core.directory.visibility import CommitMonitor, read_visible_commit
 from storage_core.errors import LogDirectoryError, SegmentLogError, first_of
 from storage_core.filesystem import absolute_path
 from storage_core.filesystem.values import MissingError
+from storage_core.options.paths import path_to_read
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.pruning import prune_partition
 from storage_core.scan.resolve import ReadLimit, load_log, select_partitions, split_paths
@@ -211,7 +212,8 @@ class PartitionMonitor:
         self._kept_files.clear()
         interval_ms = self._options.limits.poll_interval_ms
         if interval_ms is None:
-            paths = (*self._options.read.paths, *self._roots)
+            read = self._options.read
+            paths = (*read.paths, *map(path_to_read, read.remote_storage or ()), *self._roots)
             interval_ms = max(self._filesystem.traits_of(path).poll_interval_ms for path in paths)
         self._next_listing_s = now_s + interval_ms / 1000
 

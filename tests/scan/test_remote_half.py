@@ -18,7 +18,7 @@ from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import project, record_schema
 from storage_core.scan.stream import MicroBatchPlanner
-from storage_core.tier import TierFileSystem
+from storage_core.tier import TierFileSystem, open_file_system
 from storage_core.views.inventory import inventory
 from tests.examples import examples
 from tests.filesystem.counted_store import CountedStore
@@ -294,6 +294,23 @@ def test_a_stream_finds_a_remote_half_that_was_not_there_when_it_began(whole, tm
     assert stream_offsets(planner, bases[1], end) == [
         each for each in read_table(str(whole))["offset"].to_pylist() if each >= bases[1]
     ]
+
+
+def test_a_stream_of_a_local_half_lists_a_store_once_an_interval(whole, tmp_path, quick_bucket):
+    local, remote = cut(whole, tmp_path, 4, 4)
+    raw = {
+        "path": local,
+        "remote_storage": quick_bucket.put_tree(remote, "tier").replace("s3:", "s3a:"),
+        "starting_offsets": "earliest",
+        "storage_options": quick_bucket.storage_options,
+    }
+    options = parse_stream_options(raw)
+    planner = MicroBatchPlanner(open_file_system(options.read.storage), options)
+    for number in range(4):
+        planner.latest_offsets()
+        # A broker writes its checkpoints anew every few seconds.
+        (Path(local) / f"checkpoint.{number}").touch()
+    assert quick_bucket.counts()["LIST"] == 1
 
 
 def test_a_task_reads_a_segment_that_was_moved_after_planning(whole, tmp_path, bases):
