@@ -467,7 +467,8 @@ def resolve_partitions(
     filesystem: ReadableFileSystem, directories: Collection[PartitionDirectory], options: ReadOptions
 ) -> Iterator[PartitionRange | SegmentLogError]:
     """Find where partitions start and stop. Yield the error in place of each that cannot be read."""
-    for root in {each.root.path: each.root for one in directories for each in (one, *one.copies)}.values():
+    roots = {each.root.path: each.root for one in directories for each in (one, *one.copies)}
+    for root in () if options.ignore_checkpoints else roots.values():
         root.read_once()
     return outcomes(filesystem, partial(resolve_partition, filesystem, options=options), directories)
 

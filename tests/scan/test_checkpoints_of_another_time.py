@@ -40,6 +40,13 @@ def test_without_the_checkpoints_all_is_read(root, caplog, read, options):
     assert "ends at offset" not in caplog.text
 
 
+def test_checkpoints_that_are_ignored_are_not_read(root, caplog):
+    (root / "log-start-offset-checkpoint").write_text("damaged")
+    (root / "replication-offset-checkpoint").write_text("damaged")
+    assert offsets_of(root, ignore_checkpoints=True) == list(range(100))
+    assert "Ignored a checkpoint" not in caplog.text
+
+
 def test_offsets_below_the_log_start(root):
     starting = {"orders": {"0": 30}}
     assert offsets_of(root, starting_offsets=starting, ignore_checkpoints="true") == list(range(30, 100))
