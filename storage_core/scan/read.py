@@ -484,6 +484,7 @@ class _TaskReader:
                     is_first=span.is_first and start_offset == span.start_offset,
                 )
                 spans = list(locate_spans(wanted)) if is_same else []
+                is_complete = is_complete and (bool(spans) or self._may_be_cleaned(log))
         except (DataLossError, FileNotFoundError):
             # Replaced again meanwhile: the next attempt begins with the planned file.
             return [dataclasses.replace(span, start_offset=next_offset)]
@@ -518,6 +519,15 @@ class _TaskReader:
                 *(next_offset, span.end_offset - 1, span.topic, span.partition, span.file_name),
             )
         return spans
+
+    def _may_be_cleaned(self, log: PartitionLog) -> bool:
+        """Return True if all records of a segment that is gone may be compacted. A live broker's checkpoint says it afterwards."""
+        directory = log.directory
+        return (
+            not self._filesystem.traits_of(log.path).are_files_fixed
+            or directory.topic in INTERNAL_TOPICS
+            or directory.topic_partition in directory.root.cleaner_offsets
+        )
 
     def _present_log(self, span: LogSpan, next_offset: int) -> PartitionLog | None:
         if self._filesystem.status(span.directory, follow_symlinks=True) is None:

@@ -14,6 +14,11 @@ from storage_core.errors import (
     StorageError,
     UnreadableError,
 )
+from storage_core.options import options_of
+from storage_core.scan.plan import plan_scan
+from storage_core.scan.read import read_task
+from storage_core.scan.spans import project, record_schema
+from storage_core.tier import open_file_system
 from tests.conformance.archives import unpack_case
 from tests.object_stores import faults
 from tests.object_stores.object_server import SECRET_ACCESS_KEY, Rule
@@ -115,3 +120,25 @@ def test_an_object_that_is_replaced_once_is_read_anew(filled, logs, what):
 
     assert read(filled).equals(storage_core.read_table(logs))
     assert filled.counts()["LIST"] > 1
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_segment_in_the_middle_that_is_deleted_is_data_loss(filled, is_compacted):
+    keys = sorted(each.key for each in filled.entries() if each.key.endswith(".log"))
+    key = next(each for each in keys if each.startswith(keys[0].rpartition("/")[0]) and each != keys[0])
+    topic, _, partition = key.split("/")[1].rpartition("-")
+    if is_compacted:
+        filled.put("logs/cleaner-offset-checkpoint", f"0\n1\n{topic} {partition} 1\n".encode())
+    options = options_of([filled.uri("logs")], {"storage_options": {**filled.storage_options, **LIMITS}})
+    plan = plan_scan(open_file_system(options.storage), options)
+    filled.delete(key)
+
+    def rows_of(task: Any) -> int:
+        batches = read_task(open_file_system(options.storage), task, project(record_schema(), ("offset",)))
+        return sum(batch.num_rows for batch in batches)
+
+    if is_compacted:
+        assert sum(map(rows_of, plan.tasks)) > 0
+    else:
+        with pytest.raises(DataLossError, match="data was deleted"):
+            list(map(rows_of, plan.tasks))
