@@ -174,7 +174,7 @@ def read_flags(
             metavar="NAME=VALUE",
             multiple=True,
             callback=_storage_options,
-            help="How to reach an object store, as s3.endpoint=http://host:9000; may be repeated. Leave credentials to the "
+            help="How to reach an object store, such as s3.endpoint=http://host:9000; may be repeated. Leave credentials to the "
             "environment: other users see command lines.",
         )(with_options)
         for option in reversed(chosen):

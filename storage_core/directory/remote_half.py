@@ -136,8 +136,8 @@ def _joined(
         if fork < end_offset:
             is_one_history = False
             notices.append(
-                f"{log.path} is not read from offset {fork} of {name} on: its records there are of a leader whose history was "
-                "given up, by the leader epochs of the local half."
+                f"{log.path} is not read from offset {fork} of {name} on: by the leader epochs of the local half, its records "
+                "there are of a leader whose history was given up."
             )
         pieces += [
             Piece(start, end, log)

@@ -106,7 +106,7 @@ class ObstoreBucket:
     def __init__(self, uri: str, options: StorageOptions) -> None:
         if uri.endswith("://"):
             raise LogDirectoryError(
-                "Expected a URI with the name of a bucket, as s3://bucket/prefix.", path=uri
+                "Expected a URI with the name of a bucket, such as s3://bucket/prefix.", path=uri
             )
         self.uri = uri
         self._options = options

@@ -199,7 +199,7 @@ class ObjectStoreFileSystem(ReadableFileSystem):
         scheme, separator, rest = path.partition("://")
         authority, _, key = rest.partition("/")
         if not separator or not scheme:
-            raise LogDirectoryError("Expected a URI, as s3://bucket/prefix.", path=path)
+            raise LogDirectoryError("Expected a URI such as s3://bucket/prefix.", path=path)
         uri = f"{scheme}://{authority}"
         with self._lock:
             place = self._places.get(uri)

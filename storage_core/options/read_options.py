@@ -266,7 +266,7 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
            doc="The topic of the schema registry (its setting `kafkastore.topic`); read with `registry` only if it is named."),
     Option(KEY_FILE, "storage", value_kind("path, or `id=path` pairs", lambda _option, value: value),
            doc="The private key, in PEM, that decrypts segments that Aiven's plugin has encrypted; for several keys, their ids and "
-               "paths, as `key-1=/keys/1.pem,key-2=/keys/2.pem`. Absolute paths, which each host that reads has."),
+               "paths, such as `key-1=/keys/1.pem,key-2=/keys/2.pem`. Use absolute paths that every reading host has."),
     Option(MAPPING, "storage", value_kind("mapping", lambda _option, value: value),
            doc="How to reach an object store, in Python: a mapping of the names [below](#storage-options). In Spark and SQL each of "
                "them is an option of its own."),

@@ -141,7 +141,7 @@ class StorageOptions:
         for name, value in options.items():
             if not isinstance(value, (str, int, float)):
                 raise OptionError(
-                    f"Expected a text as the value of the storage option {name}, found {type(value).__name__}."
+                    f"Expected text for the storage option {name}, found {type(value).__name__}."
                 )
         # As Python and Spark write True.
         made = cls(tuple((name, _text(value)) for name, value in options.items()))
@@ -235,7 +235,7 @@ def _items_of_mapping(value: object) -> list[tuple[str, object]]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise OptionError(
             f"{MAPPING} is a {type(value).__name__}. Use a mapping of names to values in Python; elsewhere, give each storage "
-            "option by its own name, as s3.endpoint."
+            "option by its own name, such as s3.endpoint."
         )
     return list(value.items())
 
@@ -272,14 +272,14 @@ def _url(name: str, text: str) -> str:
     # With another one, obstore ends in a panic.
     if _URL.fullmatch(text) is None:
         raise OptionError(
-            f"Expected a URL as http://host:9000 as the value of the storage option {name}, found something else."
+            f"Expected a URL such as http://host:9000 for the storage option {name}, found something else."
         )
     return text
 
 
 def _boolean(name: str, text: str) -> bool:
     if text.lower() not in {"true", "false"}:
-        raise OptionError(f"Expected true or false as the value of the storage option {name}.")
+        raise OptionError(f"Expected true or false for the storage option {name}, found something else.")
     return text.lower() == "true"
 
 
@@ -290,7 +290,9 @@ def _number(most: _Number, what: str, name: str, text: str) -> _Number:
         number = type(most)(-1)
     # The negation refuses NaN as well.
     if not 0 <= number <= most:
-        raise OptionError(f"Expected {what} up to {most:g} as the value of the storage option {name}.")
+        raise OptionError(
+            f"Expected {what} up to {most:g} for the storage option {name}, found something else."
+        )
     return number
 
 
