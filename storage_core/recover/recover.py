@@ -679,8 +679,8 @@ class _Copy:
         is_closed, is_linked = following is not None and segment.is_whole, False
         is_local = self._local.status(source) == segment.status
         if self._link and is_local and is_closed and following and _may_link(plan, following.base_offset):
-            # Another file system, or one without links.
-            with contextlib.suppress(StorageError):
+            # Another file system, one without links, or a file of another user.
+            with contextlib.suppress(LogDirectoryError, StorageError):
                 self._local.link(source, target)
                 is_linked = True
         if not is_linked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -231,6 +232,17 @@ def test_closed_segments_below_the_high_watermark_are_linked_and_nothing_else(so
         }
     assert linked == expected
     assert linked
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK])
+def test_what_cannot_be_linked_is_copied(source, target, monkeypatch, number):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    run(source, target)
+    assert logs_of(target)
+    assert all(path.stat().st_nlink == 1 for path in target.rglob("*") if path.is_file())
 
 
 def test_without_links_no_file_is_shared(source, target):
