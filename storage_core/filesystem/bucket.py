@@ -168,7 +168,11 @@ class ObstoreBucket:
         while True:
             try:
                 return request()
-            except Exception as error:  # noqa: BLE001  (what obstore raises has no base class of its own)
+            except BaseException as error:
+                # What obstore raises has no base class of its own, and a panic is no Exception: a token with a line break in
+                # the environment makes one.
+                if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                    raise
                 is_passing = _PASSING.search(str(error)) is not None
                 failure = _explained(error, path, action)
             # Outside of the handler: obstore's own message quotes URLs, which may be signed.
@@ -288,7 +292,7 @@ _OTHER_REGION: Final = frozenset(
 )
 
 
-def _explained(error: Exception, path: str, action: str) -> SegmentLogError:
+def _explained(error: BaseException, path: str, action: str) -> SegmentLogError:
     """Translate an error of obstore. The result names the cause without the URL, which may be signed."""
     if isinstance(error, SegmentLogError):
         return error

@@ -37,7 +37,7 @@ _COPIES: Final = {
 _UNKNOWN_SCHEMES: Final = frozenset(["dbfs", "http", "https", "wasb", "wasbs"])
 # Hadoop once took keys in the place of a user, and signed URLs hold their signature.
 _CREDENTIALS: Final = re.compile(
-    r"://[^/]*:[^/@]*@|[?&](?:sig|X-Amz-Signature|X-Goog-Signature)=", re.IGNORECASE
+    r"://[^/]*:[^/@]*@|[?&](?:sig|(?:X-Amz-|X-Goog-)?Signature|X-Amz-Security-Token)=", re.IGNORECASE
 )
 URI_STARTS: Final = tuple(f"{scheme}://" for scheme in _COPIES)
 """What the URIs begin with that `path_to_read` returns."""

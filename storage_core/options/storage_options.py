@@ -94,6 +94,7 @@ _AZURE_PREFIXES: Final = ("adls.", "azure_")
 _URL: Final = re.compile(
     r"(?:https?://)?(?:[^\s/@]{1,1000}@)?(?:[\w.-]{1,1000}|\[[0-9a-fA-F:]{2,100}\])(?::\d{1,5})?(?:/[\w./~-]{0,1000})?"
 )
+_IN_HEADER: Final = re.compile("key|token|secret")
 _NATIVE: Final = re.compile(r"(?:aws|azure|google)_([a-z0-9_]{1,100})")
 # Options of Hadoop and names of environment variables, and the store that they are about.
 _FOREIGN: Final = {
@@ -268,6 +269,16 @@ def _nearest(name: str, names: list[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, names, 1)), None)
 
 
+def _plain(name: str, text: str) -> str:
+    # Of what goes into a header, obstore ends in a panic over other characters, as the line break at a file's end.
+    is_plain = text.isascii() and text.isprintable()
+    if _IN_HEADER.search(name) and not is_plain and not text.lstrip().startswith("{"):
+        raise OptionError(
+            f"Expected printable ASCII characters as the value of the storage option {name}, found a line break or others."
+        )
+    return text
+
+
 def _url(name: str, text: str) -> str:
     # With another one, obstore ends in a panic.
     if _URL.fullmatch(text) is None:
@@ -297,7 +308,7 @@ def _number(most: _Number, what: str, name: str, text: str) -> _Number:
 
 
 _CONVERTERS: Final[dict[_Kind, Callable[[str, str], Any]]] = {
-    "text": lambda _, text: text,
+    "text": _plain,
     "url": _url,
     "boolean": _boolean,
     "seconds": partial(_number, _LONGEST_SECONDS, "seconds"),

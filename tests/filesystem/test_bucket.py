@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import boto3
 import pytest
 
-from storage_core.errors import OptionError
+from storage_core.errors import OptionError, StorageError
 from storage_core.filesystem.bucket import ObstoreBucket
 from storage_core.options.storage_options import NO_STORAGE_OPTIONS, StorageOptions
 from tests.object_stores.object_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, Rule
@@ -50,6 +50,17 @@ def test_credentials_of_the_environment(quick_bucket, monkeypatch):
     options = StorageOptions.of({"s3.access-key-id": "another", "s3.secret-access-key": "x"})
     with pytest.raises(Exception, match="may not"):
         ObstoreBucket(quick_bucket.uri(), options).head("none")
+
+
+def test_a_line_break_in_a_token_of_the_environment(quick_bucket, monkeypatch):
+    # obstore panics.
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", f"{SECRET}\n")
+    for ask in (lambda bucket: bucket.head("none"), lambda bucket: list(bucket.list(""))):
+        with pytest.raises(StorageError) as caught:
+            ask(ObstoreBucket(quick_bucket.uri(), where(quick_bucket)))
+        assert SECRET not in str(caught.value)
 
 
 @pytest.mark.usefixtures("profiles")

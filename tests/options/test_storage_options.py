@@ -87,6 +87,9 @@ def test_an_unknown_name_is_refused_with_ours(name, near):
         ("storage.max-retries", "1.5"),
         ("storage.max-retries", "100000"),
         ("s3.region", None),
+        ("s3.session-token", "soon\n"),
+        ("s3.secret-access-key", "soon\u00e9"),
+        ("aws_session_token", "soon\r"),
     ],
 )
 def test_a_malformed_value_is_refused_without_showing_it(name, value):

@@ -252,6 +252,8 @@ def test_what_to_do_instead_of_changing_what_is_in_a_store(text, command):
         "s3a://AKIAPLANTED:planted-secret@bucket/logs",
         "abfss://c@a.dfs.core.windows.net/x?sv=1&sig=planted-secret",
         "s3://bucket/a?X-Amz-Signature=planted-secret",
+        "s3://bucket/a?AWSAccessKeyId=a&Signature=planted-secret",
+        "s3://bucket/a?X-Amz-Security-Token=planted-secret",
     ],
 )
 @pytest.mark.parametrize("take", [path_to_read, path_to_write, path_to_change])
