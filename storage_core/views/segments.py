@@ -269,6 +269,24 @@ def summarize_segment(
         FileNotFoundError: It was removed meanwhile.
         LogDirectoryError: It is no regular file, or this user may not read it.
     """
+    found = _summarized(filesystem, file, exact, is_complete, start_offset)
+    if found.damage is None or file.end_offset is None or _has_segment(filesystem, file, file.end_offset):
+        return found
+    # A cleaner has merged the next segment into this one since they were listed.
+    return _summarized(
+        filesystem, dataclasses.replace(file, end_offset=None), exact, is_complete, start_offset
+    )
+
+
+def _has_segment(filesystem: ReadableFileSystem, file: SegmentFile, base_offset: int) -> bool:
+    """Return True if another segment is still in the directory of one."""
+    path = f"{file.directory}/{log_file_name(base_offset)}"
+    return filesystem.status(path) is not None or filesystem.status(path + SWAP_SUFFIX) is not None
+
+
+def _summarized(
+    filesystem: ReadableFileSystem, file: SegmentFile, exact: bool, is_complete: bool, start_offset: int
+) -> SegmentSummary:
     segment = file.reader(filesystem)
     # Before its end is known, which then counts as its size.
     size_bytes, modified_ms = segment.size_bytes, segment.modified_ms

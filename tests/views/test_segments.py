@@ -14,6 +14,7 @@ from storage_core import read_table
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of
 from storage_core.views import plan_view, read_view_task, view_schema
+from storage_core.views.inventory import inventory
 from tests.faults.observed_filesystem import before_each_call
 from tests.views.uncommitted import begin_commit
 
@@ -298,6 +299,47 @@ def test_a_segment_that_retention_deletes_meanwhile(logs):
         for row in batch.to_pylist()
     ]
     assert [base for _, partition, base in bases(rows) if partition == 2] == [1783, 3576, 5358]
+
+
+def merge_first_segments(directory):
+    """Put the first two segments into one, as a cleaner does."""
+    first, second, *_ = sorted(directory.glob("*.log"))
+    for log in (first, second):
+        log.with_suffix(".index").unlink()
+        log.with_suffix(".timeindex").unlink()
+    merged = directory / "merged"
+    merged.write_bytes(first.read_bytes() + second.read_bytes())
+    second.unlink()
+    merged.rename(first)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_segments_that_a_cleaner_merges_meanwhile_are_not_damaged(logs, exact):
+    filesystem = FileSystem()
+    options = options_of((logs,), {"view": "segments", "assign": {"orders": [2]}, "exact": exact})
+    tasks = plan_view(filesystem, options)
+    merge_first_segments(logs / "orders-2")
+    rows = [
+        row
+        for task in tasks
+        for batch in read_view_task(filesystem, task, view_schema(options))
+        for row in batch.to_pylist()
+    ]
+    found = [(row["baseOffset"], row["nextOffset"], row["isDamaged"]) for row in rows]
+    assert found[:2] == [(0, 3576, False), (3576, 5358, False)]
+
+
+def test_an_inventory_beside_a_cleaner_that_merges_segments_finds_no_damage(logs):
+    class Merging(FileSystem):
+        def examine_directory(self, path):
+            yield from list(super().examine_directory(path))
+            if path.endswith("orders-2") and (Path(path) / f"{1783:020d}.log").exists():
+                merge_first_segments(Path(path))
+
+    expected = inventory(FileSystem(), [str(DATA)], exact=True)
+    found = inventory(Merging(), [str(logs)], exact=True)
+    assert not found.has_damage
+    assert [each.record_count for each in found.topics] == [each.record_count for each in expected.topics]
 
 
 def test_values_are_not_read(make_large_batches, tmp_path):
