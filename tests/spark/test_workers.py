@@ -123,3 +123,54 @@ def test_a_commit_whose_rows_stay_on_another_host_speaks_of_shared_storage(root,
     os.unlink(os.path.join(root, message.manifest.name))
     with pytest.raises(LogDirectoryError, match=f"staged on worker-2, but {HERE} does not see them"):
         writer.commit([message])
+
+
+# As Spark's daemon does: after each task of a reused worker, it collects.
+REUSED_WORKER = """
+import gc, pickle, resource, sys
+sent = sys.stdin.buffer.read(int(sys.argv[1]))
+partition = pickle.loads(sys.stdin.buffer.read())
+kibibytes = []
+for number in range(1, int(sys.argv[2]) + 1):
+    reader = pickle.loads(sent)
+    assert sum(rows.num_rows for rows in reader.read(partition)) == 3
+    del reader
+    gc.collect()
+    if number % (int(sys.argv[2]) // 10) == 0:
+        with open("/proc/self/statm") as file:
+            kibibytes.append(int(file.read().split()[1]) * resource.getpagesize() >> 10)
+print(gc.get_freeze_count(), len(gc.get_objects()), *kibibytes)
+"""
+
+
+def reused(logs, tasks, **environment):
+    """Run tasks in one process, and return how many objects it froze, how many others it has, and its memory in KiB."""
+    reader = reader_of(logs.path)
+    (partition,) = reader.partitions()
+    sent_reader = cloudpickle.dumps(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", REUSED_WORKER, str(len(sent_reader)), str(tasks)],
+        input=sent_reader + cloudpickle.dumps(partition),
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    frozen, others, *kibibytes = map(int, done.stdout.split())
+    return frozen, others, kibibytes
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_worker_freezes_what_it_has_loaded_unless_told_not_to(new_logs, records_of, is_frozen):
+    new_logs.write("a", 0, records_of(3))
+    frozen, others, _ = reused(new_logs, 10, SEGMENTLOG_GC_FREEZE="1" if is_frozen else "0")
+    assert (frozen > others) == is_frozen
+
+
+@pytest.mark.thorough
+def test_a_worker_that_is_reused_for_10_000_tasks_does_not_grow(new_logs, records_of):
+    new_logs.write("a", 0, records_of(3))
+    _, others_once, _ = reused(new_logs, 100)
+    _, others, kibibytes = reused(new_logs, 10_000)
+    # Each leaked object of a task would count 10,000 times, and each leaked kilobyte take 9 MB.
+    assert others < others_once + 1_000
+    assert kibibytes[-1] < kibibytes[0] + 4_096
