@@ -4,8 +4,7 @@ Spark pickles the reader into every task before it calls `partitions`, so it can
 planning: each task gets all that it needs in its partition.
 
 Spark takes a task's batches through a socket, row by row on its side, which costs more than decoding. A
-thread decodes a batch or two ahead meanwhile. Arrow, numpy, checksums and reads release the interpreter
-lock, as the socket does.
+thread decodes a batch or two ahead meanwhile, because the socket releases the interpreter lock.
 
 With ``filterPushdown=true``, filters of ``df.filter(...)`` become predicates and join the option ``where``.
 It is opt-in, because Spark 4.1 to 4.3 reuse the plan of a filtered scan for other scans of the same
@@ -17,10 +16,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
-from collections import deque
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -41,109 +38,19 @@ from storage_core.options.predicate import (
     columns_of,
 )
 from storage_core.scan import ReadOptions, ScanTask, plan_scan, read_task
+from storage_core.scan.read_ahead import read_ahead
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema, typed_schema
 from storage_core.tier import open_file_system
 from storage_core.views import find_view, plan_view, read_view_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql.datasource import Filter
 
     from spark_segmentlog.schema import ProjectedColumn
     from storage_core.values.column_format import ColumnFormat
-
-
-_Item = TypeVar("_Item")
-# Two batches of some megabytes: one being handed over, the next one ready.
-_DEPTH: Final = 2
-
-
-def prefetch(produce: Callable[[], Iterator[_Item]], depth: int = _DEPTH) -> Generator[_Item]:
-    """Run ``produce()`` in a thread, at most ``depth`` items ahead.
-
-    Its exceptions are raised here, after the items before them. When the consumer stops early, the thread
-    closes the iterator (and so its files), and is joined.
-    """
-    queue = _BoundedQueue[_Item](depth)
-    thread = threading.Thread(target=_run, args=(produce, queue), name="segmentlog-prefetch", daemon=True)
-    thread.start()
-    try:
-        while (item := queue.take()) is not None:
-            yield item[0]
-    finally:
-        queue.close()
-        thread.join()
-
-
-class _BoundedQueue(Generic[_Item]):
-    """A bounded queue between two threads that either side can end."""
-
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-        self._items: deque[_Item] = deque()
-        self._changed = threading.Condition()
-        self._is_closed = False
-        self._is_finished = False
-        self._error: BaseException | None = None
-
-    def put(self, item: _Item) -> bool:
-        """Wait for room and add an item. Return False if the queue is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or len(self._items) < self._depth)
-            if not self._is_closed:
-                self._items.append(item)
-                self._changed.notify_all()
-            return not self._is_closed
-
-    def finish(self, error: BaseException | None) -> None:
-        """End the queue after the present items, with the producer's error if there is one."""
-        with self._changed:
-            self._is_finished = True
-            self._error = error
-            self._changed.notify_all()
-
-    def take(self) -> tuple[_Item] | None:
-        """Wait for an item, or raise the producer's error.
-
-        Returns:
-            The item in a tuple; None after the last one.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._items or self._is_finished)
-            if self._items:
-                item = self._items.popleft()
-                self._changed.notify_all()
-                return (item,)
-            if self._error is not None:
-                raise self._error
-            return None
-
-    def close(self) -> None:
-        """Drop the items, and refuse others."""
-        with self._changed:
-            self._is_closed = True
-            self._items.clear()
-            self._changed.notify_all()
-
-
-def _run(produce: Callable[[], Iterator[_Item]], queue: _BoundedQueue[_Item]) -> None:
-    error: BaseException | None = None
-    try:
-        items = produce()
-        try:
-            for item in items:
-                if not queue.put(item):
-                    break
-        finally:
-            # Files are closed by the thread that opened them, before the consumer goes on.
-            close = getattr(items, "close", None)
-            if close is not None:
-                close()
-    except BaseException as raised:  # noqa: BLE001  (the consumer raises it)
-        error = raised
-    queue.finish(error)
 
 
 class BatchReader(SentToWorkers, DataSourceReader):
@@ -194,7 +101,9 @@ def read_records_of(task: ScanTask, schema: pa.Schema, planned_on: str) -> Itera
         require_directories(filesystem, roots, planned_on)
         with (
             explained_memory_limit(),
-            contextlib.closing(prefetch(lambda: read_task(filesystem, task, schema))) as batches,
+            contextlib.closing(
+                read_ahead(lambda each: read_task(filesystem, each, schema), [task])
+            ) as batches,
         ):
             yield from batches
     except SegmentLogError as error:

@@ -12,11 +12,12 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_segmentlog.reader import PushdownReader, SegmentLogReader, prefetch
+from spark_segmentlog.reader import PushdownReader, SegmentLogReader
 from spark_segmentlog.schema import ProjectedColumn, projected_columns, source_schema
 from storage_core.filesystem import FileSystem
 from storage_core.options.predicate import And, Comparison
 from storage_core.scan import parse_read_options, plan_scan, read_task
+from storage_core.scan.read_ahead import read_ahead
 from storage_core.scan.spans import record_schema
 from tests.descriptors import open_below
 
@@ -55,7 +56,7 @@ def test_columns_come_in_the_order_and_with_the_flags_asked_for(logs):
 
 
 def test_batches_stay_as_they_are_while_later_ones_are_decoded(logs, records_of):
-    # The prefetch thread decodes the next batches while Spark holds this one.
+    # A thread decodes the next batches while Spark holds this one.
     table = pa.Table.from_batches(read_all(reader_of(logs, "offset", "key", "value", subscribe="a")))
     records = records_of(100) * 2
     assert table["offset"].to_pylist() == [*range(100)] * 2
@@ -78,7 +79,7 @@ def test_an_early_end_closes_the_files_and_ends_the_thread(logs, predicate):
     next(batches)
     batches.close()
     assert open_below(logs) == []
-    assert not any(thread.name.startswith("segmentlog-prefetch") for thread in threading.enumerate())
+    assert not any(thread.name.startswith("segmentlog-read-ahead") for thread in threading.enumerate())
 
 
 def test_an_abandoned_read_closes_its_files(logs):
@@ -152,7 +153,7 @@ def test_a_consumer_that_stops_early_has_only_a_few_batches_read(new_logs, recor
     plan = plan_scan(FileSystem(), parse_read_options({"path": new_logs.path}))
     filesystem = FileSystem()
     schema = record_schema(include_headers=False, include_metadata=False)
-    batches = prefetch(lambda: read_task(filesystem, plan.tasks[0], schema))
+    batches = read_ahead(lambda task: read_task(filesystem, task, schema), plan.tasks)
     next(batches)
     batches.close()
     assert filesystem.statistics.bytes_read <= 40 << 20
