@@ -50,8 +50,6 @@ _COMPRESSION: Final = "compression.type"
 _LEVEL: Final = "compression.level"
 _TIMESTAMP_LIMITS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 _BATCH_SIZE: Final = "batch.size"
-# Kafka's producers say none, its topics say uncompressed.
-_NO_COMPRESSION: Final = "none"
 _CODECS_WITH_LEVEL: Final = ("gzip", "lz4", "zstd")
 _SERIALIZER: Final = (
     "Kafka option '{kind}.serializer' is not supported as {kind}s are serialized with ByteArraySerializer. "
@@ -287,8 +285,7 @@ def _parse_config(given: Mapping[str, str], config: Mapping[str, str]) -> LogCon
     if _BATCH_SIZE in given:
         values[_BATCH_SIZE] = given[_BATCH_SIZE]
     if _COMPRESSION in given:
-        codec = given[_COMPRESSION].strip().lower()
-        values[_COMPRESSION] = "uncompressed" if codec == _NO_COMPRESSION else codec
+        values[_COMPRESSION] = given[_COMPRESSION].strip().lower()
     parsed = LogConfig.from_dict(values)
     if parsed.message_timestamp_type != "CreateTime":
         raise OptionError(

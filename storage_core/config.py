@@ -47,6 +47,7 @@ class ConfigKey:
         maximum: The largest number allowed; None for no limit but the type's.
         excluded: Numbers within the limits that are not allowed.
         choices: The words allowed; empty for a number.
+        synonyms: Words of Kafka's clients for some of them, by the client's word.
     """
 
     name: str
@@ -57,6 +58,7 @@ class ConfigKey:
     maximum: int | None = None
     excluded: tuple[int, ...] = ()
     choices: tuple[str, ...] = ()
+    synonyms: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
     doc: str = field(kw_only=True)
 
     @property
@@ -103,7 +105,7 @@ CONFIG_GROUPS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
         ConfigKey("max.message.bytes", 1_048_588, ConfigKind.INT, unit="bytes", minimum=0, maximum=INT_MAX,
                   doc="Largest record batch that is accepted, after compression."),
         ConfigKey("compression.type", "producer", ConfigKind.STRING,
-                  choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+                  choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), synonyms={"none": "uncompressed"},
                   doc="Codec of the batches on disk; producer keeps the one they arrive with, and is none for what is made here."),
         ConfigKey("compression.gzip.level", -1, ConfigKind.INT, minimum=-1, maximum=9, excluded=(0,),
                   doc="Level for gzip; -1 is the library's own choice."),
@@ -203,7 +205,8 @@ def parse_config_value(key: ConfigKey, given: Any) -> LogConfigValue:
     if key.kind is ConfigKind.STRING:
         if not isinstance(given, str):
             raise _wrong(key, given)
-        return _require_choice(key, given.strip(_VALUE_BLANKS), given)
+        word = given.strip(_VALUE_BLANKS)
+        return _require_choice(key, key.synonyms.get(word, word), given)
     number = _decimal(key, given) if key.kind is ConfigKind.DOUBLE else _integer(key, given)
     minimum = key.minimum if key.minimum is not None else number
     maximum = key.maximum if key.maximum is not None else number

@@ -187,7 +187,7 @@ def test_gzip_has_no_level_0():
     ("name", "given", "hint"),
     [
         ("compression.type", "ztsd", "Did you mean 'zstd'"),
-        ("compression.type", "none", "one of uncompressed, zstd, lz4, snappy, gzip, producer"),
+        ("compression.type", "None", "one of uncompressed, zstd, lz4, snappy, gzip, producer"),
         ("message.timestamp.type", "createtime", "Did you mean 'CreateTime'"),
         ("cleanup.policy", "compacted", "Did you mean 'compact'"),
         ("cleanup.policy", "delete,never", "any of delete, compact"),
@@ -196,6 +196,13 @@ def test_gzip_has_no_level_0():
 def test_words(name, given, hint):
     with pytest.raises(OptionError, match=hint):
         LogConfig.from_dict({name: given})
+
+
+def test_a_producers_word_for_no_compression_is_that_of_a_topic():
+    config = LogConfig(compression_type=" none")
+    assert config == LogConfig(compression_type="uncompressed")
+    assert (config.compression_type, config.compression_codec) == ("uncompressed", 0)
+    assert LogConfig.from_properties("compression.type=none") == config
 
 
 def test_the_lags_of_compaction_are_in_order():
