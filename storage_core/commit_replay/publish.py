@@ -33,12 +33,13 @@ from storage_core.commit_files.journal import (
 )
 from storage_core.commit_files.stage_names import data_suffix_of, job_of, job_prefix
 from storage_core.commit_replay.staged_batches import BatchHeads, batch_heads, copy_batches, fingerprint
-from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError
+from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError, UnreadableError
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    log_file_name,
     snapshot_file_name,
 )
 from storage_core.segment.segment_indexes import IndexBuilder
@@ -231,6 +232,9 @@ class PartitionPublisher:
         source = partition.snapshot_from
         if source is None or partition.log_end_after == partition.log_end_before:
             return []
+        path = f"{directory}/{snapshot_file_name(partition.log_end_after)}"
+        if source == partition.log_end_before and self._move_snapshot(path):
+            return []
         content: bytes | None = producer_snapshot_bytes(())
         if isinstance(source, int):
             content = filesystem.read_file(f"{directory}/{snapshot_file_name(source)}", _MAX_SNAPSHOT_BYTES)
@@ -240,9 +244,28 @@ class PartitionPublisher:
                 "Restore it, then open the log directory again, which completes the commit.",
                 path=directory,
             )
-        path = f"{directory}/{snapshot_file_name(partition.log_end_after)}"
         _write_file(filesystem, path, content)
         return [path]
+
+    def _move_snapshot(self, path: str) -> bool:
+        """Link the snapshot at the former log end to a path where nothing is yet, if the commit deletes its former name.
+
+        A new file takes several times as long to make, and would have to be flushed.
+
+        Returns:
+            False if a file must be written: an earlier attempt was interrupted, the former name stays, or is not the
+            only one, so that a later change would reach the others, or this user may not link another user's file.
+        """
+        filesystem = self.filesystem
+        former = former_snapshot(filesystem, self.directory, self.partition)
+        status = None if former is None else filesystem.status(former)
+        if former is None or status is None or not status.is_regular_file or status.link_count > 1:
+            return False
+        try:
+            filesystem.link(former, path)
+        except (FileExistsError, UnreadableError):
+            return False
+        return True
 
     def _write_epochs(self, *, is_flushed: bool) -> list[str]:
         partition = self.partition
@@ -261,6 +284,23 @@ class PartitionPublisher:
             write_leader_epoch_checkpoint(self.filesystem, path, partition.epochs_after, flush=not is_flushed)
         # An unchanged file is flushed, too: an interrupted attempt may have written it without a flush.
         return [path]
+
+
+def former_snapshot(filesystem: FileSystem, directory: str, partition: JournalledPartition) -> str | None:
+    """Return the path of the snapshot at the former log end, which a commit deletes at its end.
+
+    A broker, too, keeps only the newest one and those of segments. Otherwise a partition would have a snapshot for each
+    micro-batch of a stream.
+
+    Returns:
+        None if it stays, because the log end does, or a segment begins there.
+    """
+    former_end = partition.log_end_before
+    if former_end == partition.log_end_after:
+        return None
+    if filesystem.status(f"{directory}/{log_file_name(former_end)}") is not None:
+        return None
+    return f"{directory}/{snapshot_file_name(former_end)}"
 
 
 def flush_published(filesystem: FileSystem, paths: list[str]) -> None:

@@ -62,6 +62,7 @@ from storage_core.commit_files.stage_names import data_suffix_of, job_prefix
 from storage_core.commit_replay.publish import (
     PartitionPublisher,
     flush_published,
+    former_snapshot,
     is_published_copy,
     require_own_directory,
 )
@@ -84,7 +85,6 @@ from storage_core.segment.file_names import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     base_offset_of,
-    log_file_name,
     snapshot_file_name,
 )
 
@@ -494,21 +494,12 @@ class _CommitReplay:
         self._delete_journal(flush=self.journal.is_flushed)
 
     def _delete_former_snapshots(self) -> set[str]:
-        """Delete the snapshots at the former log ends: a broker, too, keeps only the newest one and those of segments.
-
-        Otherwise a partition would have a snapshot for each micro-batch of a stream.
-        """
         changed = set()
         for partition in self.journal.partitions:
-            former_end = partition.log_end_before
             directory = self._directory(partition)
             require_own_directory(self.filesystem, directory, may_be_absent=True)
-            # A segment that begins there needs its snapshot.
-            is_needed = (
-                former_end == partition.log_end_after
-                or self.filesystem.status(f"{directory}/{log_file_name(former_end)}") is not None
-            )
-            if not is_needed and self.filesystem.delete(f"{directory}/{snapshot_file_name(former_end)}"):
+            former = former_snapshot(self.filesystem, directory, partition)
+            if former is not None and self.filesystem.delete(former):
                 changed.add(directory)
         return changed
 
