@@ -51,6 +51,7 @@ from storage_core.commit_replay.replay import (
     is_as_left_unflushed,
     note_unflushed,
 )
+from storage_core.commit_replay.staged_batches import StagedFiles
 from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import (
     CommitInDoubtError,
@@ -323,7 +324,10 @@ class CommitJob:
             CommitInDoubtError: An error after the journal was written: the next writer will complete the job.
             SegmentLogError: An error before that: nothing has changed, and `abort` removes the staged files.
         """
-        with locked_log_dir(self._job, self._clock, self.spec.lock_wait_seconds) as locked:
+        with (
+            locked_log_dir(self._job, self._clock, self.spec.lock_wait_seconds) as locked,
+            contextlib.closing(StagedFiles(self._filesystem, self.root)) as files,
+        ):
             commits = locked.commits
             if self._is_committed(commits):
                 self._check_repeated(locked, manifests, rows)
@@ -334,12 +338,13 @@ class CommitJob:
                 self._job,
                 manifests,
                 locked.directories,
+                files,
                 generation=commits.generation + 1,
                 time_ms=self._clock.now_ms(),
                 rows=rows,
             )
             self._journal(journal)
-            self._finish(journal)
+            self._finish(journal, files)
             return CommitOutcome(journal.entry.generation, was_committed_before=False)
 
     def remove_other_attempts(self) -> int:
@@ -449,7 +454,7 @@ class CommitJob:
                 finish_commit(filesystem, root, self.spec.config_of, keeps_note=True)
             raise
 
-    def _finish(self, journal: CommitJournal) -> None:
+    def _finish(self, journal: CommitJournal, files: StagedFiles) -> None:
         spec = self.spec
         try:
             finish_commit(
@@ -458,7 +463,7 @@ class CommitJob:
                 spec.config_of,
                 threads=spec.threads,
                 keeps_note=True,
-                journal=journal,
+                fresh=(journal, files),
             )
             if not spec.flush:
                 note_unflushed(self._filesystem, self.root, journal.entry.generation)

@@ -14,14 +14,12 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from storage_core.commit.manifest import StagedBatches, StagedManifest, read_manifest
 from storage_core.commit.partition_state import SegmentTail
 from storage_core.commit_files.journal import AppendOperation, LinkOperation, StagedFileRange
-from storage_core.commit_replay.staged_batches import BatchHeads, batch_heads, fingerprint
+from storage_core.commit_replay.staged_batches import BatchHeads, StagedFiles, batch_heads, fingerprint
 from storage_core.errors import CorruptRecordError, OptionError
 from storage_core.segment.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
@@ -178,7 +176,7 @@ def staged_by_partition(
 
 
 def checked_batches(
-    job: JobContext, staged: Sequence[StagedBatches], config: LogConfig
+    job: JobContext, files: StagedFiles, staged: Sequence[StagedBatches], config: LogConfig
 ) -> list[StagedBatches]:
     """Check what was staged for one partition against its files, and decide what is linked and what is appended.
 
@@ -186,18 +184,15 @@ def checked_batches(
         CorruptError: A staged file does not match its manifest.
     """
     found: list[StagedBatches] = []
-    for (file, suffix), group in groupby(staged, key=attrgetter("file", "suffix")):
-        if suffix != LOG_SUFFIX:
-            with job.filesystem.open(job.path(file + suffix)) as pack:
-                for each in group:
-                    _checked_heads(pack, each)
-                    found.append(each)
-            continue
-        for each in group:
-            if Placement.is_linked(each.size_bytes, config):
-                found.append(_with_index_sizes(job, each))
-            else:
-                found += _split_segment(job, each)
+    for each in staged:
+        if each.suffix != LOG_SUFFIX:
+            with files.open(each.file) as pack:
+                files.keep_heads(each.file, each.position_bytes, _checked_heads(pack, each))
+            found.append(each)
+        elif Placement.is_linked(each.size_bytes, config):
+            found.append(_with_index_sizes(job, each))
+        else:
+            found += _split_segment(files, each)
     return found
 
 
@@ -259,13 +254,15 @@ def _with_index_sizes(job: JobContext, staged: StagedBatches) -> StagedBatches:
     )
 
 
-def _split_segment(job: JobContext, staged: StagedBatches) -> list[StagedBatches]:
+def _split_segment(files: StagedFiles, staged: StagedBatches) -> list[StagedBatches]:
     """Return the batches of a staged segment in parts of bounded size, to be appended to other segments."""
-    path = job.path(staged.file + staged.suffix)
-    with job.filesystem.open(path) as file:
+    with files.open(staged.file) as file:
         if file.status.size_bytes != staged.size_bytes:
-            raise not_as_staged(path, staged)
-        return [_part(staged, heads) for heads in _split(_checked_heads(file, staged))]
+            raise not_as_staged(file.path, staged)
+        parts = list(_split(_checked_heads(file, staged)))
+    for heads in parts:
+        files.keep_heads(staged.file, heads.start_bytes, [heads])
+    return [_part(staged, heads) for heads in parts]
 
 
 def _part(staged: StagedBatches, heads: BatchHeads) -> StagedBatches:

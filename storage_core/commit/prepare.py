@@ -42,6 +42,7 @@ from storage_core.commit_files.journal import (
 from storage_core.commit_replay.publish import require_own_directory
 from storage_core.commit_replay.staged_batches import (
     BatchHeads,
+    StagedFiles,
     batch_heads,
     fingerprint,
     in_parallel,
@@ -84,6 +85,7 @@ def prepare(
     job: JobContext,
     manifests: Sequence[StagedManifest],
     directories: Sequence[PartitionDirectory],
+    files: StagedFiles,
     *,
     generation: int,
     time_ms: int,
@@ -104,7 +106,7 @@ def prepare(
     topic_ids = _topic_ids(job, states, directories)
     gaps = GapFill(job)
     plans = [
-        journal_partition(job, state, staged.get(key, ()), topic_ids[state.topic], gaps)
+        journal_partition(job, files, state, staged.get(key, ()), topic_ids[state.topic], gaps)
         for key, state in sorted(states.items())
     ]
     gaps.write()
@@ -204,6 +206,7 @@ def assign_offsets(job: JobContext, staged: StagedBatches, base_offset: int, lea
 
 def journal_partition(
     job: JobContext,
+    files: StagedFiles,
     state: PartitionState,
     staged: Sequence[StagedBatches],
     topic_id: str | None,
@@ -216,7 +219,7 @@ def journal_partition(
     """
     spec = job.spec
     config = spec.config_of(state.topic)
-    batches = checked_batches(job, staged, config)
+    batches = checked_batches(job, files, staged, config)
     tail, log_start, restored_end = state.tail, state.log_start_offset, 0
     is_overwritten = spec.mode == "overwrite" and tail is not None and tail.size_bytes > 0
     if spec.mode == "overwrite":

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import (
@@ -32,7 +30,13 @@ from storage_core.commit_files.journal import (
     LinkOperation,
 )
 from storage_core.commit_files.stage_names import data_suffix_of, job_of, job_prefix
-from storage_core.commit_replay.staged_batches import BatchHeads, batch_heads, copy_batches, fingerprint
+from storage_core.commit_replay.staged_batches import (
+    BatchHeads,
+    StagedFiles,
+    batch_heads,
+    copy_batches,
+    fingerprint,
+)
 from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError, UnreadableError
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
@@ -48,6 +52,7 @@ from storage_core.segment.time_index import parse_time_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from storage_core.filesystem import FileStatus, FileSystem, OpenFile, WritableFile
     from storage_core.log_config import LogConfig
@@ -95,6 +100,7 @@ class PartitionPublisher:
     root: str
     partition: JournalledPartition
     config: LogConfig
+    files: StagedFiles
 
     @property
     def directory(self) -> str:
@@ -173,15 +179,20 @@ class PartitionPublisher:
         leader_epoch = self.partition.leader_epoch
         offset = None if self.partition.keep_offsets else operation.base_offset
         position_bytes = operation.size_before_bytes
-        # Ranges of one file are adjacent.
-        for file, ranges in groupby(operation.ranges, key=attrgetter("file")):
-            with _open_staged(self.filesystem, f"{self.root}/{file}{data_suffix_of(file)}") as pack:
-                for staged in ranges:
-                    for heads in copy_batches(pack, staged, log, position_bytes, offset, leader_epoch):
-                        if offset is not None:
-                            offset += heads.offset_count
-                        yield heads
-                    position_bytes += staged.size_bytes
+        for staged in operation.ranges:
+            known = self.files.take_heads(staged.file, staged.position_bytes)
+            with self._open_staged(staged.file) as pack:
+                for heads in copy_batches(pack, staged, log, position_bytes, offset, leader_epoch, known):
+                    if offset is not None:
+                        offset += heads.offset_count
+                    yield heads
+            position_bytes += staged.size_bytes
+
+    def _open_staged(self, file: str) -> AbstractContextManager[OpenFile]:
+        try:
+            return self.files.open(file)
+        except FileNotFoundError as error:
+            raise lost_staged_file(f"{self.root}/{file}{data_suffix_of(file)}") from error
 
     def link(self, operation: LinkOperation) -> None:
         """Link the files of a staged segment into the partition's directory, unless they are there already.
@@ -361,13 +372,6 @@ def _require_published(filesystem: FileSystem, path: str, operation: LinkOperati
             path=path,
             offset=operation.base_offset,
         )
-
-
-def _open_staged(filesystem: FileSystem, path: str) -> OpenFile:
-    try:
-        return filesystem.open(path)
-    except FileNotFoundError as error:
-        raise lost_staged_file(path) from error
 
 
 def _joined(parts: Iterable[BatchHeads]) -> Iterator[BatchHeads]:

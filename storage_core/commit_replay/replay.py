@@ -22,6 +22,7 @@ this file, or with one that does not match, is recovered.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -66,7 +67,7 @@ from storage_core.commit_replay.publish import (
     is_published_copy,
     require_own_directory,
 )
-from storage_core.commit_replay.staged_batches import in_parallel
+from storage_core.commit_replay.staged_batches import StagedFiles, in_parallel
 from storage_core.directory.segment_listing import regular_file_names
 from storage_core.errors import (
     CorruptCheckpointError,
@@ -353,12 +354,12 @@ def finish_commit(
     *,
     threads: int = DEFAULT_THREADS,
     keeps_note: bool = False,
-    journal: CommitJournal | None = None,
+    fresh: tuple[CommitJournal, StagedFiles] | None = None,
 ) -> str | None:
     """Complete the journalled commit of a log directory, or undo one without a journal. The caller holds the lock.
 
     With ``keeps_note``, the record that the last commit did not flush stays, because the caller writes to no log except
-    by a commit. A caller that has just written the journal passes it.
+    by a commit. A caller that has just written the journal passes it, with the staged files that it has checked.
 
     Returns:
         The id of the job that was completed; None if there was no journal or its commit was given up.
@@ -370,8 +371,7 @@ def finish_commit(
     """
     if not keeps_note:
         forget_unflushed(filesystem, root)
-    is_fresh = journal is not None
-    journal = journal or read_commit_journal(filesystem, root)
+    journal = read_commit_journal(filesystem, root) if fresh is None else fresh[0]
     has_interlock = filesystem.status(os.path.join(root, COMMIT_IN_PROGRESS)) is not None
     if journal is None:
         if has_interlock:
@@ -380,8 +380,9 @@ def finish_commit(
             filesystem.flush_directory(root)
             _remove_interlock(filesystem, root)
         return None
-    replay = _CommitReplay(filesystem, root, journal, has_interlock)
-    return journal.job_id if replay.run(config_of, threads, is_fresh=is_fresh) else None
+    with contextlib.closing(StagedFiles(filesystem, root) if fresh is None else fresh[1]) as files:
+        replay = _CommitReplay(filesystem, root, journal, files, has_interlock)
+        return journal.job_id if replay.run(config_of, threads, is_fresh=fresh is not None) else None
 
 
 def delete_staged_files(filesystem: FileSystem, root: str, job_id: str) -> int:
@@ -407,6 +408,7 @@ class _CommitReplay:
     filesystem: FileSystem
     root: str
     journal: CommitJournal
+    files: StagedFiles
     has_interlock: bool
 
     def run(self, config_of: Callable[[str], LogConfig], threads: int, *, is_fresh: bool) -> bool:
@@ -452,11 +454,13 @@ class _CommitReplay:
         filesystem, root, journal = self.filesystem, self.root, self.journal
         written = in_parallel(
             lambda partition: PartitionPublisher(
-                filesystem, root, partition, config_of(partition.topic)
+                filesystem, root, partition, config_of(partition.topic), self.files
             ).publish(is_flushed=journal.is_flushed),
             journal.partitions,
             min(threads, _WRITING_THREADS),
         )
+        # They are deleted soon, and a file that is open would leave a name behind on NFS.
+        self.files.close()
         if journal.is_flushed:
             if len(written) >= _MANY_PARTITIONS:
                 filesystem.sync(root)

@@ -1,4 +1,4 @@
-"""Staged batches: reads their headers, gives them offsets and a leader epoch, and copies them to a log.
+"""Staged batches: opens their files, reads their headers, gives them offsets and a leader epoch, and copies them to a log.
 
 The header holds all that this takes. The bytes after it are neither parsed nor changed: no CRC covers the fields that
 are assigned.
@@ -6,6 +6,8 @@ are assigned.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from storage_core.commit_files.stage_names import data_suffix_of
 from storage_core.errors import CorruptRecordError
 from storage_core.record.batch_header import (
     HEADER_SIZE_BYTES,
@@ -20,12 +23,13 @@ from storage_core.record.batch_header import (
     batch_fingerprint,
 )
 from storage_core.segment.batch_windows import MOST_HOPS, hop_over_batches
+from storage_core.segment.file_names import LOG_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from storage_core.commit_files.journal import StagedFileRange
-    from storage_core.filesystem import OpenFile, WritableFile
+    from storage_core.filesystem import FileSystem, OpenFile, WritableFile
 
 
 PLACE_BYTES: Final = 16
@@ -33,6 +37,10 @@ PLACE_BYTES: Final = 16
 # Many smaller batches are written with one call.
 _SMALL_BATCH_BYTES: Final = 8 * 1024
 _BUFFER_BYTES: Final = 256 * 1024
+# One for each task of most jobs.
+_MOST_OPEN_PACKS: Final = 128
+# Half a kilobyte each, if each is a piece of its own.
+_MOST_KEPT_BATCHES: Final = 1 << 16
 # Several chunks per thread, so that a slow chunk does not delay the rest.
 _CHUNKS_PER_THREAD: Final = 8
 _Int64Array = npt.NDArray[np.int64]
@@ -105,6 +113,53 @@ class BatchHeads:
         return rows[:, :PLACE_BYTES].tobytes()
 
 
+class StagedFiles:
+    """The staged files of a job while it is committed. Threads may share it. `close` it.
+
+    A pack file has pieces of many partitions, so it stays open, and the headers that are checked before the journal is
+    written are kept for the copy; both up to a limit.
+    """
+
+    def __init__(self, filesystem: FileSystem, root: str) -> None:
+        self._filesystem = filesystem
+        self._root = root
+        self._packs: dict[str, OpenFile] = {}
+        self._heads: dict[tuple[str, int], Sequence[BatchHeads]] = {}
+        self._kept_batches = 0
+        self._lock = threading.Lock()
+
+    def open(self, file: str) -> contextlib.AbstractContextManager[OpenFile]:
+        """Open the file that holds the batches, given its name without suffix, for a ``with`` block.
+
+        Raises:
+            FileNotFoundError: It does not exist (also a LogDirectoryError).
+        """
+        with self._lock:
+            pack = self._packs.get(file)
+            if pack is None:
+                suffix = data_suffix_of(file)
+                opened = self._filesystem.open(f"{self._root}/{file}{suffix}")
+                if suffix == LOG_SUFFIX or len(self._packs) >= _MOST_OPEN_PACKS:
+                    return opened
+                pack = self._packs[file] = opened
+        return contextlib.nullcontext(pack)
+
+    def keep_heads(self, file: str, position_bytes: int, heads: Sequence[BatchHeads]) -> None:
+        """Keep the headers of the batches from a position on, unless too many are kept."""
+        self._kept_batches += sum(len(each.headers) for each in heads)
+        if self._kept_batches <= _MOST_KEPT_BATCHES:
+            self._heads[file, position_bytes] = heads
+
+    def take_heads(self, file: str, position_bytes: int) -> Sequence[BatchHeads] | None:
+        """Give up the headers that were kept of a position; None without."""
+        return self._heads.pop((file, position_bytes), None)
+
+    def close(self) -> None:
+        """Close the files. They can be opened again."""
+        while self._packs:
+            self._packs.popitem()[1].close()
+
+
 def batch_heads(file: OpenFile | WritableFile, start_bytes: int, end_bytes: int) -> Iterator[BatchHeads]:
     """Read the headers of the v2 batches between two positions, up to some thousand at a time.
 
@@ -147,10 +202,12 @@ def copy_batches(
     position_bytes: int,
     base_offset: int | None,
     leader_epoch: int,
+    known: Iterable[BatchHeads] | None = None,
 ) -> Iterator[BatchHeads]:
     """Copy a range of a staged file to a position in a log file, and assign offsets and leader epoch.
 
-    Offsets count from ``base_offset`` on. None keeps those that the batches have.
+    Offsets count from ``base_offset`` on. None keeps those that the batches have. The headers are read unless they are
+    ``known``.
 
     Yields:
         The headers of the batches that were written, some at a time, with their positions in the log file.
@@ -167,7 +224,7 @@ def copy_batches(
             position_bytes=staged.position_bytes,
         )
     moved_bytes = position_bytes - staged.position_bytes
-    for heads in batch_heads(pack, staged.position_bytes, end_bytes):
+    for heads in known or batch_heads(pack, staged.position_bytes, end_bytes):
         placed = heads.placed(base_offset, leader_epoch).moved(moved_bytes)
         if placed.size_bytes < _SMALL_BATCH_BYTES * len(placed.headers):
             _copy_with_places(pack, log, placed, moved_bytes)

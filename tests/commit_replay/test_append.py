@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from storage_core.commit_files.journal import AppendOperation, JournalledPartition, StagedFileRange
 from storage_core.commit_replay.publish import PartitionPublisher
+from storage_core.commit_replay.staged_batches import StagedFiles
 from storage_core.errors import CorruptError, CorruptRecordError
 from storage_core.record.record_batches import RecordBatches
 from storage_core.segment.log_segment import LogSegment
@@ -27,7 +30,8 @@ def journalled(operation, *, keep_offsets=False):
 
 def append(filesystem, operation, *, keep_offsets=False):
     partition = journalled(operation, keep_offsets=keep_offsets)
-    return PartitionPublisher(filesystem, ROOT, partition, CONFIG).append(operation)
+    with closing(StagedFiles(filesystem, ROOT)) as files:
+        return PartitionPublisher(filesystem, ROOT, partition, CONFIG, files).append(operation)
 
 
 def batch(base_offset=0, count=3, timestamp_ms=1000, size=100):

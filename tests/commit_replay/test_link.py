@@ -8,7 +8,7 @@ import pytest
 
 from storage_core.commit_files.journal import LinkOperation
 from storage_core.commit_replay.publish import PartitionPublisher
-from storage_core.commit_replay.staged_batches import batch_heads, fingerprint
+from storage_core.commit_replay.staged_batches import StagedFiles, batch_heads, fingerprint
 from storage_core.errors import CorruptError
 from tests.commit.jobs import CONFIG, JOBS, ROOT
 from tests.commit_replay.test_append import batch, journalled
@@ -38,7 +38,8 @@ def operation(filesystem):
 
 def link(filesystem, planned=None):
     planned = planned or operation(filesystem)
-    PartitionPublisher(filesystem, ROOT, journalled(planned), CONFIG).link(planned)
+    files = StagedFiles(filesystem, ROOT)
+    PartitionPublisher(filesystem, ROOT, journalled(planned), CONFIG, files).link(planned)
 
 
 def published(filesystem):
