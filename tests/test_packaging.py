@@ -255,7 +255,7 @@ def test_spark_defaults_give_a_reason_for_each_setting():
     settings = [index for index, line in enumerate(lines) if line and not line.startswith("#")]
     assert settings
     for index in settings:
-        name, value = lines[index].split()
+        name, value = lines[index].split(maxsplit=1)
         assert name.startswith("spark."), lines[index]
         assert value
         assert lines[index - 1].startswith("#"), f"no reason above {name}"
