@@ -8,10 +8,10 @@ truncates a mapped file, the process dies.
 from __future__ import annotations
 
 from storage_core.filesystem.file_lock import FileLock, OwningProcess
-from storage_core.filesystem.file_system import FileSystem
+from storage_core.filesystem.file_system import FileSystem, ReadableFileSystem
 from storage_core.filesystem.files import OpenFile, WritableFile, WriteStream
 from storage_core.filesystem.pooled_file import PooledFile
-from storage_core.filesystem.reading import ReadableFile, ReadableFileSystem
+from storage_core.filesystem.reading import ReadableFile
 from storage_core.filesystem.routing import FileSystemView, RoutedFileSystem, absolute_path
 from storage_core.filesystem.values import (
     BytesLike,

@@ -1,4 +1,7 @@
-"""The local file system: every file operation is a method of `FileSystem` or of an object that it returns."""
+"""What reads need of a file system, and the local one.
+
+Every operation on a local file is a method of `FileSystem` or of an object that it returns.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import secrets
 import stat
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
 
 from storage_core.errors import (
     LogDirectoryError,
@@ -47,6 +50,8 @@ from storage_core.filesystem.values import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from storage_core.filesystem.reading import ReadableFile
+
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -66,7 +71,94 @@ TEMPORARY_FILE: Final = re.compile(rf".+\.[0-9a-f]{{{2 * _TEMPORARY_NAME_BYTES}}
 """The names of files that were going to replace others."""
 
 
-class FileSystem:
+class ReadableFileSystem(Protocol):
+    """What reads need of a file system. A class that derives from it inherits what follows from its other methods.
+
+    Attributes:
+        statistics: Counts the operations of this object: to account for one read, give it an object of its own.
+    """
+
+    statistics: IoStatistics
+
+    @property
+    def local(self) -> FileSystem:
+        """Return the local file system, for what is written beside a read."""
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """List a directory in name order.
+
+        Raises:
+            UnreadableError: This user may not list it.
+            LogDirectoryError: It does not exist or is not a directory.
+        """
+        return sorted(self.walk_directory(path), key=attrgetter("name"))
+
+    def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
+        """List a directory in any order, one entry at a time; raises as `list_directory` does."""
+
+    def examine_directory(self, path: str) -> Iterator[ExaminedEntry]:
+        """List a directory as `walk_directory` does, with the size of each entry; without those that vanish meanwhile."""
+
+    def status(self, path: str, *, follow_symlinks: bool = False) -> FileStatus | None:
+        """Return the status of ``path``.
+
+        Returns:
+            None if it does not exist, or if a file is where one of its parents would be.
+        """
+
+    def exists(self, path: str) -> bool:
+        """Return True if a path leads to something, through links as well."""
+        return self.status(path, follow_symlinks=True) is not None
+
+    def open(self, path: str, version: FileVersion | None = None) -> ReadableFile:
+        """Open a regular file for reading.
+
+        Args:
+            path: The file.
+            version: What was listed, as far as the caller knows: where a request takes long, none is needed to open it.
+                A caller compares it with the status of what was opened.
+
+        Raises:
+            UnreadableError: This user may not read it.
+            LogDirectoryError: It does not exist, or is a link, FIFO, device or directory.
+        """
+
+    def read_file(self, path: str, limit_bytes: int) -> bytes | None:
+        """Read a whole small file.
+
+        Returns:
+            None if it does not exist.
+
+        Raises:
+            LogDirectoryError: It is longer than ``limit_bytes``.
+        """
+        with contextlib.suppress(MissingError), self.open(path) as opened:
+            require_small(path, opened.status.size_bytes, limit_bytes)
+            # Bytes appended meanwhile are not read: small files are replaced, not appended to.
+            return opened.read_at(opened.status.size_bytes, 0)
+        return None
+
+    def traits_of(self, path: str) -> StorageTraits:
+        """Return what reads take into account of where a path leads."""
+
+    def free_bytes(self, path: str) -> int | None:
+        """Return the space available to this user on the file system of ``path``; None if it has no limit."""
+
+    def is_locked(self, path: str) -> bool:
+        """Return True if a process of this machine is seen to hold the lock of a file. Nothing is locked or created."""
+
+    def map(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+        """Apply a function that reads to each item, several at a time where a request takes long.
+
+        Yields:
+            The results in order.
+        """
+
+    def forget_listings(self) -> None:
+        """Forget what was listed, so that the next question looks again."""
+
+
+class FileSystem(ReadableFileSystem):
     """The local file system.
 
     ``statistics`` counts the operations of this instance: to account for one read, give it an instance of its own.
@@ -87,15 +179,6 @@ class FileSystem:
     def local(self) -> FileSystem:
         """Return the file system itself."""
         return self
-
-    def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """List a directory in name order.
-
-        Raises:
-            UnreadableError: This user may not list it.
-            LogDirectoryError: It does not exist or is not a directory.
-        """
-        return sorted(self.walk_directory(path), key=attrgetter("name"))
 
     def walk_directory(self, path: str) -> Iterator[DirectoryEntry]:
         """List a directory in any order, one entry at a time; raises as `list_directory` does."""
@@ -127,10 +210,6 @@ class FileSystem:
             return file_status(os.stat(path, follow_symlinks=follow_symlinks))
         return None
 
-    def exists(self, path: str) -> bool:
-        """Return True if a path leads to something, through links as well."""
-        return self.status(path, follow_symlinks=True) is not None
-
     def ignores_case(self, path: str) -> bool:
         """Return True if the file that exists at ``path`` is also found by its name in the other case."""
         directory, name = os.path.split(path)
@@ -149,21 +228,6 @@ class FileSystem:
         status = _require_regular_file(path, descriptor)
         self.statistics.files_opened += 1
         return OpenFile(path, descriptor, status, self.statistics)
-
-    def read_file(self, path: str, limit_bytes: int) -> bytes | None:
-        """Read a whole small file.
-
-        Returns:
-            None if it does not exist.
-
-        Raises:
-            LogDirectoryError: It is longer than ``limit_bytes``.
-        """
-        with contextlib.suppress(MissingError), self.open(path) as opened:
-            require_small(path, opened.status.size_bytes, limit_bytes)
-            # Bytes appended meanwhile are not read: small files are replaced, not appended to.
-            return opened.read_at(opened.status.size_bytes, 0)
-        return None
 
     def open_for_writing(self, path: str, *, create: bool = False, like: Sequence[str] = ()) -> WritableFile:
         """Open a regular file for reading and writing, and keep its content.

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from storage_core.errors import FileReplacedError, LogDirectoryError, SegmentLogError
 from storage_core.filesystem.adapter import open_hadoop
 from storage_core.filesystem.bucket import ObstoreBucket, StoredObject
-from storage_core.filesystem.file_system import FileSystem
-from storage_core.filesystem.reading import ReadableFileSystem
+from storage_core.filesystem.file_system import FileSystem, ReadableFileSystem
 from storage_core.filesystem.remote_file import ClosedFiles, RemoteFile
 from storage_core.filesystem.values import (
     DirectoryEntry,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from storage_core.filesystem.reading import ReadableFileSystem
+from storage_core.filesystem.file_system import ReadableFileSystem
 from storage_core.options.paths import URI_STARTS, is_uri
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ Aiven's plugin.
 
 from __future__ import annotations
 
-from storage_core.tier.opening import open_file_system
-from storage_core.tier.tier_file_system import TierFileSystem
+from storage_core.tier.tier_file_system import TierFileSystem, open_file_system
 
 __all__ = ["TierFileSystem", "open_file_system"]

@@ -1,4 +1,4 @@
-"""A view over a file system that shows tiers as log directories."""
+"""The file system of a read, which shows tiers as log directories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast
 
 from storage_core.checkpoint import CLEAN_SHUTDOWN_FILE
 from storage_core.checkpoint.root_files import MARKER_WITHOUT_EPOCH
@@ -16,8 +16,10 @@ from storage_core.filesystem import (
     DirectoryEntry,
     ExaminedEntry,
     FileStatus,
+    FileSystem,
     FileSystemView,
     ReadableFileSystem,
+    RoutedFileSystem,
 )
 from storage_core.filesystem.values import MissingError
 from storage_core.tier.tier_objects import TierObject, TierObjects
@@ -26,10 +28,8 @@ from storage_core.tier.tier_partition import TIER_DIRECTORY, TierPartition, find
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from storage_core.filesystem import (
-        FileVersion,
-        ReadableFile,
-    )
+    from storage_core.filesystem import FileVersion, ReadableFile
+    from storage_core.options.storage_options import StorageOptions
 
 
 _Entry = TypeVar("_Entry", DirectoryEntry, ExaminedEntry)
@@ -221,3 +221,26 @@ def _entry(name: str, status: FileStatus) -> DirectoryEntry:
 def _examined_entry(name: str, status: FileStatus) -> ExaminedEntry:
     kind: Literal["file", "directory"] = "directory" if status.is_directory else "file"
     return ExaminedEntry(name, kind, status.size_bytes, status.size_bytes, status.modified_ms)
+
+
+def open_file_system(storage: StorageOptions, filesystem: object = None) -> ReadableFileSystem:
+    """Return a file system for the paths of one read.
+
+    Args:
+        storage: How to reach object stores, and to decrypt tiers.
+        filesystem: What the caller reads from: a `FileSystem` for local paths, or one of pyarrow.fs or fsspec for URIs.
+
+    Raises:
+        OptionError: It is none of these.
+    """
+    if isinstance(filesystem, TierFileSystem):
+        return filesystem
+    if filesystem is None or isinstance(filesystem, FileSystem):
+        base: ReadableFileSystem = RoutedFileSystem(storage, filesystem or FileSystem())
+    elif hasattr(filesystem, "forget_listings"):
+        base = cast("ReadableFileSystem", filesystem)
+    else:
+        from storage_core.filesystem.adapter import adapt  # noqa: PLC0415  (few reads need it)
+
+        base = RoutedFileSystem(storage, FileSystem(), adapt(filesystem))
+    return TierFileSystem(base, storage.key_file or None)
