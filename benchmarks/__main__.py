@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from benchmarks.machine import describe_circumstances
 from benchmarks.progress import tell
 from benchmarks.report import latest_results, text_table, write_documents
 from benchmarks.results import SectionResult
+from benchmarks.scratch import section_scratch
 from benchmarks.sections import SECTION_NAMES, run_section
 from benchmarks.settings import QUICK_DIVISOR, Settings, default_cache_directory
 
@@ -27,6 +29,7 @@ def main() -> int:
         repetitions=arguments.repetitions,
         cache_directory=arguments.cache.resolve(),
         data_sets=tuple(arguments.data_set),
+        parts=tuple(arguments.part),
         earlier=arguments.earlier,
     )
     everything = [name for name in SECTION_NAMES if name != "earlier" or settings.earlier]
@@ -34,8 +37,14 @@ def main() -> int:
         circumstances = describe_circumstances()
         started = time.perf_counter()
         tell(f"section {name}")
+        with section_scratch(settings) as with_scratch:
+            result = run_section(name, with_scratch)
+        if not result.findings:
+            raise ValueError(
+                f"Expected parts that the section {name} has, found {', '.join(settings.parts)}."
+            )
         result = dataclasses.replace(
-            run_section(name, settings),
+            result,
             circumstances={
                 **circumstances,
                 "quick": settings.quick,
@@ -69,6 +78,9 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--data-set", action="append", default=[], help="only this data set; may be repeated")
     parser.add_argument(
+        "--part", action="append", default=[], help="only this part of write or streaming; may be repeated"
+    )
+    parser.add_argument(
         "--earlier",
         default="",
         metavar="COMMIT",
@@ -88,10 +100,18 @@ def _parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if unknown := set(arguments.section) - set(SECTION_NAMES):
         parser.error(f"expected sections of {', '.join(SECTION_NAMES)}; found {', '.join(sorted(unknown))}")
-    if arguments.quick and arguments.write_docs:
-        parser.error("--write-docs takes figures of a full run; leave out --quick")
+    if arguments.write_docs and (arguments.quick or arguments.part):
+        parser.error("--write-docs takes figures of a full run; leave out --quick and --part")
     return arguments
 
 
+def _write_bytecode() -> None:
+    """Start again where Python would not write bytecode: each process would compile all modules anew, and be timed with it."""
+    if sys.dont_write_bytecode:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]])
+
+
 if __name__ == "__main__":
+    _write_bytecode()
     sys.exit(main())

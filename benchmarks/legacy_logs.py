@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from benchmarks.log_files import Window
 from benchmarks.peers.input import LogInput
 from benchmarks.progress import tell
 from benchmarks.records import FIRST_TIMESTAMP_MS, key_of, make_values
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
 
 _RECORDS = 1_000_000
@@ -59,8 +59,7 @@ class LegacyLog:
 
 def ensure_legacy_logs(settings: Settings) -> list[LegacyLog]:
     """Write the logs anew: that takes a minute, and nothing has to be kept for it."""
-    root = settings.scratch_directory / "legacy"
-    shutil.rmtree(root, ignore_errors=True)
+    root = new_directory(settings.scratch_directory, "legacy")
     records = settings.scaled(_RECORDS)
     return [_write(root, magic, codec, records) for magic in (0, 1) for codec in _CODECS]
 

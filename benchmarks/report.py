@@ -30,11 +30,16 @@ _READING = """\
 ## How to read the figures
 
 Every figure is the median of the rounds, with the lowest and the highest round in brackets. Contenders ran in turn in
-the same rounds on the same machine. *Verdict* says whether the median meets the target; figures without a target are
-informative. Absolute figures depend on the machine, ratios less so.
+the same rounds on the same machine; a ratio is taken in each round, and the median is that of these ratios. Rounds in which the
+peer took more than 15 % longer than in its own quickest round are noise: they are repeated, up to as often as there are
+rounds, and *dropped*. Our own times have no say in that. *Verdict* says whether the median meets the target; figures
+without a target are informative. Absolute figures depend on the machine, ratios less so.
+
+Each round writes to a directory of its own, and nothing is deleted before a section is over: a file system that has just deleted
+many files is slow to make new ones.
 
 `make bench ARGS=--write-docs` writes this page, its chart and the table in README.md: do not edit them.
-`make bench ARGS="decode --write-docs"` runs one section, and `ARGS=--quick` takes a twentieth of the data, for trying.
+`make bench ARGS="decode --write-docs"` runs one section; `--data-set 100b-none-small` and `--part backlog` take less of it, and `--quick` a twentieth of the data, for trying.
 """
 
 _DATA_INTRODUCTION = """\
@@ -181,7 +186,9 @@ def _cells(finding: Finding) -> list[str]:
 def _figure(finding: Finding) -> str:
     figure = finding.figure
     median, low, high = (_number(value) for value in (figure.median, figure.low, figure.high))
-    return f"{median} {finding.unit}" if low == high else f"{median} {finding.unit} ({low}–{high})"
+    shown = f"{median} {finding.unit}" if low == high else f"{median} {finding.unit} ({low}–{high})"
+    dropped = figure.dropped_rounds
+    return f"{shown}, {dropped} round{'s'[: dropped - 1]} dropped" if dropped else shown
 
 
 def _target(finding: Finding) -> str:

@@ -66,6 +66,7 @@ class Finding:
             "median": self.figure.median,
             "low": self.figure.low,
             "high": self.figure.high,
+            "dropped_rounds": self.figure.dropped_rounds,
             "unit": self.unit,
             "target": None if self.target is None else [self.target.sign, self.target.value],
             "detail": self.detail,
@@ -76,7 +77,7 @@ class Finding:
     def from_json(plain: Mapping[str, Any]) -> Finding:
         """The inverse of `to_json`."""
         target = None if plain["target"] is None else Target(*plain["target"])
-        figure = Spread(plain["median"], plain["low"], plain["high"])
+        figure = Spread(plain["median"], plain["low"], plain["high"], plain.get("dropped_rounds", 0))
         return Finding(plain["measure"], plain["subject"], figure, plain["unit"], target, plain["detail"])
 
 

@@ -23,14 +23,18 @@ class Settings:
         repetitions: Measured rounds; each round runs every contender once.
         cache_directory: Holds the data sets and the peers' software from run to run.
         data_sets: Names of the data sets to use; empty for all of them.
+        parts: Names of the parts of a section to run, where it has some; empty for all of them.
         earlier: The commit that the section ``earlier`` compares with.
+        scratch_name: Of the directory that the section that runs has for itself; see `benchmarks.scratch`.
     """
 
     quick: bool
     repetitions: int
     cache_directory: Path
     data_sets: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
     earlier: str = ""
+    scratch_name: str = ""
 
     @property
     def size_directory(self) -> Path:
@@ -49,13 +53,17 @@ class Settings:
 
     @property
     def scratch_directory(self) -> Path:
-        """Files that a section makes and removes again."""
-        return self.size_directory / "scratch"
+        """Files that are removed when a section is over."""
+        return self.size_directory / "scratch" / self.scratch_name
 
     @property
     def programs_directory(self) -> Path:
         """Programs that only peers need: the other Spark and its Kafka connector."""
         return self.cache_directory / "programs"
+
+    def wants(self, part: str) -> bool:
+        """Whether a part of a section is to be run."""
+        return not self.parts or part in self.parts
 
     def scaled(self, count: int) -> int:
         """``count``, or a twentieth of it in a quick run."""

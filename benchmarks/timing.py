@@ -1,15 +1,24 @@
 """Timing contenders side by side.
 
 A ratio is only worth something between things that were measured in the same minutes: every round
-runs each contender once, so that a slow minute of the machine slows all of them.
+runs each contender once, so that a slow minute of the machine slows all of them. A ratio is taken in each round, and
+the median is that of the rounds' ratios.
+
+A round in which the peer took more than 15 % longer than in its own quickest round is noise: it is repeated, up to as
+often as rounds were asked for, and its ratio is left out. The code under test has no say in that.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+# A round is quiet if the peer took at most this many times as long as in its quickest.
+_QUIET = 1.15
+# Times the rounds that were asked for.
+_MOST_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +31,16 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A figure with its range over the rounds."""
+    """A figure with its range over the rounds.
+
+    Attributes:
+        dropped_rounds: How many rounds are left out, because the peer was slowed down in them.
+    """
 
     median: float
     low: float
     high: float
+    dropped_rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,43 +70,84 @@ class Series:
 
 
 def interleave(
-    contenders: Mapping[str, Callable[[], int | Timed]], *, warm_up_rounds: int, rounds: int
+    contenders: Mapping[str, Callable[[], int | Timed]],
+    *,
+    warm_up_rounds: int,
+    rounds: int,
+    peers: Collection[str] = (),
 ) -> dict[str, Series]:
-    """Run every contender once a round; the first ``warm_up_rounds`` rounds are not counted.
+    """Run every contender once a round, until there are enough rounds in which each peer was quiet, or twice as many.
 
     A contender returns the number of records that it handled, or times itself and returns a `Timed`.
     The order turns by one each round, so that none always follows the same neighbour.
+
+    Args:
+        contenders: What to run, by name.
+        warm_up_rounds: The first rounds, which are not counted.
+        rounds: How many quiet rounds are enough.
+        peers: Contenders whose noisy rounds are repeated: what others are compared with, never the code under test.
 
     Raises:
         RuntimeError: A contender handled a different number of records in another round.
     """
     names = list(contenders)
     runs: dict[str, list[Timed]] = {name: [] for name in names}
-    for round_number in range(warm_up_rounds + rounds):
+    for round_number in range(warm_up_rounds + _MOST_ROUNDS * rounds):
         turn = round_number % len(names)
         for name in names[turn:] + names[:turn]:
             timed = _run(contenders[name])
             if round_number >= warm_up_rounds:
                 runs[name].append(timed)
+        if round_number + 1 >= warm_up_rounds + rounds and all(
+            sum(_quiet([run.seconds for run in runs[name]])) >= rounds for name in peers
+        ):
+            break
     return {name: _series(name, timed) for name, timed in runs.items()}
 
 
-def ratio(slower: Series, faster: Series) -> Spread:
-    """How many times ``faster`` beats ``slower``, per record: medians, and the range of the rounds."""
-    per_record = faster.records / slower.records
-    rounds = [slow / fast * per_record for slow, fast in zip(slower.seconds, faster.seconds, strict=True)]
-    return Spread(slower.median_s / faster.median_s * per_record, min(rounds), max(rounds))
+def ratio(peer: Series, ours: Series) -> Spread:
+    """How many times as fast as a peer we are, per record, in the rounds in which the peer was quiet."""
+    per_record = ours.records / peer.records
+    return _in_quiet_rounds(
+        peer, [theirs / mine * per_record for theirs, mine in zip(peer.seconds, ours.seconds, strict=True)]
+    )
 
 
-def share(part: Series, whole: Series) -> Spread:
-    """Time of ``part`` as a fraction of the time of ``whole``, whatever each of them handled."""
-    rounds = [one / other for one, other in zip(part.seconds, whole.seconds, strict=True)]
-    return Spread(part.median_s / whole.median_s, min(rounds), max(rounds))
+def speed(peer: Series, ours: Series) -> Spread:
+    """How many times as fast as a peer we are, whatever each of them handled, in the rounds in which the peer was quiet."""
+    return _in_quiet_rounds(
+        peer, [theirs / mine for theirs, mine in zip(peer.seconds, ours.seconds, strict=True)]
+    )
+
+
+def share(ours: Series, peer: Series) -> Spread:
+    """Our time as a fraction of a peer's, whatever each of them handled, in the rounds in which the peer was quiet."""
+    return _in_quiet_rounds(
+        peer, [mine / theirs for mine, theirs in zip(ours.seconds, peer.seconds, strict=True)]
+    )
+
+
+def difference(ours: Series, peer: Series) -> Spread:
+    """How much longer than a peer we take, in seconds, in the rounds in which the peer was quiet."""
+    return _in_quiet_rounds(
+        peer, [mine - theirs for mine, theirs in zip(ours.seconds, peer.seconds, strict=True)]
+    )
 
 
 def spread(figures: Sequence[float]) -> Spread:
     """Median and range of ``figures``."""
     return Spread(statistics.median(figures), min(figures), max(figures))
+
+
+def _in_quiet_rounds(peer: Series, figures: Sequence[float]) -> Spread:
+    """Median and range of the figures of the rounds, each of which compares two runs of one round."""
+    kept = [figure for figure, is_quiet in zip(figures, _quiet(peer.seconds), strict=True) if is_quiet]
+    return replace(spread(kept), dropped_rounds=len(figures) - len(kept))
+
+
+def _quiet(seconds: Sequence[float]) -> list[bool]:
+    """Whether each round was quiet, by the peer's own spread."""
+    return [each <= _QUIET * min(seconds) for each in seconds]
 
 
 def _run(contender: Callable[[], int | Timed]) -> Timed:

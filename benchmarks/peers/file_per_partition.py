@@ -36,10 +36,10 @@ class FilePerPartition(FileSystem):
         self._partitions = [partitions[start] for start in self._starts]
         self._pack: _PartitionFiles | None = None
 
-    def open_for_writing(self, path: str, *, create: bool = False) -> WritableFile:
+    def open_for_writing(self, path: str, *, create: bool = False, like: Sequence[str] = ()) -> WritableFile:
         """Open a file, or the replacement of the pack file."""
         if not path.endswith(_PACK_SUFFIX):
-            return super().open_for_writing(path, create=create)
+            return super().open_for_writing(path, create=create, like=like)
         if self._pack is None:
             self._pack = _PartitionFiles(path, self._starts, self._partitions)
         return self._pack

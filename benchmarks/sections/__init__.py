@@ -21,6 +21,7 @@ _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "spark-local2": ("spark", {"master": "local[2]"}),
     "ranges": ("ranges", {}),
     "planning": ("planning", {}),
+    "start": ("start", {}),
     "partitions": ("partitions", {}),
     "values": ("values", {}),
     "values-spark": ("values_spark", {}),

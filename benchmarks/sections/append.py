@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from benchmarks.one_core import run_on_one_core
 from benchmarks.progress import tell
 from benchmarks.records import FIRST_TIMESTAMP_MS, KEY_SIZE_BYTES, key_of, make_values, values_of_partition
 from benchmarks.results import Finding, SectionResult, Target, at_least, at_most
+from benchmarks.scratch import give_back_space, new_directory
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, Timed, interleave, ratio, spread
 
@@ -45,7 +45,7 @@ def run(settings: Settings) -> SectionResult:
     """Measure with and without keys, every codec, and one record at a time."""
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
-    scratch = settings.scratch_directory / "append"
+    scratch = new_directory(settings.scratch_directory, "append")
     count, few = settings.scaled(_RECORDS), settings.scaled(_FEW_RECORDS)
     for name, has_keys in (("null keys", False), (f"keys of {KEY_SIZE_BYTES} B", True)):
         tell(f"append {name}")
@@ -90,6 +90,7 @@ def _measure(scratch: Path, count: int, few: int, has_keys: bool, rounds: int) -
         },
         warm_up_rounds=1,
         rounds=rounds,
+        peers=[_AIOKAFKA, _KAFKA_PYTHON],
     )
 
 
@@ -109,12 +110,10 @@ def _measure_single(scratch: Path, count: int, rounds: int) -> dict[str, list[fl
     record = _table(1, has_keys=False).select(["value"]).to_batches()[0]
     medians: dict[str, list[float]] = {"encode": [], "append": []}
     for _ in range(rounds):
-        shutil.rmtree(scratch, ignore_errors=True)
-        with LogDirectory.open(scratch) as logs:
+        with LogDirectory.open(new_directory(scratch, "single")) as logs:
             log = logs.create("events")
             medians["encode"].append(_median_us(_encode, count, record, 0))
             medians["append"].append(_median_us(log.append, count, record))
-    shutil.rmtree(scratch, ignore_errors=True)
     return medians
 
 
@@ -154,13 +153,13 @@ def _encode(records: pa.Table | pa.RecordBatch, codec: int) -> int:
 def _append(scratch: Path, table: pa.Table) -> Timed:
     from storage_core import LogConfig, LogDirectory
 
-    shutil.rmtree(scratch, ignore_errors=True)
-    with LogDirectory.open(scratch, config=LogConfig(batch_size=_BATCH_SIZE_BYTES)) as logs:
+    root = new_directory(scratch, "written")
+    with LogDirectory.open(root, config=LogConfig(batch_size=_BATCH_SIZE_BYTES)) as logs:
         log = logs.create("events")
         started = time.perf_counter()
         info = log.append(table)
         seconds = time.perf_counter() - started
-    shutil.rmtree(scratch, ignore_errors=True)
+    give_back_space(root)
     return Timed(seconds, info.last_offset + 1)
 
 

@@ -20,9 +20,10 @@ from benchmarks.cleaning.keyed_log import (
 from benchmarks.cleaning.our_cleaner import OurCleaning, clean_here
 from benchmarks.progress import tell
 from benchmarks.results import Finding, SectionResult, at_least, at_most
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, ratio, spread
-from benchmarks.writing.directories import scratch_directory, settle
+from benchmarks.writing.directories import settle
 
 if TYPE_CHECKING:
     from tests.interop.broker import KafkaBroker
@@ -53,31 +54,31 @@ def run(settings: Settings) -> SectionResult:
     rounds = min(settings.repetitions, _MOST_ROUNDS)
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
-    with scratch_directory(settings, "clean") as scratch:
-        sources: dict[str, Path] = {}
-        records: dict[str, int] = {}
+    scratch = new_directory(settings.scratch_directory, "clean")
+    sources: dict[str, Path] = {}
+    records: dict[str, int] = {}
+    for codec in _CODECS:
+        tell(f"log to clean, {codec}")
+        make_log(scratch / f"{codec}-{_WARM_UP}", size_bytes // _WARM_UP_DIVISOR, codec)
+        records[codec] = make_log(scratch / codec, size_bytes, codec)
+        sources[_topic(codec, _WARM_UP)] = scratch / f"{codec}-{_WARM_UP}" / f"{TOPIC}-0"
+        sources |= {_topic(codec, number): scratch / codec / f"{TOPIC}-0" for number in range(rounds)}
+    settle()
+    with broker_with_logs(settings, scratch / "broker", sources, _DEDUPE_BUFFER_BYTES) as broker:
         for codec in _CODECS:
-            tell(f"log to clean, {codec}")
-            make_log(scratch / f"{codec}-{_WARM_UP}", size_bytes // _WARM_UP_DIVISOR, codec)
-            records[codec] = make_log(scratch / codec, size_bytes, codec)
-            sources[_topic(codec, _WARM_UP)] = scratch / f"{codec}-{_WARM_UP}" / f"{TOPIC}-0"
-            sources |= {_topic(codec, number): scratch / codec / f"{TOPIC}-0" for number in range(rounds)}
-        settle()
-        with broker_with_logs(settings, scratch / "broker", sources, _DEDUPE_BUFFER_BYTES) as broker:
-            for codec in _CODECS:
-                tell(f"cleaning, {codec}")
-                clean_in_broker(broker, _topic(codec, _WARM_UP))
-                passes = [_clean_both(broker, scratch, codec, number) for number in range(rounds)]
-                subject = f"{records[codec]:,} records, {codec}"
-                findings += _findings(subject, records[codec], passes)
-                raw[subject] = [
-                    {
-                        "broker, s": theirs.seconds,
-                        "segmentlog, s": ours.seconds,
-                        "memory, B": ours.memory_bytes,
-                    }
-                    for theirs, ours, _ in passes
-                ]
+            tell(f"cleaning, {codec}")
+            clean_in_broker(broker, _topic(codec, _WARM_UP))
+            passes = [_clean_both(broker, scratch, codec, number) for number in range(rounds)]
+            subject = f"{records[codec]:,} records, {codec}"
+            findings += _findings(subject, records[codec], passes)
+            raw[subject] = [
+                {
+                    "broker, s": theirs.seconds,
+                    "segmentlog, s": ours.seconds,
+                    "memory, B": ours.memory_bytes,
+                }
+                for theirs, ours, _ in passes
+            ]
     return SectionResult("clean", "Cleaning a compacted log", _METHOD, tuple(findings), raw)
 
 
@@ -89,8 +90,7 @@ def _clean_both(
     broker: KafkaBroker, scratch: Path, codec: str, number: int
 ) -> tuple[BrokerCleaning, OurCleaning, Survivors]:
     """One round: the broker's pass, ours, and what both have left."""
-    root = scratch / "ours"
-    root.mkdir()
+    root = new_directory(scratch, "ours")
     for name in (path.name for path in (scratch / codec).iterdir() if path.is_file()):
         shutil.copy2(scratch / codec / name, root / name)
     copy_partition(scratch / codec / f"{TOPIC}-0", root / f"{TOPIC}-0")
@@ -105,7 +105,6 @@ def _clean_both(
             f"Expected {their_survivors}, cleaned up to {theirs.end_offset}, as in the broker; "
             f"found {our_survivors}, cleaned up to {ours.end_offset}."
         )
-    shutil.rmtree(root)
     return theirs, ours, our_survivors
 
 

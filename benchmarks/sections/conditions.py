@@ -13,7 +13,7 @@ from benchmarks.producing import ensure_data_sets
 from benchmarks.progress import tell
 from benchmarks.results import Finding, SectionResult, at_least
 from benchmarks.settings import Settings
-from benchmarks.timing import Series, Spread, interleave
+from benchmarks.timing import Series, interleave, speed
 
 _UNFILTERED = "unfiltered"
 # Keys are ten digits in no order, evenly spread.
@@ -59,7 +59,7 @@ def _measure(data_set: DataSet, log_directory: Path, rounds: int) -> dict[str, S
     contenders = {_UNFILTERED: lambda: read(None)}
     for name, where in _CONDITIONS.items():
         contenders[name] = lambda where=where: read(where)
-    return interleave(contenders, warm_up_rounds=1, rounds=rounds)
+    return interleave(contenders, warm_up_rounds=1, rounds=rounds, peers=[_UNFILTERED])
 
 
 def _findings(data_set: DataSet, series: Mapping[str, Series]) -> list[Finding]:
@@ -67,12 +67,11 @@ def _findings(data_set: DataSet, series: Mapping[str, Series]) -> list[Finding]:
     findings = []
     for name in _CONDITIONS:
         one = series[name]
-        rounds = [plain / filtered for plain, filtered in zip(whole.seconds, one.seconds, strict=True)]
         findings.append(
             Finding(
                 f"speed with a condition: {name}",
                 data_set.description(),
-                Spread(whole.median_s / one.median_s, min(rounds), max(rounds)),
+                speed(whole, one),
                 "×",
                 at_least(0.8),
                 f"{one.records:,} of {whole.records:,} rows",

@@ -76,6 +76,7 @@ def _measure(data_set: DataSet, log_directory: Path, rounds: int) -> dict[str, S
         },
         warm_up_rounds=1,
         rounds=rounds,
+        peers=[_AIOKAFKA_ARROW, _AIOKAFKA_ITERATION, _KAFKA_PYTHON_ARROW, _KAFKA_PYTHON_ITERATION],
     )
     for name in (_OURS, _AIOKAFKA_ARROW, _AIOKAFKA_ITERATION):
         if series[name].records != data_set.records:

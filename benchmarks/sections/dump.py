@@ -12,9 +12,10 @@ from typing import Any, Final
 from benchmarks.progress import tell
 from benchmarks.records import FIRST_TIMESTAMP_MS
 from benchmarks.results import Finding, SectionResult, Target, at_least
+from benchmarks.scratch import new_directory
 from benchmarks.settings import CHECKOUT, Settings
 from benchmarks.timing import Series, interleave, ratio
-from benchmarks.writing.directories import scratch_directory, settle
+from benchmarks.writing.directories import settle
 
 _TOPIC: Final = "events"
 _CODECS: Final = ("uncompressed", "zstd")
@@ -60,23 +61,24 @@ def run(settings: Settings) -> SectionResult:
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
     rounds = min(settings.repetitions, _MOST_ROUNDS)
-    with scratch_directory(settings, "dump") as scratch:
-        for codec in _CODECS:
-            tell(f"log to dump, {codec}")
-            records = settings.scaled(_LOG_BYTES // _RECORD_BYTES)
-            log = _make_log(scratch / codec, codec, records)
-            settle()
-            for flags in _TARGETS:
-                tell(f"dump {flags or 'of batches'}, {codec}")
-                commands = _commands(log, flags.split())
-                _require_equal_texts(commands)
-                series = interleave(
-                    {name: _running(command) for name, command in commands.items()},
-                    warm_up_rounds=0,
-                    rounds=rounds,
-                )
-                findings += _findings(codec, flags, records, series)
-                raw[f"{codec} {flags}"] = {name: one.to_json() for name, one in series.items()}
+    scratch = new_directory(settings.scratch_directory, "dump")
+    for codec in _CODECS:
+        tell(f"log to dump, {codec}")
+        records = settings.scaled(_LOG_BYTES // _RECORD_BYTES)
+        log = _make_log(scratch / codec, codec, records)
+        settle()
+        for flags in _TARGETS:
+            tell(f"dump {flags or 'of batches'}, {codec}")
+            commands = _commands(log, flags.split())
+            _require_equal_texts(commands)
+            series = interleave(
+                {name: _running(command) for name, command in commands.items()},
+                warm_up_rounds=0,
+                rounds=rounds,
+                peers=[_TOOL],
+            )
+            findings += _findings(codec, flags, records, series)
+            raw[f"{codec} {flags}"] = {name: one.to_json() for name, one in series.items()}
     return SectionResult("dump", "Dumping a log", _METHOD, tuple(findings), raw)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,10 +14,10 @@ from benchmarks.data_sets import data_sets
 from benchmarks.producing import ensure_data_sets
 from benchmarks.progress import tell
 from benchmarks.results import Finding, SectionResult, at_most
+from benchmarks.scratch import new_directory
 from benchmarks.settings import CHECKOUT, Settings
 from benchmarks.synthetic import write_tiny_segments
 from benchmarks.timing import Series, Spread, Timed, interleave, share, spread
-from benchmarks.writing.directories import scratch_directory
 
 _READS = ("all columns", "offset and timestamp", "1 % of the offsets", "1 % of the time")
 
@@ -40,7 +39,7 @@ def run(settings: Settings) -> SectionResult:
     commit = settings.earlier
     if not commit:
         raise ValueError("Expected --earlier COMMIT: what to compare this version with.")
-    earlier = _check_out(commit, settings.scratch_directory / "earlier")
+    earlier = _check_out(commit, new_directory(settings.scratch_directory, "earlier"))
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
 
@@ -57,11 +56,8 @@ def run(settings: Settings) -> SectionResult:
             Finding(f"CPU time, now : then, {kind}, median", subject, median, "×", at_most(_SLOWER_AT_MOST))
         )
 
-    with (
-        _Worker(CHECKOUT) as present,
-        _Worker(earlier) as past,
-        scratch_directory(settings, "now") as scratch,
-    ):
+    scratch = new_directory(settings.scratch_directory, "now")
+    with _Worker(CHECKOUT) as present, _Worker(earlier) as past:
         for read in _READS:
             task = {"job": "read", "path": str(log_directory), "read": read}
             add(
@@ -69,7 +65,7 @@ def run(settings: Settings) -> SectionResult:
                 "all data sets",
                 {each.name: task | {"topic": each.name} for each in data_sets(settings)},
             )
-        write = {"path": str(scratch / "written"), "records": settings.scaled(_WRITTEN_RECORDS)}
+        write = {"path": str(scratch), "records": settings.scaled(_WRITTEN_RECORDS)}
         add("append", f"{write['records']:,} records", {"1 partition": write | {"job": "append"}})
         add(
             "staging",
@@ -97,6 +93,7 @@ def _measure(present: _Worker, past: _Worker, task: Mapping[str, Any], rounds: i
         {"now": lambda: present.run(task), "then": lambda: past.run(task)},
         warm_up_rounds=1,
         rounds=2 * rounds + 1,
+        peers=["then"],
     )
 
 
@@ -114,8 +111,6 @@ def _finding(kind: str, subject: str, series: Mapping[str, Series], shares: Spre
 
 def _check_out(commit: str, directory: Path) -> Path:
     """Put the packages of a commit, and nothing else of it, into a directory."""
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
     archive = subprocess.run(
         ["git", "archive", commit, "storage_core", "spark_segmentlog"],
         cwd=CHECKOUT,

@@ -16,9 +16,10 @@ from benchmarks.own_process import run_watched
 from benchmarks.progress import tell
 from benchmarks.records import FIRST_TIMESTAMP_MS
 from benchmarks.results import Finding, SectionResult, at_least
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, ratio, spread
-from benchmarks.writing.directories import TOPIC, scratch_directory
+from benchmarks.writing.directories import TOPIC
 
 _THREADS = 64
 _APPENDS_OF_A_THREAD = 300
@@ -46,15 +47,15 @@ def run(settings: Settings) -> SectionResult:
     many: list[_Run] = []
     alone: list[_Run] = []
     tell(f"group commit, {_THREADS} threads and one")
-    with scratch_directory(settings, "group-commit") as scratch:
-        for number in range(settings.repetitions):
-            for runs, threads, appends in (
-                (many, _THREADS, settings.scaled(_APPENDS_OF_A_THREAD)),
-                (alone, 1, settings.scaled(_APPENDS_ALONE)),
-            ):
-                root = scratch / f"{threads}-threads-{number}"
-                found, _ = run_watched({}, _measure, root, threads, appends)
-                runs.append(found)
+    scratch = new_directory(settings.scratch_directory, "group-commit")
+    for number in range(settings.repetitions):
+        for runs, threads, appends in (
+            (many, _THREADS, settings.scaled(_APPENDS_OF_A_THREAD)),
+            (alone, 1, settings.scaled(_APPENDS_ALONE)),
+        ):
+            root = scratch / f"{threads}-threads-{number}"
+            found, _ = run_watched({}, _measure, root, threads, appends)
+            runs.append(found)
     subject = f"{_THREADS} threads"
     slow, fast = (Series(tuple(each.seconds for each in runs), runs[0].appends) for runs in (alone, many))
     findings = (

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.results import Finding, SectionResult, at_most
+from benchmarks.scratch import new_directory
 from benchmarks.settings import CHECKOUT, Settings
 from benchmarks.timing import spread
 
@@ -33,25 +32,25 @@ def run(settings: Settings) -> SectionResult:
     segments = settings.scaled(_SEGMENTS)
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
-    with _scratch(settings) as scratch:
-        roots = {_SEGMENTS_OF_MANY: scratch / "many", _SEGMENTS_OF_ONE: scratch / "one"}
-        _make_root(roots[_SEGMENTS_OF_MANY], _PARTITIONS, segments // _PARTITIONS)
-        _make_root(roots[_SEGMENTS_OF_ONE], 1, segments)
-        for name, root in roots.items():
-            subject = f"{segments:,} segments in {name}"
-            inventory = [sys.executable, "-m", "storage_core.cli", "inventory", str(root), "--output", "json"]
-            rounds = [
-                (_run(inventory), _run(["du", "-s", str(root)])) for _ in range(settings.repetitions + 1)
-            ][1:]
-            seconds = [own[0] for own, _ in rounds]
-            memory_mb = [own[1] / 1e6 for own, _ in rounds]
-            du_seconds = [du[0] for _, du in rounds]
-            raw[subject] = {"seconds": seconds, "memory, MB": memory_mb, "du, seconds": du_seconds}
-            findings += [
-                Finding("inventory", subject, spread(seconds), "s", at_most(10)),
-                Finding("largest resident memory", subject, spread(memory_mb), "MB", at_most(300)),
-                Finding("du -s", subject, spread(du_seconds), "s"),
-            ]
+    scratch = new_directory(settings.scratch_directory, "inventory")
+    roots = {_SEGMENTS_OF_MANY: scratch / "many", _SEGMENTS_OF_ONE: scratch / "one"}
+    _make_root(roots[_SEGMENTS_OF_MANY], _PARTITIONS, segments // _PARTITIONS)
+    _make_root(roots[_SEGMENTS_OF_ONE], 1, segments)
+    for name, root in roots.items():
+        subject = f"{segments:,} segments in {name}"
+        inventory = [sys.executable, "-m", "storage_core.cli", "inventory", str(root), "--output", "json"]
+        rounds = [(_run(inventory), _run(["du", "-s", str(root)])) for _ in range(settings.repetitions + 1)][
+            1:
+        ]
+        seconds = [own[0] for own, _ in rounds]
+        memory_mb = [own[1] / 1e6 for own, _ in rounds]
+        du_seconds = [du[0] for _, du in rounds]
+        raw[subject] = {"seconds": seconds, "memory, MB": memory_mb, "du, seconds": du_seconds}
+        findings += [
+            Finding("inventory", subject, spread(seconds), "s", at_most(10)),
+            Finding("largest resident memory", subject, spread(memory_mb), "MB", at_most(300)),
+            Finding("du -s", subject, spread(du_seconds), "s"),
+        ]
     return SectionResult("inventory", "Inventory", _METHOD, tuple(findings), raw)
 
 
@@ -74,13 +73,3 @@ def _run(command: Sequence[str]) -> tuple[float, int]:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}.")
     # Linux counts in KiB, macOS in bytes.
     return seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-@contextmanager
-def _scratch(settings: Settings) -> Iterator[Path]:
-    directory = settings.scratch_directory / "inventory"
-    shutil.rmtree(directory, ignore_errors=True)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)

@@ -52,6 +52,7 @@ def _measure(log: LegacyLog, rounds: int) -> dict[str, Series]:
         },
         warm_up_rounds=1,
         rounds=rounds,
+        peers=[_KAFKA_PYTHON_ARROW, _KAFKA_PYTHON_ITERATION],
     )
     for name, one in series.items():
         if one.records != log.records:

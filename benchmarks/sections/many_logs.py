@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +14,11 @@ from benchmarks.own_process import run_watched
 from benchmarks.progress import tell
 from benchmarks.records import FIRST_TIMESTAMP_MS, make_values, values_of_partition
 from benchmarks.results import Finding, SectionResult, at_least, at_most
+from benchmarks.scratch import give_back_space, new_directory
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, ratio, spread
 from benchmarks.unflushed import UnflushedFileSystem
-from benchmarks.writing.directories import TOPIC, scratch_directory, settle
+from benchmarks.writing.directories import TOPIC, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,11 +77,11 @@ def run(settings: Settings) -> SectionResult:
 
 
 def _run(settings: Settings, partitions: int, appends: int) -> _Run:
-    with scratch_directory(settings, "many-logs") as scratch:
-        root = scratch / "logs"
-        measures = {"memory": own_memory_bytes, "open files": open_files_below(root)}
-        settle()
-        seconds, watch = run_watched(measures, _measure, root, partitions, appends)
+    scratch = new_directory(settings.scratch_directory, "many-logs")
+    root = scratch / "logs"
+    measures = {"memory": own_memory_bytes, "open files": open_files_below(root)}
+    settle()
+    seconds, watch = run_watched(measures, _measure, root, partitions, appends)
     return _Run(seconds, watch.peak("open files"), watch.peak("memory"))
 
 
@@ -126,7 +126,7 @@ def _measure(root: Path, partitions: int, appends: int) -> float:
         ]
         if [log.log_end_offset for log in made] != expected:
             raise RuntimeError("Expected every log to hold what it was given, found others.")
-    shutil.rmtree(root)
+    give_back_space(root)
     return seconds
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ from benchmarks.data_sets import DataSet, data_set_named
 from benchmarks.memory_sampling import ProcessWatch, anonymous_memory_bytes, python_descendants
 from benchmarks.producing import ensure_data_sets
 from benchmarks.results import Finding, SectionResult, at_most
+from benchmarks.scratch import give_back_space, new_directory
 from benchmarks.settings import CHECKOUT, Settings
 from benchmarks.spark.session import Job, segmentlog_session
 from benchmarks.timing import spread
@@ -47,12 +45,14 @@ def run(settings: Settings) -> SectionResult:
     sources = tuple(data_set_named(settings, name) for name in _SOURCES)
     log_directory = ensure_data_sets(settings, sources)
     for source in sources:
-        with _partition(settings, source, log_directory) as (path, records):
-            size_bytes = sum(log.stat().st_size for log in path.rglob("*.log"))
-            watches = {
-                "Spark worker": _watch_spark(settings, path, records),
-                "plain loop": _watch_plain_loop(path, records),
-            }
+        path = new_directory(settings.scratch_directory, source.name)
+        records = _make_partition(settings, source, log_directory, path)
+        size_bytes = sum(log.stat().st_size for log in path.rglob("*.log"))
+        watches = {
+            "Spark worker": _watch_spark(settings, path, records),
+            "plain loop": _watch_plain_loop(path, records),
+        }
+        give_back_space(path)
         for name, watch in watches.items():
             peak_mb = watch.peak("memory") / 1e6
             subject = f"{size_bytes / 2**30:.1f} GiB; {source.description()}"
@@ -96,16 +96,10 @@ def _check(expected: int, found: int) -> None:
         raise RuntimeError(f"Expected {expected} records, found {found}.")
 
 
-@contextmanager
-def _partition(settings: Settings, source: DataSet, log_directory: Path) -> Iterator[tuple[Path, int]]:
-    """A log directory with the large partition, and its number of records."""
+def _make_partition(settings: Settings, source: DataSet, log_directory: Path, path: Path) -> int:
+    """Make the large partition in a log directory; return its number of records."""
     from benchmarks.synthetic import SourceBatches, write_partition
 
-    directory = settings.scratch_directory / "memory"
-    shutil.rmtree(directory, ignore_errors=True)
     batches = SourceBatches.read(source.log_files(log_directory)[0])
     sizes = [settings.scaled(_SEGMENT_BYTES)] * _SEGMENTS
-    try:
-        yield directory, write_partition(directory / "events-0", batches, segment_sizes_bytes=sizes)
-    finally:
-        shutil.rmtree(directory)
+    return write_partition(path / "events-0", batches, segment_sizes_bytes=sizes)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.data_sets import DataSet, data_set_named
 from benchmarks.producing import ensure_data_sets
 from benchmarks.results import Finding, SectionResult, at_most
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
 from benchmarks.spark.session import Job, segmentlog_session
-from benchmarks.timing import Series, Spread, Timed, interleave
+from benchmarks.timing import Series, Timed, interleave, share
 
 _MASTER = "local[2]"
 _PARTITIONS = 1_000
@@ -31,16 +29,14 @@ def run(settings: Settings) -> SectionResult:
     source = data_set_named(settings, _SOURCE)
     log_directory = ensure_data_sets(settings, (source,))
     partitions = settings.scaled(_PARTITIONS)
-    with _scratch(settings) as scratch:
-        many, one = scratch / "many", scratch / "one"
-        records = _fill(source, log_directory, many, one, partitions)
-        series = _measure(settings, {many: records[many], one: records[one]})
-    figures = [big / small for big, small in zip(series[many].seconds, series[one].seconds, strict=True)]
-    growth = Spread(series[many].median_s / series[one].median_s, min(figures), max(figures))
+    scratch = new_directory(settings.scratch_directory, "partitions")
+    many, one = scratch / "many", scratch / "one"
+    records = _fill(source, log_directory, many, one, partitions)
+    series = _measure(settings, records, one)
     finding = Finding(
         "time of many small partitions, of the large one's",
         f"{partitions:,} × 1 MiB : 1 × {partitions} MiB",
-        growth,
+        share(series[many], series[one]),
         "×",
         at_most(1.5),
         f"{series[many].median_s:.2f} s : {series[one].median_s:.2f} s",
@@ -61,7 +57,7 @@ def _fill(source: DataSet, log_directory: Path, many: Path, one: Path, partition
     return {many: in_many, one: in_one}
 
 
-def _measure(settings: Settings, records: dict[Path, int]) -> dict[Path, Series]:
+def _measure(settings: Settings, records: dict[Path, int], one: Path) -> dict[Path, Series]:
     with segmentlog_session(settings, _MASTER) as session:
         jobs = {str(path): Job("segmentlog", {}, str(path)) for path in records}
         for path, count in records.items():
@@ -72,15 +68,7 @@ def _measure(settings: Settings, records: dict[Path, int]) -> dict[Path, Series]
             str(path): lambda job=jobs[str(path)], count=count: Timed(session.run(job), count)
             for path, count in records.items()
         }
-        series = interleave(contenders, warm_up_rounds=_WARM_UP_ROUNDS, rounds=settings.repetitions)
+        series = interleave(
+            contenders, warm_up_rounds=_WARM_UP_ROUNDS, rounds=settings.repetitions, peers=[str(one)]
+        )
     return {path: series[str(path)] for path in records}
-
-
-@contextmanager
-def _scratch(settings: Settings) -> Iterator[Path]:
-    directory = settings.scratch_directory / "partitions"
-    shutil.rmtree(directory, ignore_errors=True)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.one_core import run_on_one_core
 from benchmarks.results import Finding, SectionResult, at_most
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
-from benchmarks.timing import Spread, spread
+from benchmarks.timing import spread
 
 if TYPE_CHECKING:
     from storage_core.directory import PartitionLog
@@ -48,20 +46,20 @@ def run(settings: Settings) -> SectionResult:
     few, many = _FEW_SEGMENTS, settings.scaled(_MANY_SEGMENTS)
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
-    with _scratch(settings) as scratch:
-        one, hundred = scratch / "one-partition", scratch / "hundred-partitions"
-        _make_partition(one, 0, planned)
-        for partition in range(_PLANNED_PARTITIONS):
-            _make_partition(hundred, partition, planned // _PLANNED_PARTITIONS)
-        for name, root in (("1 partition", one), (f"{_PLANNED_PARTITIONS} partitions", hundred)):
-            seconds = run_on_one_core(_time_planning, root, planned, settings.repetitions)
-            raw[f"planning, {name}"] = seconds
-            subject = f"{planned:,} segments in {name}"
-            findings.append(Finding("planning", subject, spread(seconds), "s", at_most(1)))
-        few_root, many_root = scratch / "few", scratch / "many"
-        _make_partition(few_root, 0, few)
-        _make_partition(many_root, 0, many)
-        looked_up = run_on_one_core(_time_lookups, {few: few_root, many: many_root}, settings.repetitions)
+    scratch = new_directory(settings.scratch_directory, "planning")
+    one, hundred = scratch / "one-partition", scratch / "hundred-partitions"
+    _make_partition(one, 0, planned)
+    for partition in range(_PLANNED_PARTITIONS):
+        _make_partition(hundred, partition, planned // _PLANNED_PARTITIONS)
+    for name, root in (("1 partition", one), (f"{_PLANNED_PARTITIONS} partitions", hundred)):
+        seconds = run_on_one_core(_time_planning, root, planned, settings.repetitions)
+        raw[f"planning, {name}"] = seconds
+        subject = f"{planned:,} segments in {name}"
+        findings.append(Finding("planning", subject, spread(seconds), "s", at_most(1)))
+    few_root, many_root = scratch / "few", scratch / "many"
+    _make_partition(few_root, 0, few)
+    _make_partition(many_root, 0, many)
+    looked_up = run_on_one_core(_time_lookups, {few: few_root, many: many_root}, settings.repetitions)
     raw["look-ups, µs"] = {
         f"{count} segments, {kind}, {statistic}": figures
         for (count, kind, statistic), figures in looked_up.items()
@@ -84,7 +82,7 @@ def _lookup_findings(
         Finding(
             f"offset → position, {name}: growth",
             f"{many:,} : {few:,} segments",
-            Spread(many_spread.median / few_spread.median, min(ratios), max(ratios)),
+            spread(ratios),
             "×",
             at_most(2),
         ),
@@ -163,13 +161,3 @@ def _look_up(log: PartitionLog, offsets: list[int]) -> list[float]:
         if place is None or place[1].base_offset != offset:
             raise RuntimeError(f"Expected the batch of offset {offset}, found {place}.")
     return times_us
-
-
-@contextmanager
-def _scratch(settings: Settings) -> Iterator[Path]:
-    directory = settings.scratch_directory / "planning"
-    shutil.rmtree(directory, ignore_errors=True)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)

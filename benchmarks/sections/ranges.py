@@ -90,6 +90,7 @@ def _measure(data_set: DataSet, log_directory: Path, rounds: int) -> _Measured:
         },
         warm_up_rounds=1,
         rounds=rounds,
+        peers=["full"],
     )
     return _Measured(
         sum(path.stat().st_size for path in data_set.log_files(log_directory)),

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ from benchmarks.one_core import run_on_one_core
 from benchmarks.progress import tell
 from benchmarks.records import FIRST_TIMESTAMP_MS
 from benchmarks.results import Finding, SectionResult, at_least, at_most
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
 from benchmarks.timing import spread
 
@@ -41,19 +40,17 @@ def run(settings: Settings) -> SectionResult:
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
     count, segments = settings.scaled(_RECORDS), settings.scaled(_SEGMENTS)
-    with _scratch(settings) as scratch:
-        tell("recovery of one log")
-        size_bytes, seconds = run_on_one_core(
-            _measure_recovery, scratch / "crashed", count, settings.repetitions
-        )
-        raw["recovery, s"] = seconds
-        rates = [size_bytes / each / 1e9 for each in seconds]
-        subject = f"{size_bytes / 1e6:,.0f} MB"
-        findings.append(Finding("recovery", subject, spread(rates), "GB/s", at_least(1)))
-        tell("opening of many segments")
-        seconds = run_on_one_core(_measure_opening, scratch / "clean", segments, settings.repetitions)
-        raw["opening, s"] = seconds
-        findings.append(Finding("opening", f"{segments:,} segments", spread(seconds), "s", at_most(1)))
+    scratch = new_directory(settings.scratch_directory, "recovery")
+    tell("recovery of one log")
+    size_bytes, seconds = run_on_one_core(_measure_recovery, scratch / "crashed", count, settings.repetitions)
+    raw["recovery, s"] = seconds
+    rates = [size_bytes / each / 1e9 for each in seconds]
+    subject = f"{size_bytes / 1e6:,.0f} MB"
+    findings.append(Finding("recovery", subject, spread(rates), "GB/s", at_least(1)))
+    tell("opening of many segments")
+    seconds = run_on_one_core(_measure_opening, scratch / "clean", segments, settings.repetitions)
+    raw["opening, s"] = seconds
+    findings.append(Finding("opening", f"{segments:,} segments", spread(seconds), "s", at_most(1)))
     return SectionResult("recovery", "Opening a log directory", _METHOD, tuple(findings), raw)
 
 
@@ -120,14 +117,3 @@ def _table(start: int, count: int) -> pa.Table:
     values = pa.array([b"%0*d" % (_VALUE_SIZE_BYTES, number) for number in range(start, start + count)])
     times = pa.array(range(FIRST_TIMESTAMP_MS + start, FIRST_TIMESTAMP_MS + start + count), pa.int64())
     return pa.table({"value": values, "timestamp": times})
-
-
-@contextmanager
-def _scratch(settings: Settings) -> Iterator[Path]:
-    directory = settings.scratch_directory / "recovery"
-    shutil.rmtree(directory, ignore_errors=True)
-    try:
-        directory.mkdir(parents=True)
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)

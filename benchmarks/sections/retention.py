@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -15,9 +14,10 @@ from benchmarks.one_core import run_on_one_core
 from benchmarks.progress import tell
 from benchmarks.records import FIRST_TIMESTAMP_MS
 from benchmarks.results import Finding, SectionResult, Target, at_most
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
 from benchmarks.timing import spread
-from benchmarks.writing.directories import TOPIC, make_topic, scratch_directory, settle
+from benchmarks.writing.directories import TOPIC, make_topic, settle
 
 if TYPE_CHECKING:
     from storage_core import LogDirectory
@@ -57,10 +57,10 @@ def run(settings: Settings) -> SectionResult:
     raw: dict[str, Any] = {}
     for logs in (1, _MANY_LOGS):
         tell(f"retention, {segments:,} segments, logs: {logs}")
-        with scratch_directory(settings, "retention") as scratch:
-            steps, renaming_s = run_on_one_core(
-                _measure, scratch / "logs", logs, segments // logs, settings.repetitions
-            )
+        scratch = new_directory(settings.scratch_directory, "retention")
+        steps, renaming_s = run_on_one_core(
+            _measure, scratch / "logs", logs, segments // logs, settings.repetitions
+        )
         subject = f"{segments:,} segments in {logs} log{'s'[: logs - 1]}"
         findings += [_finding(name, subject, step, at_most(2)) for name, step in steps.items()]
         findings.append(Finding("bare renames", subject, spread([renaming_s]), "s"))
@@ -95,7 +95,6 @@ def _measure(root: Path, logs: int, segments: int, rounds: int) -> tuple[dict[st
         }
         settle()
         renaming_s = _rename_all(root)
-    shutil.rmtree(root)
     return steps, renaming_s
 
 

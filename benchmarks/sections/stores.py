@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.progress import tell
 from benchmarks.results import Finding, SectionResult, at_most
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
-from benchmarks.timing import Spread, spread
+from benchmarks.timing import interleave, share, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,17 +63,13 @@ def run(settings: Settings) -> SectionResult:
     """Measure planning by its cases, and the read of one large segment."""
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
-    directory = settings.scratch_directory / "stores"
-    shutil.rmtree(directory, ignore_errors=True)
-    try:
-        _make_partitions(directory, settings)
-        for latency_ms in _LATENCIES_MS:
-            tell(f"stores +{latency_ms} ms")
-            with _serving(directory, latency_ms) as server:
-                findings += _planning(server, latency_ms, settings.repetitions, raw)
-                findings.append(_reading(server, latency_ms, settings.repetitions, raw))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    directory = new_directory(settings.scratch_directory, "stores")
+    _make_partitions(directory, settings)
+    for latency_ms in _LATENCIES_MS:
+        tell(f"stores +{latency_ms} ms")
+        with _serving(directory, latency_ms) as server:
+            findings += _planning(server, latency_ms, settings.repetitions, raw)
+            findings.append(_reading(server, latency_ms, settings.repetitions, raw))
     return SectionResult("stores", "Object stores", _METHOD, tuple(findings), raw)
 
 
@@ -124,24 +120,24 @@ def _opened(server: _Server) -> ReadableFileSystem:
 def _reading(server: _Server, latency_ms: int, rounds: int, raw: dict[str, Any]) -> Finding:
     from benchmarks.segmentlog_reading import count_rows
 
-    ours, theirs = [], []
-    for _ in range(rounds + 1):
-        started = time.perf_counter()
-        count_rows(_opened(server), f"s3://{_BUCKET}/large", maxBytesPerPartition="1g", **server.options)
-        ours.append(time.perf_counter() - started)
-        started = time.perf_counter()
-        _fetch(server)
-        theirs.append(time.perf_counter() - started)
-    # The first round warms up.
-    ratios = [mine / other for mine, other in zip(ours[1:], theirs[1:], strict=True)]
-    raw[f"64 MB, +{latency_ms} ms"] = {"segmentlog": ours[1:], "obstore": theirs[1:]}
-    figure = Spread(spread(ours[1:]).median / spread(theirs[1:]).median, min(ratios), max(ratios))
+    path, options = f"s3://{_BUCKET}/large", {"maxBytesPerPartition": "1g", **server.options}
+    series = interleave(
+        {
+            "segmentlog": lambda: count_rows(_opened(server), path, **options),
+            "obstore": lambda: _fetch(server),
+        },
+        warm_up_rounds=1,
+        rounds=rounds,
+        peers=["obstore"],
+    )
+    raw[f"64 MB, +{latency_ms} ms"] = {name: one.seconds for name, one in series.items()}
+    figure = share(series["segmentlog"], series["obstore"])
     target = at_most(1.3) if latency_ms else None
     return Finding("64 MB: segmentlog : obstore", f"+{latency_ms} ms", figure, "×", target)
 
 
-def _fetch(server: _Server) -> None:
-    """Fetch the large segment with obstore alone."""
+def _fetch(server: _Server) -> int:
+    """Fetch the large segment with obstore alone; return its size in bytes."""
     import obstore
     from obstore.store import S3Store
 
@@ -166,6 +162,7 @@ def _fetch(server: _Server) -> None:
         )
         if sum(fetched) != size_bytes:
             raise RuntimeError("Expected all bytes of the segment.")
+    return size_bytes
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ from benchmarks.data_sets import DataSet, data_set_named
 from benchmarks.producing import ensure_data_sets, make_broker
 from benchmarks.progress import tell
 from benchmarks.results import Finding, SectionResult, at_least, at_most
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
 from benchmarks.spark.programs import KAFKA_SOURCE
 from benchmarks.spark.session import SparkProcess, StreamJob, kafka_source_session, segmentlog_session
-from benchmarks.timing import Spread, Timed, interleave, ratio, spread
-from benchmarks.writing.directories import scratch_directory
+from benchmarks.timing import Spread, Timed, interleave, ratio, share, spread
 
 _MASTER = "local[2]"
 _DATA_SET = "100b-none-small"
@@ -50,17 +49,19 @@ def run(settings: Settings) -> SectionResult:
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
 
-    def add(name: str, part: tuple[list[Finding], Any]) -> None:
-        findings.extend(part[0])
-        raw[name] = part[1]
+    def add(name: str, measure: Callable[[], tuple[list[Finding], Any]]) -> None:
+        if settings.wants(name):
+            found, raw[name] = measure()
+            findings.extend(found)
 
     with segmentlog_session(settings, _MASTER) as ours:
         with make_broker(settings) as broker, kafka_source_session(settings, _MASTER) as kafka:
-            add("backlog", _backlog(settings, data_set, log_directory, broker.bootstrap_servers, ours, kafka))
-        with scratch_directory(settings, "streaming") as scratch:
-            add("micro-batches", _micro_batches(settings, scratch, ours))
-            add("latency", _latency(settings, scratch, ours))
-            add("idle", _idle(settings, scratch, ours))
+            servers = broker.bootstrap_servers
+            add("backlog", lambda: _backlog(settings, data_set, log_directory, servers, ours, kafka))
+        scratch = new_directory(settings.scratch_directory, "streaming")
+        add("micro-batches", lambda: _micro_batches(settings, scratch, ours))
+        add("latency", lambda: _latency(settings, scratch, ours))
+        add("idle", lambda: _idle(settings, scratch, ours))
     return SectionResult("streaming", "Streams", _METHOD, tuple(findings), raw)
 
 
@@ -99,11 +100,11 @@ def _backlog(
         return read
 
     contenders = {name: contender(*job) for name, job in jobs.items()}
-    series = interleave(contenders, warm_up_rounds=1, rounds=settings.repetitions)
+    series = interleave(contenders, warm_up_rounds=1, rounds=settings.repetitions, peers=[_KAFKA])
     mine, theirs = series[_OURS], series[_KAFKA]
     detail = f"{mine.median_s:.2f} s : {theirs.median_s:.2f} s"
     subject = f"backlog of {data_set.records:,} records, {data_set.description()}"
-    found = Finding(f"{_OURS} : {_KAFKA}", subject, ratio(theirs, mine), "×", at_least(2.5), detail)
+    found = Finding(f"{_OURS} : {_KAFKA}", subject, ratio(theirs, mine), "×", at_least(1.6), detail)
     return [found], {name: one.to_json() for name, one in series.items()}
 
 
@@ -113,8 +114,7 @@ def _micro_batches(settings: Settings, scratch: Path, session: SparkProcess) -> 
 
     def contender(format_name: str, options: dict[str, str]) -> Callable[[], Timed]:
         def write() -> Timed:
-            target = scratch / format_name
-            shutil.rmtree(target, ignore_errors=True)
+            target = new_directory(scratch, format_name)
             job = StreamJob("sink", format_name, options, str(target), {"batches": batches})
             taken = session.stream(job)["milliseconds"]
             return Timed(spread(taken).median / 1000, 1)
@@ -125,12 +125,12 @@ def _micro_batches(settings: Settings, scratch: Path, session: SparkProcess) -> 
         "segmentlog": contender("segmentlog", {"topic": "events"}),
         "parquet": contender("parquet", {}),
     }
-    series = interleave(contenders, warm_up_rounds=1, rounds=settings.repetitions)
+    series = interleave(contenders, warm_up_rounds=1, rounds=settings.repetitions, peers=["parquet"])
     ours, theirs = series["segmentlog"], series["parquet"]
     detail = f"{1000 * ours.median_s:.0f} ms : {1000 * theirs.median_s:.0f} ms"
-    figure = ratio(ours, theirs)
+    figure = share(ours, theirs)
     found = Finding(
-        "time of a micro-batch, of that of the parquet sink", _ROWS, figure, "×", at_most(1.3), detail
+        "time of a micro-batch, of that of the parquet sink", _ROWS, figure, "×", at_most(0.95), detail
     )
     return [found], {name: one.to_json() for name, one in series.items()}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from benchmarks.one_core import run_on_one_core
 from benchmarks.progress import tell
 from benchmarks.results import Finding, SectionResult, at_least
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, Timed, interleave, ratio
 from benchmarks.typed_records import AVRO_SCHEMAS, order, write_typed_log_directory
@@ -44,20 +44,16 @@ pyarrow* reads the values as bytes the same way, decodes each record by `schemal
 
 def run(settings: Settings) -> SectionResult:
     """Measure Avro from a log directory, and Protobuf from memory."""
-    directory = settings.scratch_directory / "typed-values"
-    shutil.rmtree(directory, ignore_errors=True)
+    directory = new_directory(settings.scratch_directory, "typed-values")
     counts = {"flat": settings.scaled(_FLAT_RECORDS), "nested": settings.scaled(_NESTED_RECORDS)}
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
-    try:
-        write_typed_log_directory(directory, counts)
-        for topic, count in counts.items():
-            tell(f"values {topic}")
-            series = run_on_one_core(_measure_avro, topic, directory, settings.repetitions)
-            findings += _avro_findings(topic, count, series)
-            raw[topic] = {name: one.to_json() for name, one in series.items()}
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    write_typed_log_directory(directory, counts)
+    for topic, count in counts.items():
+        tell(f"values {topic}")
+        series = run_on_one_core(_measure_avro, topic, directory, settings.repetitions)
+        findings += _avro_findings(topic, count, series)
+        raw[topic] = {name: one.to_json() for name, one in series.items()}
     tell("values protobuf")
     series = run_on_one_core(_measure_protobuf, settings.scaled(_MESSAGES), settings.repetitions)
     raw["protobuf"] = {name: one.to_json() for name, one in series.items()}
@@ -101,6 +97,7 @@ def _measure_avro(topic: str, directory: Path, rounds: int) -> dict[str, Series]
         },
         warm_up_rounds=1,
         rounds=rounds,
+        peers=[_FASTAVRO],
     )
 
 
@@ -133,6 +130,7 @@ def _measure_protobuf(count: int, rounds: int) -> dict[str, Series]:
         },
         warm_up_rounds=3,
         rounds=rounds * 4,
+        peers=[_PTARS],
     )
 
 

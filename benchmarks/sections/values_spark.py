@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.progress import tell
 from benchmarks.results import Finding, SectionResult, at_least
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
 from benchmarks.spark.programs import SPARK_AVRO
 from benchmarks.spark.session import Job, SparkProcess, spark_avro_session
@@ -53,22 +53,18 @@ that column by `schemaless_reader`. All read the default seven columns, unless `
 
 def run(settings: Settings) -> SectionResult:
     """Measure with one core, and with two."""
-    directory = settings.scratch_directory / "typed-values-spark"
-    shutil.rmtree(directory, ignore_errors=True)
+    directory = new_directory(settings.scratch_directory, "typed-values-spark")
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
-    try:
-        logs = directory / "logs"
-        records = settings.scaled(_RECORDS)
-        write_typed_log_directory(logs, {"flat": records}, _PARTITIONS)
-        for master in _MASTERS:
-            tell(f"values-spark {master}")
-            with spark_avro_session(settings, master, directory / f"packages-{master}") as spark:
-                series = _measure(spark, _jobs(str(logs)), records, settings.repetitions)
-            findings += _findings(f"{master}, {records:,} records", series)
-            raw[master] = {name: one.to_json() for name, one in series.items()}
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    logs = directory / "logs"
+    records = settings.scaled(_RECORDS)
+    write_typed_log_directory(logs, {"flat": records}, _PARTITIONS)
+    for master in _MASTERS:
+        tell(f"values-spark {master}")
+        with spark_avro_session(settings, master, directory / f"packages-{master}") as spark:
+            series = _measure(spark, _jobs(str(logs)), records, settings.repetitions)
+        findings += _findings(f"{master}, {records:,} records", series)
+        raw[master] = {name: one.to_json() for name, one in series.items()}
     return SectionResult("values-spark", "Typed values through Spark", _METHOD, tuple(findings), raw)
 
 
@@ -95,6 +91,7 @@ def _measure(spark: SparkProcess, jobs: Mapping[str, Job], records: int, rounds:
         {name: lambda job=job: Timed(spark.run(job), records) for name, job in jobs.items()},
         warm_up_rounds=_WARM_UP_ROUNDS,
         rounds=rounds,
+        peers=[_PEER, _FUNCTION],
     )
 
 

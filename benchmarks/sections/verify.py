@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +12,7 @@ from benchmarks.one_core import run_on_one_core
 from benchmarks.progress import tell
 from benchmarks.records import FIRST_TIMESTAMP_MS
 from benchmarks.results import Finding, SectionResult, at_least
+from benchmarks.scratch import new_directory
 from benchmarks.sections.views import make_log
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, Timed, interleave, ratio, spread
@@ -39,15 +38,15 @@ def run(settings: Settings) -> SectionResult:
     """Measure verification of large and of small batches."""
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
-    with _scratch(settings) as scratch:
-        for batch_bytes, log_bytes in _LOGS.items():
-            subject = f"{batch_bytes >> 10} KiB batches"
-            tell(f"verify {subject}")
-            root = scratch / str(batch_bytes)
-            size_bytes = make_log(root, batch_bytes, settings.scaled(log_bytes))
-            series = run_on_one_core(_measure, root, settings.repetitions)
-            raw[subject] = {name: one.to_json() for name, one in series.items()}
-            findings += _findings(subject, batch_bytes, size_bytes, series)
+    scratch = new_directory(settings.scratch_directory, "verify")
+    for batch_bytes, log_bytes in _LOGS.items():
+        subject = f"{batch_bytes >> 10} KiB batches"
+        tell(f"verify {subject}")
+        root = scratch / str(batch_bytes)
+        size_bytes = make_log(root, batch_bytes, settings.scaled(log_bytes))
+        series = run_on_one_core(_measure, root, settings.repetitions)
+        raw[subject] = {name: one.to_json() for name, one in series.items()}
+        findings += _findings(subject, batch_bytes, size_bytes, series)
     return SectionResult("verify", "Verifying a log", _METHOD, tuple(findings), raw)
 
 
@@ -71,7 +70,7 @@ def _measure(root: Path, rounds: int) -> dict[str, Series]:
             _DEEP: lambda: _verify(root, is_deep=True),
             _BROKER: lambda: _recover(kafka, root),
         }
-        return interleave(contenders, warm_up_rounds=1, rounds=rounds)
+        return interleave(contenders, warm_up_rounds=1, rounds=rounds, peers=[_BROKER])
 
 
 def _verify(root: Path, *, is_deep: bool) -> int:
@@ -88,25 +87,13 @@ def _verify(root: Path, *, is_deep: bool) -> int:
 
 def _recover(kafka: Any, root: Path) -> Timed:
     """A copy by hard links of the log files: the broker's indexes and snapshots go elsewhere."""
-    copy = root.with_name(root.name + "-recovered") / "events-0"
-    copy.mkdir(parents=True)
+    copy = new_directory(root.parent, "recovered") / "events-0"
+    copy.mkdir()
     for path in (root / "events-0").glob("*.log"):
         os.link(path, copy / path.name)
     started = time.perf_counter()
     loaded = kafka.load(copy, FIRST_TIMESTAMP_MS, {}, is_clean=False)
     seconds = time.perf_counter() - started
-    shutil.rmtree(copy.parent)
     if loaded.refusal is not None:
         raise RuntimeError(f"Expected the log to be loaded, found {loaded.refusal}.")
     return Timed(seconds, 1)
-
-
-@contextmanager
-def _scratch(settings: Settings) -> Iterator[Path]:
-    path = settings.scratch_directory / "verify"
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)

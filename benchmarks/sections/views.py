@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +15,7 @@ from benchmarks.one_core import run_on_one_core
 from benchmarks.progress import tell
 from benchmarks.records import FIRST_TIMESTAMP_MS
 from benchmarks.results import Finding, SectionResult, Target, at_least
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
 from benchmarks.synthetic import SourceBatches, write_partition
 from benchmarks.timing import Series, interleave, ratio, spread
@@ -50,15 +49,15 @@ def run(settings: Settings) -> SectionResult:
     """Measure the views over logs of large and of small batches."""
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
-    with _scratch(settings) as scratch:
-        for batch_bytes, log_bytes in _LOGS.items():
-            subject = f"{batch_bytes >> 10} KiB batches"
-            tell(f"views {subject}")
-            root = scratch / str(batch_bytes)
-            size_bytes = make_log(root, batch_bytes, settings.scaled(log_bytes))
-            series = run_on_one_core(_measure, root, settings.repetitions)
-            raw[subject] = {name: one.to_json() for name, one in series.items()}
-            findings += _findings(subject, batch_bytes, size_bytes, series)
+    scratch = new_directory(settings.scratch_directory, "views")
+    for batch_bytes, log_bytes in _LOGS.items():
+        subject = f"{batch_bytes >> 10} KiB batches"
+        tell(f"views {subject}")
+        root = scratch / str(batch_bytes)
+        size_bytes = make_log(root, batch_bytes, settings.scaled(log_bytes))
+        series = run_on_one_core(_measure, root, settings.repetitions)
+        raw[subject] = {name: one.to_json() for name, one in series.items()}
+        findings += _findings(subject, batch_bytes, size_bytes, series)
     return SectionResult("views", "Views from batch headers", _METHOD, tuple(findings), raw)
 
 
@@ -137,7 +136,7 @@ def _measure(root: Path, rounds: int) -> dict[str, Series]:
         "transactions": lambda: _read(root, "transactions", _columns("transactions")),
         _TOOL: dump,
     }
-    return interleave(contenders, warm_up_rounds=1, rounds=rounds)
+    return interleave(contenders, warm_up_rounds=1, rounds=rounds, peers=[_TOOL])
 
 
 def _columns(view: str) -> list[str]:
@@ -159,13 +158,3 @@ def _read(root: Path, view: str, columns: list[str], **options: object) -> int:
         for batch in read_view_task(filesystem, task, schema):
             assert batch.num_rows
     return 1
-
-
-@contextmanager
-def _scratch(settings: Settings) -> Iterator[Path]:
-    directory = settings.scratch_directory / "views"
-    shutil.rmtree(directory, ignore_errors=True)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks.producing import make_broker
 from benchmarks.results import Finding, SectionResult
+from benchmarks.scratch import new_directory
 from benchmarks.settings import Settings
 from benchmarks.spark.programs import KAFKA_SOURCE
 from benchmarks.spark.session import kafka_source_session, segmentlog_session
-from benchmarks.writing.directories import scratch_directory
 from benchmarks.writing.large_pieces import LARGE_VALUE_BYTES, measure_large_pieces
 from benchmarks.writing.many_partitions import measure_many_partitions
 from benchmarks.writing.pack_file import measure_pack_file
@@ -18,6 +20,15 @@ from benchmarks.writing.sinks import PARTITIONS, measure_sinks
 from benchmarks.writing.small_pieces import ROWS_IN_A_PIECE, measure_small_pieces
 
 _ONE_CORE, _TWO_CORES = "local[1]", "local[2]"
+
+_PARTS_THROUGH_SPARK = {
+    _ONE_CORE: {_ONE_CORE: measure_sinks},
+    _TWO_CORES: {
+        _TWO_CORES: measure_sinks,
+        "large pieces": measure_large_pieces,
+        "many partitions": measure_many_partitions,
+    },
+}
 
 _METHOD = f"""\
 Rows `key, value` of {KEY_BYTES} and {VALUE_BYTES} B, not compressed. In every session they come from the same
@@ -44,8 +55,7 @@ partition*: `StageWriter` with what goes to its pack file appended to a file for
 them open at a time and flushed by as many threads; one task, everything flushed.
 
 What bounds a cached frame: without Spark, to hash, sort, encode, checksum and write these 2,000,000 rows takes 0.75 s of
-processor time, and to commit them 0.1 s. The counting job keeps both cores of `local[2]` busy for 0.70 s, so no writer
-with this work can exceed 0.62 ×. What bounds 1,000 partitions: their commit takes 1.7 s on a file system in memory,
+processor time, and to commit them 0.1 s. What bounds 1,000 partitions: their commit takes 1.7 s on a file system in memory,
 0.07 s for four, because each new partition is five new files; staging takes 0.2 s more.
 
 What takes long has fewer rounds: one for the job to the most partitions, at most two for small pieces, for staging
@@ -57,31 +67,26 @@ def run(settings: Settings) -> SectionResult:
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
 
-    def add(name: str, part: tuple[list[Finding], dict[str, Any]]) -> None:
-        findings.extend(part[0])
-        raw[name] = part[1]
+    def add(name: str, measure: Callable[[], tuple[list[Finding], dict[str, Any]]]) -> None:
+        if settings.wants(name):
+            found, raw[name] = measure()
+            findings.extend(found)
 
-    with (
-        scratch_directory(settings, "broker") as directory,
-        make_broker(settings, directory) as broker,
-    ):
+    with make_broker(settings, new_directory(settings.scratch_directory, "broker")) as broker:
         servers = broker.bootstrap_servers
-        with (
-            segmentlog_session(settings, _ONE_CORE) as ours,
-            kafka_source_session(settings, _ONE_CORE) as kafka,
-        ):
-            add(_ONE_CORE, measure_sinks(settings, _ONE_CORE, servers, ours, kafka))
-        with (
-            segmentlog_session(settings, _TWO_CORES) as ours,
-            kafka_source_session(settings, _TWO_CORES) as kafka,
-        ):
-            raw["sessions"] = {
-                "segmentlog": {"version": ours.version, "configuration": ours.configuration},
-                "Kafka sink": {"version": kafka.version},
-            }
-            add(_TWO_CORES, measure_sinks(settings, _TWO_CORES, servers, ours, kafka))
-            add("large pieces", measure_large_pieces(settings, _TWO_CORES, ours))
-            add("many partitions", measure_many_partitions(settings, _TWO_CORES, servers, ours, kafka))
-    add("staging", measure_pack_file(settings))
-    add("small pieces", measure_small_pieces(settings))
+        for master, parts in _PARTS_THROUGH_SPARK.items():
+            if not any(map(settings.wants, parts)):
+                continue
+            with (
+                segmentlog_session(settings, master) as ours,
+                kafka_source_session(settings, master) as kafka,
+            ):
+                raw["sessions"] = {
+                    "segmentlog": {"version": ours.version, "configuration": ours.configuration},
+                    "Kafka sink": {"version": kafka.version},
+                }
+                for name, measure in parts.items():
+                    add(name, partial(measure, settings, master, servers, ours, kafka))
+    add("staging", lambda: measure_pack_file(settings))
+    add("small pieces", lambda: measure_small_pieces(settings))
     return SectionResult("write", "Writing", _METHOD, tuple(findings), raw)

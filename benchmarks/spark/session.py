@@ -142,14 +142,15 @@ class SparkProcess:
         name: str,
         python: Path,
         configuration: Mapping[str, str],
-        log_directory: Path,
+        settings: Settings,
         python_path: str = str(CHECKOUT),
     ) -> None:
         self.configuration = dict(configuration)
         self._name = name
         self._python = python
         self._python_path = python_path
-        self._log_path = log_directory / f"{name}.log"
+        self._log_path = settings.size_directory / "spark" / f"{name}.log"
+        self._temporary_directory = settings.scratch_directory
         self._process: subprocess.Popen[str] | None = None
         self.version = ""
 
@@ -209,6 +210,7 @@ class SparkProcess:
             # Workers need the packages under test too.
             "PYTHONPATH": self._python_path,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "TMPDIR": str(self._temporary_directory),
         }
 
     def _ask(self, job: Job | WriteJob | StreamJob) -> dict[str, Any]:
@@ -252,16 +254,14 @@ class SparkProcess:
 def segmentlog_session(settings: Settings, master: str) -> SparkProcess:
     """Start a session under this environment's Spark with the settings that the product ships."""
     name = f"segmentlog-{_plain(master)}"
-    return SparkProcess(name, Path(sys.executable), _configuration(master), settings.size_directory / "spark")
+    return SparkProcess(name, Path(sys.executable), _configuration(master), settings)
 
 
 def kafka_source_session(settings: Settings, master: str) -> SparkProcess:
     """Start a session with Spark's own Kafka source."""
     configuration = _configuration(master) | {"spark.jars": jars_of(KAFKA_SOURCE, settings)}
     name = f"kafka-{_plain(master)}"
-    return SparkProcess(
-        name, python_for(KAFKA_SOURCE, settings), configuration, settings.size_directory / "spark"
-    )
+    return SparkProcess(name, python_for(KAFKA_SOURCE, settings), configuration, settings)
 
 
 def spark_avro_session(settings: Settings, master: str, packages: Path) -> SparkProcess:
@@ -275,9 +275,7 @@ def spark_avro_session(settings: Settings, master: str, packages: Path) -> Spark
     configuration = _configuration(master) | {"spark.jars": jars_of(SPARK_AVRO, settings)}
     python = python_for(SPARK_AVRO, settings)
     name = f"avro-{_plain(master)}"
-    return SparkProcess(
-        name, python, configuration, settings.size_directory / "spark", python_path_for(packages)
-    )
+    return SparkProcess(name, python, configuration, settings, python_path_for(packages))
 
 
 def _configuration(master: str) -> dict[str, str]:

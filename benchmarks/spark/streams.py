@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -22,11 +21,8 @@ def run_stream(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
         "idle": stay_idle,
         "latency": see_appends,
     }
-    checkpoint = tempfile.mkdtemp(prefix="checkpoint-")
-    try:
-        return actions[job["stream"]](spark, job, checkpoint)
-    finally:
-        shutil.rmtree(checkpoint, ignore_errors=True)
+    # In the section's scratch, which is removed when the section is over.
+    return actions[job["stream"]](spark, job, tempfile.mkdtemp(prefix="checkpoint-"))
 
 
 def _source(spark: SparkSession, job: dict[str, Any]) -> DataFrame:

@@ -104,6 +104,10 @@ def _register(spark: SparkSession, format_name: str) -> None:
         from benchmarks.peers.ready_made import ReadyMadeSource
 
         spark.dataSource.register(ReadyMadeSource)
+    elif format_name == "one_row":
+        from benchmarks.peers.one_row import OneRowSource
+
+        spark.dataSource.register(OneRowSource)
     elif format_name == "counting":
         from benchmarks.peers.counting_writer import CountingSink
 

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-from benchmarks.settings import Settings
 
 TOPIC = "events"
 
@@ -33,15 +28,3 @@ def rows_in(root: Path) -> int:
 def settle() -> None:
     """Have what was written before brought to the disk: no contender waits for another one's bytes."""
     os.sync()
-
-
-@contextmanager
-def scratch_directory(settings: Settings, name: str) -> Iterator[Path]:
-    """An empty directory that is removed at the end."""
-    directory = settings.scratch_directory / f"write-{name}"
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Any
 
 from benchmarks.progress import tell
 from benchmarks.results import Finding, at_least
+from benchmarks.scratch import give_back_space, new_directory
 from benchmarks.settings import Settings
 from benchmarks.timing import spread
-from benchmarks.writing.directories import TOPIC, rows_in, scratch_directory, settle
+from benchmarks.writing.directories import TOPIC, rows_in, settle
 from benchmarks.writing.staged_rows import make_job, new_job_id, routed_rows, stage
 
 ROWS_IN_A_PIECE = 10
@@ -28,13 +28,13 @@ def measure_small_pieces(settings: Settings) -> tuple[list[Finding], dict[str, A
     """From one task and from several, with and without flushing, into new partitions and then into the same again."""
     pieces = settings.scaled(_PIECES)
     rates: dict[tuple[int, str, str], list[float]] = defaultdict(list)
-    with scratch_directory(settings, "small") as scratch:
-        for round_number in range(min(settings.repetitions, _MOST_ROUNDS)):
-            # In turn the other way round, so that none always follows the same neighbour.
-            for tasks, flush in reversed(_VARIANTS) if round_number % 2 else _VARIANTS:
-                tell(f"commit of {pieces:,} small pieces, {tasks} task(s), flush={flush}")
-                for kind, rate in _commit_twice(scratch / "root", pieces, tasks, flush).items():
-                    rates[tasks, kind, flush].append(rate)
+    scratch = new_directory(settings.scratch_directory, "small")
+    for round_number in range(min(settings.repetitions, _MOST_ROUNDS)):
+        # In turn the other way round, so that none always follows the same neighbour.
+        for tasks, flush in reversed(_VARIANTS) if round_number % 2 else _VARIANTS:
+            tell(f"commit of {pieces:,} small pieces, {tasks} task(s), flush={flush}")
+            for kind, rate in _commit_twice(new_directory(scratch, "root"), pieces, tasks, flush).items():
+                rates[tasks, kind, flush].append(rate)
     findings = [
         Finding(
             f"commit of small pieces into {kind} partitions, flush={flush}",
@@ -73,5 +73,5 @@ def _commit_twice(root: Path, pieces: int, tasks: int, flush: str) -> dict[str, 
     found = rows_in(root)
     if found != 2 * pieces * ROWS_IN_A_PIECE:
         raise RuntimeError(f"Expected {2 * pieces * ROWS_IN_A_PIECE} rows, found {found}.")
-    shutil.rmtree(root)
+    give_back_space(root)
     return rates
