@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ from tests.versions import ROOT, spark_environments
 def test_the_oldest_dependencies_are_the_bounds_of_the_package():
     project = tomllib.loads(Path(ROOT, "pyproject.toml").read_text(encoding="utf-8"))["project"]
     bounds = {}
-    for requirement in [*project["dependencies"], *project["optional-dependencies"]["spark"]]:
+    extras = project["optional-dependencies"]
+    for requirement in chain(
+        project["dependencies"], extras["spark"], extras["object-store"], extras["tiered"]
+    ):
         name, _, bound = requirement.partition(">=")
         bounds[name] = bound.partition(",")[0]
     oldest = Path(ROOT, "conf", "oldest.txt").read_text(encoding="utf-8")
