@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         plan_scan,
     )
     from storage_core.tier import open_file_system
-    from storage_core.views import read_table
+    from storage_core.views import read_batches, read_table
 
 __all__ = [
     "AppendInfo",
@@ -61,6 +61,7 @@ __all__ = [
     "open_file_system",
     "parse_read_options",
     "plan_scan",
+    "read_batches",
     "read_table",
 ]
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from storage_core.errors import visible
+from storage_core.progress import progress_bar
 from storage_core.views.texts import escaped_surrogates, json_text, json_value, timestamp_text
 
 if TYPE_CHECKING:
@@ -238,32 +239,14 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-@contextlib.contextmanager
-def progress(description: str, total: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
+def progress(
+    description: str, total: int | None, quiet: bool
+) -> contextlib.AbstractContextManager[Callable[[int], None]]:
     """Show progress in bytes on standard error, with rate and time left, while the block runs; only on a terminal.
 
     Yields:
         A function that takes how many bytes were done since its last call.
     """
     if quiet or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console(is_error=True), transient=True) as shown_progress:
-        task = shown_progress.add_task(printable(description), total=total)
-        yield lambda count: shown_progress.advance(task, count)
+        return contextlib.nullcontext(lambda _: None)
+    return progress_bar(printable(description), total, console(is_error=True))

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from storage_core.scan.plan import ScanPlan, plan_scan
     from storage_core.scan.read import read_task
     from storage_core.scan.spans import LogSpan, ReadSettings, ScanTask, project, record_schema
-    from storage_core.scan.table import read_records
 
 __all__ = [
     "LogSpan",
@@ -25,7 +24,6 @@ __all__ = [
     "parse_read_options",
     "plan_scan",
     "project",
-    "read_records",
     "read_task",
     "record_schema",
 ]
@@ -36,6 +34,5 @@ __getattr__, __dir__ = lazy_imports(
     "storage_core.scan.spans",
     "storage_core.scan.plan",
     "storage_core.scan.read",
-    "storage_core.scan.table",
     "storage_core.scan.explanation",
 )

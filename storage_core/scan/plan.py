@@ -338,6 +338,14 @@ def _may_match(part: PartitionRange | LogSpan, condition: Predicate) -> bool:
     return not prune(residual(condition, known)).is_empty
 
 
+def cut_tasks(filesystem: ReadableFileSystem, plan: ScanPlan, task_bytes: int) -> list[ScanTask]:
+    """Cut the tasks of a plan into smaller ones, in the same order. Segments are cut at batches."""
+    by_partition = {(each.topic, each.partition): each for each in plan.partitions}
+    spans = SpanList(chain.from_iterable(task.spans for task in plan.tasks))
+    spans = _cut_spans(filesystem, spans, by_partition, task_bytes)
+    return pack_spans(spans, plan.tasks[0].settings, task_bytes=task_bytes) if plan.tasks else []
+
+
 def _default_task_bytes(spans: SpanList) -> int:
     """Choose a size in bytes that gives every core a task, of 128 MiB at most."""
     cost_bytes = sum(spans.sizes_bytes) + len(spans) * OPEN_COST_BYTES

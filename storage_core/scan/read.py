@@ -242,8 +242,24 @@ def read_task(filesystem: ReadableFileSystem, task: ScanTask, schema: pa.Schema)
     return read_tasks(filesystem, (task,), schema)
 
 
+class ReadNotes:
+    """What a read logs once for each partition, at its end."""
+
+    def __init__(self) -> None:
+        self.replaced_keys = ReplacedHeaderKeys()
+        self.undecoded = UndecodedRecords()
+
+    def report(self) -> None:
+        """Log what was found, and forget it."""
+        self.replaced_keys.report()
+        self.undecoded.report()
+
+
 def read_tasks(
-    filesystem: ReadableFileSystem, tasks: Iterable[ScanTask], schema: pa.Schema
+    filesystem: ReadableFileSystem,
+    tasks: Iterable[ScanTask],
+    schema: pa.Schema,
+    notes: ReadNotes | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of tasks, in the order of their spans and offsets.
 
@@ -251,6 +267,7 @@ def read_tasks(
         filesystem: Where to read.
         tasks: As planned by `plan_scan`.
         schema: The columns to read, of `record_schema` or `typed_schema`.
+        notes: Those of a larger read, which reports them.
 
     Yields:
         Record batches of exactly that schema, none empty, each of at most 65,536 rows.
@@ -264,15 +281,15 @@ def read_tasks(
         LogTruncationError: The log was truncated or deleted since the read was planned.
         ValueDecodeError: A key or value does not decode.
     """
-    replaced_keys, undecoded = ReplacedHeaderKeys(), UndecodedRecords()
+    found = notes or ReadNotes()
     try:
         for task in tasks:
-            rows = TypedRows(schema, task.settings, undecoded)
-            reader = _TaskReader(filesystem, task, rows.stored_schema, replaced_keys)
+            rows = TypedRows(schema, task.settings, found.undecoded)
+            reader = _TaskReader(filesystem, task, rows.stored_schema, found.replaced_keys)
             yield from rows.decoded(reader.read_all(task.spans))
     finally:
-        replaced_keys.report()
-        undecoded.report()
+        if notes is None:
+            found.report()
 
 
 class _TaskReader:

@@ -30,6 +30,7 @@ def read_ahead(
     threads: int = 1,
     room: int = _ROOM,
     size_of: Callable[[_Item], int] = lambda _: 1,
+    finished: Callable[[_Task], None] = lambda _: None,
 ) -> Generator[_Item]:
     """Yield the items of ``read(task)`` for one task after the other, while threads read ahead.
 
@@ -42,13 +43,15 @@ def read_ahead(
         threads: How many tasks are read at a time.
         room: A thread waits while items of this size are ready, unless the consumer waits for its task.
         size_of: The size of an item. Without it, ``room`` is a number of items.
+        finished: Called by the consumer after the last item of a task.
     """
     queue = _TaskQueue(read, tasks, threads, room, size_of)
     try:
         queue.start()
-        for number in range(len(tasks)):
+        for number, task in enumerate(tasks):
             while (item := queue.take(number)) is not None:
                 yield item[0]
+            finished(task)
     finally:
         queue.close()
 

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import logging
+import threading
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -138,13 +139,16 @@ class ReplacedHeaderKeys:
     """Count of the header keys that are not UTF-8, by partition: their column holds U+FFFD instead of the bytes."""
 
     def __init__(self) -> None:
+        # Threads share one read's count.
+        self._lock = threading.Lock()
         # The first offset, and how many keys.
         self._found: dict[tuple[str, int], tuple[int, int]] = {}
 
     def add(self, span: LogSpan, offset: int, count: int) -> None:
         """Count some more keys, the first of them in the record at an offset."""
-        first_offset, before = self._found.get((span.topic, span.partition), (offset, 0))
-        self._found[span.topic, span.partition] = min(first_offset, offset), before + count
+        with self._lock:
+            first_offset, before = self._found.get((span.topic, span.partition), (offset, 0))
+            self._found[span.topic, span.partition] = min(first_offset, offset), before + count
 
     def report(self) -> None:
         """Log one line for each partition, and forget the counts."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -53,6 +54,8 @@ class UndecodedRecords:
     """Counts the records of a read that do not decode, by partition."""
 
     def __init__(self) -> None:
+        # Threads share one read's counts.
+        self._lock = threading.Lock()
         self._found: dict[tuple[str, int], _Count] = {}
         self._effect = ""
 
@@ -60,9 +63,12 @@ class UndecodedRecords:
         """Count a record at a topic, partition and offset. The effect is what becomes of it."""
         topic, partition, offset = place
         column, error = next(iter(errors.items()))
-        count = self._found.setdefault((topic, partition), _Count(column, offset, error.message))
-        count.reasons[error.reason] += 1
-        self._effect = effect
+        with self._lock:
+            count = self._found.setdefault((topic, partition), _Count(column, offset, error.message))
+            if offset < count.first_offset:
+                count.column, count.first_offset, count.message = column, offset, error.message
+            count.reasons[error.reason] += 1
+            self._effect = effect
 
     def report(self) -> None:
         """Log one line for each partition, and forget the counts."""

@@ -42,9 +42,19 @@ from storage_core.options.predicate import (
     Predicate,
     columns_of,
 )
+from storage_core.progress import Progress
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
+from storage_core.scan.batch_reader import BatchReader
+from storage_core.scan.batches import (
+    batches_ahead,
+    plan_records,
+    read_plan,
+    require_threads,
+    with_small_ones_joined,
+)
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import conjunction
+from storage_core.scan.read import read_schema
 from storage_core.scan.resolve import (
     directories_to_open,
     find_directories,
@@ -53,7 +63,6 @@ from storage_core.scan.resolve import (
 )
 from storage_core.scan.rows import LARGEST_TIMESTAMP_MS, evaluate
 from storage_core.scan.spans import project
-from storage_core.scan.table import read_records
 from storage_core.tier import open_file_system
 from storage_core.views.texts import escaped_surrogates
 
@@ -164,13 +173,62 @@ def view_schema(options: ReadOptions) -> pa.Schema:
     return project(find_view(options.view).schema, options.columns)
 
 
-def read_table(*paths: str | os.PathLike[str], filesystem: object = None, **options: object) -> pa.Table:
+def read_batches(
+    *paths: str | os.PathLike[str],
+    filesystem: object = None,
+    threads: int | None = None,
+    progress: Progress = False,
+    **options: object,
+) -> pa.RecordBatchReader:
+    """Read log directories as a stream of batches: the rows of `read_table` in the same order, in bounded memory.
+
+    DuckDB, Polars, pandas, DataFusion and whatever else knows Arrow's C streams take the reader as it is. It takes at most
+    300 MB of memory with one or two threads, however large the directory is, as long as a decompressed batch and its
+    rows are below 16 MiB. Threads read ahead of the consumer. They end, and files are closed, with the last row, with
+    ``close()`` or the end of a ``with`` block, or when the reader is dropped.
+
+    Args:
+        paths: Log directories, folders of them, or partition directories.
+        filesystem: Where to read, as for `read_table`.
+        threads: How many threads decode. None chooses two for gzip and for batches of 64 KiB and more, where they are faster
+            than one, and one for all else. Each more may take 100 MB.
+        progress: Show the progress of a read of records on standard error; or a function that takes how many bytes of log
+            files were done since its last call.
+        options: Those of `read_table`.
+
+    Raises:
+        OptionError: An option is unknown or wrong.
+        SegmentLogError: What is asked for cannot be read; also from ``read_next_batch`` of the reader.
+    """
+    parsed = options_of(paths, options)
+    require_threads(threads)
+    opened = open_file_system(parsed.storage, filesystem)
+    if parsed.view == RECORDS:
+        plan = plan_records(opened, parsed)
+        schema = read_schema(parsed, plan.formats)
+        batches = read_plan(opened, plan, schema, threads=threads, progress=progress)
+    else:
+        schema = view_schema(parsed)
+        tasks = plan_view(opened, parsed)
+        batches = batches_ahead(lambda task: read_view_task(opened, task, schema), tasks, threads or 1)
+    return BatchReader(schema, with_small_ones_joined(batches))
+
+
+def read_table(
+    *paths: str | os.PathLike[str],
+    filesystem: object = None,
+    threads: int | None = None,
+    progress: Progress = False,
+    **options: object,
+) -> pa.Table:
     """Read log directories into one table: their records, ordered by topic, partition and offset, or another view.
 
     Args:
         paths: Log directories, folders of them, or partition directories.
         filesystem: Where to read: a `FileSystem`, whose ``statistics`` say afterwards what was read, or one of ``pyarrow.fs``
             or fsspec, through which URIs are read.
+        threads: How many threads decode, as for `read_batches`.
+        progress: Show the progress, or tell it to a function, as `read_batches` does.
         options: The read options of the Spark source in snake_case: ``subscribe="orders"``,
             ``starting_timestamp=...``, ``isolation_level="read_committed"``, ``columns=[...]``,
             ``where="key = 'k1'"`` (or a `Predicate`), ``view="batches"``.
@@ -184,17 +242,8 @@ def read_table(*paths: str | os.PathLike[str], filesystem: object = None, **opti
         OptionError: An option is unknown or wrong.
         SegmentLogError: What is asked for cannot be read.
     """
-    parsed = options_of(paths, options)
-    opened = open_file_system(parsed.storage, filesystem)
-    return read_records(opened, parsed) if parsed.view == RECORDS else _view_table(opened, parsed)
-
-
-def _view_table(filesystem: ReadableFileSystem, options: ReadOptions) -> pa.Table:
-    schema = view_schema(options)
-    batches = (
-        batch for task in plan_view(filesystem, options) for batch in read_view_task(filesystem, task, schema)
-    )
-    return pa.Table.from_batches(batches, schema=schema)
+    with read_batches(*paths, filesystem=filesystem, threads=threads, progress=progress, **options) as reader:
+        return reader.read_all()
 
 
 def batches_of_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
