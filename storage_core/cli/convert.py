@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="How the pages of files are compressed.",
 )
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="How many threads decode; otherwise two where batches are large or of gzip.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier conversion wrote to OUT.")
 @output_flag("table", "json", "jsonl")
 @quiet_flag
@@ -52,6 +57,7 @@ def command(
     options: dict[str, Any],
     target: str,
     compression: Any,
+    threads: int | None,
     overwrite: bool,
     output: Output,
     quiet: bool,
@@ -73,7 +79,7 @@ def command(
     plan = plan_scan(filesystem, parsed, formats=plan_formats(filesystem, parsed))
     settings = ConvertSettings(compression=compression, is_overwriting=overwrite)
     with progress("converting", plan.planned_bytes, quiet) as advance:
-        done = convert(filesystem, plan, parsed, target, settings, advance)
+        done = convert(filesystem, plan, parsed, target, settings, advance, threads)
     output.write_report(done, lambda console: _render(console, done))
 
 

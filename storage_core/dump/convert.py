@@ -28,14 +28,15 @@ from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import OptionError, SegmentLogError, StorageError
 from storage_core.filesystem.files import WriteStream
 from storage_core.options.paths import path_to_write
-from storage_core.scan.read import read_schema, read_task
+from storage_core.scan.batches import read_plan
+from storage_core.scan.read import read_schema
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema
 from storage_core.segment.file_names import log_file_name
 from storage_core.views.roots import require_outside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -109,6 +110,7 @@ def convert(
     target: str,
     settings: ConvertSettings | None = None,
     advance: Callable[[int], None] = lambda _: None,
+    threads: int | None = None,
 ) -> Conversion:
     """Write the records of a planned read to a directory: all of them, or none if it fails.
 
@@ -119,6 +121,7 @@ def convert(
         target: The directory; it is created if only it is missing.
         settings: How files are written.
         advance: Takes how many bytes of log files were done since its last call.
+        threads: How many threads decode, as for `read_plan`.
 
     Raises:
         OptionError: The target is not empty, or is in what is read, or no column is left for the files.
@@ -137,7 +140,10 @@ def convert(
     sources = _log_directories(filesystem, plan, options)
     place.begin(sources, [*sources, *_partition_files(plan)])
     try:
-        files = _write(filesystem, plan, options, place, settings, advance)
+        batches = read_plan(
+            filesystem, plan, _needed_schema(options, plan), threads=threads, progress=advance
+        )
+        files = _write(filesystem.local, batches, place, schema, settings)
     except BaseException:
         place.abandon()
         raise
@@ -148,19 +154,15 @@ def convert(
 
 
 def _write(
-    filesystem: ReadableFileSystem,
-    plan: ScanPlan,
-    options: ReadOptions,
+    filesystem: FileSystem,
+    batches: Generator[pa.RecordBatch],
     place: _Target,
+    schema: pa.Schema,
     settings: ConvertSettings,
-    advance: Callable[[int], None],
 ) -> list[ConvertedFile]:
-    schema = _needed_schema(options, plan)
-    with _DatasetWriter(filesystem.local, place, _file_schema(options, plan), settings) as writer:
-        for task in plan.tasks:
-            for batch in read_task(filesystem, task, schema):
-                writer.write(batch)
-            advance(task.size_bytes)
+    with contextlib.closing(batches), _DatasetWriter(filesystem, place, schema, settings) as writer:
+        for batch in batches:
+            writer.write(batch)
         writer.finish()
         return writer.files
 

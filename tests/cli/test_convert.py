@@ -39,7 +39,7 @@ def test_json(segmentlog, example_data, tmp_path):
 def test_compression_and_headers(segmentlog, example_data, tmp_path):
     segmentlog(
         *("convert", example_data, "--to", tmp_path / "out", "--subscribe", "clicks"),
-        *("--compression", "snappy", "--include-headers", "true"),
+        *("--compression", "snappy", "--include-headers", "true", "--threads", "2"),
     )
     (path,) = (tmp_path / "out").rglob("*.parquet")
     assert "headers" in pq.read_schema(path).names

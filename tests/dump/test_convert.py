@@ -32,10 +32,11 @@ def no_waiting_for_the_disk(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def converted(source, target, *, filesystem=None, settings=None, **options):
+def converted(source, target, *, filesystem=None, settings=None, threads=None, **options):
     filesystem = filesystem or FileSystem()
     parsed = options_of([source], options)
-    return convert(filesystem, plan_scan(filesystem, parsed), parsed, str(target), settings)
+    plan = plan_scan(filesystem, parsed)
+    return convert(filesystem, plan, parsed, str(target), settings, threads=threads)
 
 
 def read_file(path, columns=None):
@@ -92,6 +93,16 @@ class TestRows:
         assert sum(file.size_bytes for file in done.files) == sum(
             path.stat().st_size for path in (tmp_path / "out").rglob("*.parquet")
         )
+
+    @pytest.mark.parametrize("threads", [2, 3])
+    def test_threads_change_no_row(self, tmp_path, monkeypatch, threads):
+        monkeypatch.setattr("storage_core.scan.batches._TASK_BYTES", 4096)
+        logs, _ = unpack_case("v2-zstd", tmp_path / "case")
+        alone, together = (
+            converted(logs, tmp_path / f"out{count}", threads=count).files for count in (1, threads)
+        )
+        assert alone == together
+        assert rows_of(tmp_path / f"out{threads}") == rows_of(tmp_path / "out1")
 
     def test_each_day_has_its_file(self, days, tmp_path):
         converted(days, tmp_path / "out")
