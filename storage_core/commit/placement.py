@@ -1,8 +1,8 @@
 """Which offsets and segments a partition's staged batches get: the operations of the journal.
 
-A large staged segment becomes a segment of the log as it is. Other batches are appended to the last segment at that
-point, which may be a linked one, or to a new segment where Kafka's rules say roll. Each segment therefore has at most
-one append.
+A large staged segment becomes a segment of the log as it is, and so does the first one of any size where one begins in
+any case. Other batches are appended to the last segment at that point, which may be a linked one, or to a new segment
+where Kafka's rules say roll. Each segment therefore has at most one append.
 
 All staged files are checked against their manifest here, because a commit must not fail after its journal is written.
 Batches that are appended are checked by their headers; segments that are linked are checked when they get their
@@ -176,9 +176,16 @@ def staged_by_partition(
 
 
 def checked_batches(
-    job: JobContext, files: StagedFiles, staged: Sequence[StagedBatches], config: LogConfig
+    job: JobContext,
+    files: StagedFiles,
+    staged: Sequence[StagedBatches],
+    config: LogConfig,
+    *,
+    begins_segment: bool,
 ) -> list[StagedBatches]:
     """Check what was staged for one partition against its files, and decide what is linked and what is appended.
+
+    If the first batches begin a segment of the log in any case, a staged one of any size is linked.
 
     Raises:
         CorruptError: A staged file does not match its manifest.
@@ -189,7 +196,7 @@ def checked_batches(
             with files.open(each.file) as pack:
                 files.keep_heads(each.file, each.position_bytes, _checked_heads(pack, each))
             found.append(each)
-        elif Placement.is_linked(each.size_bytes, config):
+        elif Placement.is_linked(each.size_bytes, config) or (begins_segment and not found):
             found.append(_with_index_sizes(job, each))
         else:
             found += _split_segment(files, each)

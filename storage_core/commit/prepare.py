@@ -219,7 +219,6 @@ def journal_partition(
     """
     spec = job.spec
     config = spec.config_of(state.topic)
-    batches = checked_batches(job, files, staged, config)
     tail, log_start, restored_end = state.tail, state.log_start_offset, 0
     is_overwritten = spec.mode == "overwrite" and tail is not None and tail.size_bytes > 0
     if spec.mode == "overwrite":
@@ -227,6 +226,10 @@ def journal_partition(
     if tail is not None and is_overwritten:
         # Begin a new segment, so that retention can delete the overwritten ones.
         tail = dataclasses.replace(tail, is_open=False)
+    begins_segment = tail is None or not tail.size_bytes or not tail.is_open
+    batches = checked_batches(
+        job, files, staged, config, begins_segment=begins_segment and not spec.preserve_offsets
+    )
     placement = Placement(state.log_end_offset, tail, config)
     if spec.preserve_offsets:
         log_start, restored_end = _restored_bounds(spec, state)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _NONE: Final = -1
 _FLUSHING_THREADS: Final = 8
 _FLUSHED_AT_ONCE_BYTES: Final = 8 << 20
+# A new log's first run of this size goes to a segment at once.
+_LINKED_RUN_BYTES: Final = 1 << 20
 # Index entries are buffered up to this size.
 _SPILL_BYTES: Final = 4096
 _Int64Array = npt.NDArray[np.int64]
@@ -168,6 +170,10 @@ class OpenFiles:
         self._begins_flushes = begins_flushes
         # By name, the position up to which writeback has begun.
         self._begun_bytes: dict[str, int] = {}
+
+    def exists(self, name: str) -> bool:
+        """Return True if the directory has something of this name, not only of this attempt."""
+        return self._filesystem.exists(os.path.join(self._directory, name))
 
     def create(self, name: str) -> None:
         """Create an empty file.
@@ -301,7 +307,7 @@ class PartitionStage:
 class StagePlacement:
     """Writes each run of batches to its place, and records the pieces for the manifest.
 
-    A partition of at least ``piece_bytes`` gets a segment; ``config`` decides when that ends.
+    A partition of at least ``piece_bytes`` gets a segment, that of a new log sooner; ``config`` decides when that ends.
     """
 
     def __init__(self, files: OpenFiles, stage: StageId, config: LogConfig, piece_bytes: int) -> None:
@@ -340,12 +346,25 @@ class StagePlacement:
         columns = (runs.starts, runs.stops, runs.partitions, runs.sizes_bytes)
         for start, stop, number, size_bytes in zip(*(column.tolist() for column in columns), strict=True):
             stage = stages[number]
-            if stage.piece is None and stage.packed_bytes + size_bytes < self._piece_bytes:
+            is_small = stage.packed_bytes + size_bytes < self._piece_bytes
+            if stage.piece is None and is_small and not self._begins_log(stage, size_bytes):
                 stage.packed_bytes += size_bytes
                 placed.extend(self._place_in_pack(runs, start, stop, stage))
             else:
                 placed.extend(self._place_in_segments(runs, start, stop, stage))
         return placed
+
+    def _begins_log(self, stage: PartitionStage, size_bytes: int) -> bool:
+        """Return True if a run is likely to begin a new log, so that the commit can link its segment.
+
+        Files of their own cost more than copying a short run.
+        """
+        return (
+            self._stage.task == 0
+            and not stage.packed_bytes
+            and size_bytes >= _LINKED_RUN_BYTES
+            and not self._files.exists(f"{stage.topic}-{stage.partition}")
+        )
 
     def _seal_full_segments(self) -> None:
         while self._full_segments:

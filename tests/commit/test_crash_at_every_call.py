@@ -10,7 +10,7 @@ import pytest
 
 from storage_core import LogDirectory
 from tests.commit.commit_crashes import check, crashes_of
-from tests.commit.jobs import CONFIG, JOBS, ROOT, TOPIC_ID, commit, contents, fill, rows_of, staged_job
+from tests.commit.jobs import CONFIG, JOBS, ROOT, TOPIC_ID, commit, contents, fill, rows_of, stage, staged_job
 from tests.faults.counting import cases
 from tests.faults.simulated_filesystem import SimulatedFileSystem, TriedStates
 from tests.faults.soak import soak_seeds
@@ -76,7 +76,21 @@ def creates():
     return filesystem, job.commit
 
 
-WORKLOADS = [appends, overwrites, restores, creates]
+def links_first():
+    """Staged segments that are too small to be linked, but where a segment of the log begins."""
+    filesystem = SimulatedFileSystem()
+    fill(filesystem, ROOT, ("old", 0, 20), ("empty", 0, 0))
+    partitions = [("old", 0, 9), ("empty", 0, 9), ("new", 0, 9)]
+    tasks = [rows_of(*partitions, name=name) for name in ("first", "second")]
+    job = staged_job(filesystem, ROOT, JOBS[0], new_partitions={"new": 1}, topic_ids={"new": TOPIC_ID})
+    job.manifests = [
+        stage(filesystem, ROOT, JOBS[0], rows, task=number, piece_bytes=1)
+        for number, rows in enumerate(tasks)
+    ]
+    return filesystem, job.commit
+
+
+WORKLOADS = [appends, overwrites, restores, creates, links_first]
 
 
 @pytest.mark.parametrize("make", WORKLOADS)

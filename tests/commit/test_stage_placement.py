@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from storage_core.commit import stage_placement
 from storage_core.commit.manifest import manifest_bytes, parse_manifest
 from storage_core.commit.stage_placement import BatchRuns, OpenFiles, PartitionStage, StagePlacement
 from storage_core.filesystem import FileSystem
@@ -18,9 +21,10 @@ SIZE = len(BATCH)
 class Places:
     """A placement, and what was staged of three partitions."""
 
-    def __init__(self, root, *, piece_bytes=10 * SIZE, **config):
+    def __init__(self, root, *, piece_bytes=10 * SIZE, task=3, **config):
         self.files = OpenFiles(FileSystem(), str(root))
-        self.placement = StagePlacement(self.files, STAGE, LogConfig(**config), piece_bytes)
+        self.stage = replace(STAGE, task=task)
+        self.placement = StagePlacement(self.files, self.stage, LogConfig(**config), piece_bytes)
         self.stages = [PartitionStage("t", number) for number in range(3)]
 
     def place(self, *partitions, offsets=None):
@@ -36,7 +40,7 @@ class Places:
 
     def staged(self):
         """The pieces as the manifest has them."""
-        data = manifest_bytes(STAGE, self.placement.complete(self.stages))
+        data = manifest_bytes(self.stage, self.placement.complete(self.stages))
         self.files.close()
         return parse_manifest(data, "manifest").pieces
 
@@ -74,6 +78,31 @@ def test_a_large_run_becomes_a_segment(tmp_path):
     # Once it has a segment, all of it goes there.
     assert places.place(0, 1) == [(0, 1, False, 2), (1, 2, True, 6)]
     assert places.pieces() == [(0, PACK, 0, 2, 4), (1, PACK + "-0", 0, 4, 8)]
+
+
+@pytest.mark.parametrize(
+    ("task", "batches", "exists", "is_segment"),
+    [(0, 3, False, True), (0, 2, False, False), (1, 3, False, False), (0, 3, True, False)],
+)
+def test_a_long_run_that_begins_a_new_log_becomes_a_segment(
+    tmp_path, monkeypatch, task, batches, exists, is_segment
+):
+    monkeypatch.setattr(stage_placement, "_LINKED_RUN_BYTES", 3 * SIZE)
+    if exists:
+        (tmp_path / "t-1").mkdir()
+    places = Places(tmp_path, task=task)
+    assert places.place(*[1] * batches) == [(0, batches, is_segment, 0)]
+    # The rest of it goes to the same place.
+    assert places.place(1, 1, 1, 1) == [(0, 4, is_segment, 2 * batches)]
+    assert [piece.batch_count for piece in places.staged()] == [batches + 4]
+
+
+def test_a_long_run_that_follows_a_short_one_goes_to_the_pack_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(stage_placement, "_LINKED_RUN_BYTES", 3 * SIZE)
+    places = Places(tmp_path, task=0)
+    places.place(1)
+    assert places.place(1, 1, 1) == [(0, 3, False, 2)]
+    assert [piece.batch_count for piece in places.staged()] == [4]
 
 
 def test_packed_bytes_count_towards_a_segment(tmp_path):
