@@ -245,7 +245,8 @@ class PartitionPublisher:
             return []
         path = f"{directory}/{snapshot_file_name(partition.log_end_after)}"
         if source == partition.log_end_before and self._move_snapshot(path):
-            return []
+            # A job without flush may have written it.
+            return [path]
         content: bytes | None = producer_snapshot_bytes(())
         if isinstance(source, int):
             content = filesystem.read_file(f"{directory}/{snapshot_file_name(source)}", _MAX_SNAPSHOT_BYTES)
@@ -261,11 +262,11 @@ class PartitionPublisher:
     def _move_snapshot(self, path: str) -> bool:
         """Link the snapshot at the former log end to a path where nothing is yet, if the commit deletes its former name.
 
-        A new file takes several times as long to make, and would have to be flushed.
+        A new file takes several times as long to make.
 
         Returns:
             False if a file must be written: an earlier attempt was interrupted, the former name stays, or is not the
-            only one, so that a later change would reach the others, or this user may not link another user's file.
+            only one, so that a later change would reach the others, or the file is another user's.
         """
         filesystem = self.filesystem
         former = former_snapshot(filesystem, self.directory, self.partition)
@@ -273,6 +274,8 @@ class PartitionPublisher:
         if former is None or status is None or not status.is_regular_file or status.link_count > 1:
             return False
         try:
+            # A repetition opens it for writing.
+            filesystem.require_writable(former)
             filesystem.link(former, path)
         except (FileExistsError, UnreadableError):
             return False

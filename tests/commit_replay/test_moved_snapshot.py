@@ -55,17 +55,19 @@ def test_a_snapshot_with_another_name_is_copied(root):
     assert inodes(FileSystem(), root)[LATER] != before
 
 
-def test_a_snapshot_that_this_user_may_not_link_is_copied(root, monkeypatch):
-    link = FileSystem.link
+@pytest.mark.parametrize("refuses", ["link", "require_writable"])
+def test_a_snapshot_of_another_user_is_copied(root, monkeypatch, refuses):
+    call = getattr(FileSystem, refuses)
 
-    def refused(filesystem, source, target):
-        if source.endswith(".snapshot"):
-            raise UnreadableError("Operation not permitted", path=source)
-        link(filesystem, source, target)
+    def refused(filesystem, path, *target):
+        if path.endswith(FORMER):
+            raise UnreadableError("Operation not permitted", path=path)
+        call(filesystem, path, *target)
 
-    monkeypatch.setattr(FileSystem, "link", refused)
     before = inodes(FileSystem(), root)[FORMER]
-    commit(FileSystem(), root, JOBS[0], ROWS)
+    job = staged_job(FileSystem(), root, JOBS[0], ROWS)
+    monkeypatch.setattr(FileSystem, refuses, refused)
+    job.commit()
     assert list(inodes(FileSystem(), root)) == [LATER]
     assert inodes(FileSystem(), root)[LATER] != before
 
