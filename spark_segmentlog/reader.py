@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_segmentlog.tracebacks import raises_without_frames, without_frames
 from spark_segmentlog.workers import SentToWorkers, explained_memory_limit, require_directories
+from storage_core import views
 from storage_core.errors import OptionError, SegmentLogError
 from storage_core.options import RECORDS
 from storage_core.options.predicate import (
@@ -42,7 +43,6 @@ from storage_core.scan.read_ahead import read_ahead
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema, typed_schema
 from storage_core.tier import open_file_system
-from storage_core.views import find_view, plan_view, read_view_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -119,7 +119,7 @@ def arrow_schema(columns: tuple[ProjectedColumn, ...], options: ReadOptions) -> 
             corrupt_record_column=options.corrupt_record_column,
         )
     else:
-        known = find_view(options.view).schema
+        known = views.find_view(options.view).schema
     return pa.schema([known.field(column.name).with_nullable(column.nullable) for column in columns])
 
 
@@ -131,7 +131,7 @@ class ViewReader(BatchReader):
         """Plan the view: one partition per task, with the directories that it looks into."""
         filesystem = open_file_system(self._options.storage)
         paths = split_paths(filesystem, self._options.paths)
-        return [InputPartition((paths, task)) for task in plan_view(filesystem, self._options)]
+        return [InputPartition((paths, task)) for task in views.plan_view(filesystem, self._options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Make the rows of one partition."""
@@ -143,7 +143,7 @@ class ViewReader(BatchReader):
             filesystem = open_file_system(self._options.storage)
             require_directories(filesystem, set(paths), self._planned_on, may_be_empty=True)
             with explained_memory_limit():
-                yield from read_view_task(filesystem, task, arrow_schema(self._columns, self._options))
+                yield from views.read_view_task(filesystem, task, arrow_schema(self._columns, self._options))
         except SegmentLogError as error:
             raise without_frames(error) from None
 

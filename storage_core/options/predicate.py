@@ -4,7 +4,7 @@ A predicate is a small tree over the columns ``topic``, ``partition``, ``offset`
 ``timestamp``, ``key`` and ``value``. Filters that Spark pushes down and conditions in text are
 translated into these nodes.
 
-`storage_core.scan.rows.evaluate` applies a predicate exactly, with SQL's three-valued logic: a comparison with a null
+`storage_core.scan.row_filter.evaluate` applies a predicate exactly, with SQL's three-valued logic: a comparison with a null
 is unknown, and a row is kept only where the whole predicate is true. `storage_core.scan.pruning` derives what need not
 be read.
 """

@@ -16,7 +16,6 @@ from storage_core.record.batch_header import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
 )
-from storage_core.record.column_encode import encode_one_by_one
 from storage_core.record.decode import decode_one_by_one
 from storage_core.record.record_batches import ProducerSequence, RecordBatches, batch_of
 from storage_core.record.section import RecordSection, WantedFields, batch_section
@@ -170,6 +169,8 @@ def end_transaction_marker(
             "Expected COMMIT or ABORT with a producer id and an epoch, "
             f"found {control_type.name}, {producer_id} and {producer_epoch}."
         )
+    from storage_core.record.column_encode import encode_one_by_one  # noqa: PLC0415  (readers do not encode)
+
     key, value = CONTROL_KEY.pack(_VERSION, control_type), END_MARKER_VALUE.pack(_VERSION, coordinator_epoch)
     (batch,) = encode_one_by_one([(timestamp_ms, key, value, ())], 0)
     return batch_of(

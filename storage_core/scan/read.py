@@ -39,7 +39,6 @@ from storage_core.scan.offset_ranges import PartitionRange, locate_spans, report
 from storage_core.scan.rows import (
     BatchBuilder,
     DamageReporter,
-    PredicateFilter,
     RecordBatchBuilder,
     ReplacedHeaderKeys,
     TimestampRangeFilter,
@@ -307,9 +306,11 @@ class _TaskReader:
         predicate = task.settings.predicate
         needed = schema_with_condition(schema, predicate)
         wanted = wanted_fields(needed)
-        self._filter = (
-            None if predicate is None else PredicateFilter(schema, predicate, task.settings, replaced_keys)
-        )
+        self._filter: PredicateFilter | None = None
+        if predicate is not None:
+            from storage_core.scan.row_filter import PredicateFilter  # noqa: PLC0415  (slow to import)
+
+            self._filter = PredicateFilter(schema, predicate, task.settings, replaced_keys)
         rows: BatchBuilder = self._filter or RecordBatchBuilder(schema, task.settings, replaced_keys)
         if task.settings.mode == "DROPMALFORMED" and "timestamp" in needed.names:
             rows = TimestampRangeFilter(rows)

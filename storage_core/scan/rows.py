@@ -1,6 +1,5 @@
 """Build record batches of a read's schema from decoded columns, and report damage as its mode asks.
 
-`evaluate` applies a condition to the columns that it needs; the other columns are built for matching rows only.
 With ``mode=DROPMALFORMED``, rows whose timestamp does not fit its column are left out.
 """
 
@@ -11,26 +10,14 @@ import functools
 import json
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage_core.errors import TimestampRangeError
 from storage_core.options.predicate import (
-    ALWAYS,
-    NEVER,
-    VALUE_TYPES,
-    And,
-    Comparison,
-    In,
-    IsNull,
-    Not,
-    Or,
     Predicate,
-    StartsWith,
-    Unknown,
     columns_of,
 )
 from storage_core.record import (
@@ -47,13 +34,10 @@ from storage_core.record.batch_header import (
     CODEC_NAMES,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD_BYTES,
-    MAGIC_V2,
-    MAX_OFFSET,
     TRANSACTIONAL_FLAG,
     wrapper_rows,
 )
 from storage_core.record.section import MAX_ROWS
-from storage_core.scan.pruning import Bounds, KnownFields, prune, residual
 from storage_core.scan.spans import METADATA_TYPE, LogSpan, ReadSettings, record_schema
 from storage_core.segment import DamagedRange
 from storage_core.values.column_format import HEADER_NAMES
@@ -65,14 +49,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-_COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.BooleanArray]]] = {
-    "=": pc.equal,
-    "!=": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
 
 
 def damage_json(damage: DamagedRange, span: LogSpan) -> str:
@@ -182,6 +158,26 @@ def wanted_fields(schema: pa.Schema) -> WantedFields:
         value="value" in names,
         headers=bool(names & {"headers", *HEADER_NAMES.values()}),
     )
+
+
+def schema_with_condition(schema: pa.Schema, predicate: Predicate | None) -> pa.Schema:
+    """Return the columns of a schema, followed by those that only a predicate needs."""
+    if predicate is None:
+        return schema
+    records = record_schema()
+    for name in sorted(columns_of(predicate) - set(schema.names)):
+        schema = schema.append(records.field(name))
+    return schema
+
+
+class BatchBuilder(Protocol):
+    """What makes record batches of decoded records."""
+
+    def batches(
+        self, section: RecordSection, columns: RecordColumns, span: LogSpan
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a section that are within a span's offsets."""
+        ...
 
 
 class RecordBatchBuilder:
@@ -347,6 +343,8 @@ class _SectionSlice:
         if first[0] == first[-1]:
             return self._constant(None, HEADERS_TYPE, self._count)
         own = slice(int(first[0]), int(first[-1]))
+        import pyarrow.compute as pc  # noqa: PLC0415  (takes 20 ms, and plain reads do not need it)
+
         keys = binary_array(self._section.buffer, _part(headers.keys, own))
         is_named = pc.or_(
             pc.equal(keys, HEADER_NAMES[column].encode()), pc.starts_with(keys, f"apicurio.{column}.")
@@ -356,9 +354,7 @@ class _SectionSlice:
         chosen += own.start
         return headers_array(
             self._section.buffer,
-            RecordHeaders(
-                first, _chosen_slices(headers.keys, chosen), _chosen_slices(headers.values, chosen)
-            ),
+            RecordHeaders(first, chosen_slices(headers.keys, chosen), chosen_slices(headers.values, chosen)),
         )
 
     def metadata(self) -> pa.StructArray:
@@ -443,6 +439,11 @@ def unfit_timestamps(timestamps_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.boo
     return unfit
 
 
+def chosen_slices(column: Slices, rows: npt.NDArray[np.int64]) -> Slices:
+    """Return the slices of some rows."""
+    return Slices(column.starts[rows], column.lengths[rows])
+
+
 def _part(column: Slices, rows: slice) -> Slices:
     return Slices(column.starts[rows], column.lengths[rows])
 
@@ -500,181 +501,3 @@ class TimestampRangeFilter:
                 part = dataclasses.replace(span, start_offset=start_offset, end_offset=offset)
                 yield from self._rows.batches(section, columns, part)
             start_offset = offset + 1
-
-
-# These columns are built for a whole section, then filtered; others are built for the matching rows only.
-_NOT_BY_ROW: Final = frozenset({"headers", "_metadata", *HEADER_NAMES.values()})
-
-
-def schema_with_condition(schema: pa.Schema, predicate: Predicate | None) -> pa.Schema:
-    """Return the columns of a schema, followed by those that only a predicate needs."""
-    if predicate is None:
-        return schema
-    records = record_schema()
-    for name in sorted(columns_of(predicate) - set(schema.names)):
-        schema = schema.append(records.field(name))
-    return schema
-
-
-class PredicateFilter:
-    """Builds record batches, as `RecordBatchBuilder` does, of the rows for which a predicate is true."""
-
-    def __init__(
-        self,
-        schema: pa.Schema,
-        predicate: Predicate,
-        settings: ReadSettings | None = None,
-        replaced_keys: ReplacedHeaderKeys | None = None,
-    ) -> None:
-        self._rows = RecordBatchBuilder(schema, settings, replaced_keys)
-        self._settings = settings
-        self._predicate = predicate
-        self._is_by_row = _NOT_BY_ROW.isdisjoint(schema.names)
-        self._span: LogSpan | None = None
-        self._residual: Predicate = NEVER
-        self._bounds = Bounds()
-        self._tested = self._rows
-
-    def may_match(
-        self, headers: npt.NDArray[Any], indexes: npt.NDArray[np.int64], span: LogSpan
-    ) -> npt.NDArray[np.int64]:
-        """Choose the batches of a window whose headers do not rule out that a record matches. Their CRCs are right."""
-        if span is not self._span:
-            self._enter(span)
-        bounds = self._bounds
-        if bounds == Bounds() or not len(indexes):
-            return indexes
-        own = headers[indexes]
-        base_offsets = own["base_offset"].astype(np.int64)
-        # A wrapper's header has no base offset, and its timestamp is not verified.
-        is_ruled_out = np.zeros(len(own), np.bool_)
-        if bounds.offset_start is not None:
-            is_ruled_out |= base_offsets + own["last_offset_delta"] < min(bounds.offset_start, MAX_OFFSET)
-        if bounds.offset_end is not None:
-            is_ruled_out |= base_offsets >= max(bounds.offset_end, 0)
-        if bounds.timestamp_start_ms is not None:
-            # With CreateTime, the header claims what only the records tell.
-            is_append_time = (own["attributes"] & LOG_APPEND_TIME_FLAG) != 0
-            is_ruled_out |= is_append_time & (own["max_timestamp_ms"] < bounds.timestamp_start_ms)
-        is_ruled_out &= own["magic"] == MAGIC_V2
-        return indexes[~is_ruled_out]
-
-    def batches(
-        self, section: RecordSection, columns: RecordColumns, span: LogSpan
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a section that are within a span's offsets, and match.
-
-        Raises:
-            TimestampRangeError: A timestamp does not fit microseconds since 1970.
-        """
-        if span is not self._span:
-            self._enter(span)
-        if self._residual == ALWAYS:
-            yield from self._rows.batches(section, columns, span)
-            return
-        matches = [
-            pc.fill_null(evaluate(self._residual, tested), fill_value=False).to_numpy(zero_copy_only=False)
-            for tested in self._tested.batches(section, columns, span)
-        ]
-        chosen = np.concatenate(matches) if matches else np.zeros(0, np.bool_)
-        count = np.count_nonzero(chosen)
-        if count == 0:
-            return
-        if count == len(chosen):
-            yield from self._rows.batches(section, columns, span)
-        elif self._is_by_row:
-            first = int(np.searchsorted(columns.offsets, span.start_offset))
-            yield from self._rows.batches(section, _chosen(columns, first + np.flatnonzero(chosen)), span)
-        else:
-            start = 0
-            for made in self._rows.batches(section, columns, span):
-                filtered = made.filter(pa.array(chosen[start : start + made.num_rows]))
-                start += made.num_rows
-                if filtered.num_rows:
-                    yield filtered
-
-    def _enter(self, span: LogSpan) -> None:
-        """Simplify the predicate for a span's partition and offsets."""
-        self._span = span
-        known = KnownFields(span.topic, span.partition, span.start_offset, span.end_offset)
-        self._residual = residual(self._predicate, known)
-        self._bounds = prune(self._residual)
-        # A record batch without columns has no row count.
-        names = columns_of(self._residual) or {"offset"}
-        records = record_schema()
-        self._tested = RecordBatchBuilder(
-            pa.schema([records.field(name) for name in sorted(names)]), self._settings
-        )
-
-
-def _chosen(columns: RecordColumns, rows: npt.NDArray[np.int64]) -> RecordColumns:
-    # How many chosen rows come before each batch's end.
-    up_to_batch = np.searchsorted(rows, np.cumsum(columns.row_counts))
-    return dataclasses.replace(
-        columns,
-        row_counts=np.diff(up_to_batch, prepend=0),
-        offsets=columns.offsets[rows],
-        timestamps_ms=None if columns.timestamps_ms is None else columns.timestamps_ms[rows],
-        keys=None if columns.keys is None else _chosen_slices(columns.keys, rows),
-        values=None if columns.values is None else _chosen_slices(columns.values, rows),
-        headers=None,
-    )
-
-
-def _chosen_slices(column: Slices, rows: npt.NDArray[np.int64]) -> Slices:
-    return Slices(column.starts[rows], column.lengths[rows])
-
-
-BatchBuilder: TypeAlias = RecordBatchBuilder | PredicateFilter | TimestampRangeFilter
-
-
-def evaluate(predicate: Predicate, batch: pa.RecordBatch) -> pa.BooleanArray:
-    """Apply ``predicate`` to each row: true, false, or null for unknown."""
-    match predicate:
-        case And(children):
-            return _combine(pc.and_kleene, children, batch, if_none=True)
-        case Or(children):
-            return _combine(pc.or_kleene, children, batch, if_none=False)
-        case Not(child):
-            return pc.invert(evaluate(child, batch))
-        case IsNull(column):
-            return batch.column(column).is_null()
-        case Unknown():
-            return pa.nulls(batch.num_rows, pa.bool_())
-        case _:
-            return _test_values(predicate, _comparable(batch.column(predicate.column)))
-
-
-def _test_values(predicate: Comparison | In | StartsWith, array: pa.Array) -> pa.BooleanArray:
-    match predicate:
-        case Comparison(column, operator, value):
-            return _COMPARE[operator](array, pa.scalar(value, type=_arrow_type(column)))
-        case In(column, values):
-            found = pc.is_in(array, value_set=pa.array(values, type=_arrow_type(column)))
-            # is_in answers false for a null; SQL's answer is unknown.
-            return pc.if_else(array.is_valid(), found, pa.scalar(None, pa.bool_()))
-        case StartsWith(_, prefix):
-            return pc.starts_with(array, pattern=prefix)
-
-
-def _combine(
-    operation: Callable[[pa.BooleanArray, pa.BooleanArray], pa.BooleanArray],
-    children: tuple[Predicate, ...],
-    batch: pa.RecordBatch,
-    *,
-    if_none: bool,
-) -> pa.BooleanArray:
-    if not children:
-        return pa.repeat(pa.scalar(if_none), batch.num_rows)
-    return functools.reduce(operation, (evaluate(child, batch) for child in children))
-
-
-def _comparable(array: pa.Array) -> pa.Array:
-    if pa.types.is_timestamp(array.type):
-        return array.view(pa.int64())
-    # A partition is 32 bits wide, but may be compared with any integer.
-    return array.cast(pa.int64()) if pa.types.is_integer(array.type) else array
-
-
-def _arrow_type(column: str) -> pa.DataType:
-    return {str: pa.string(), bytes: pa.binary(), int: pa.int64()}[VALUE_TYPES[column]]

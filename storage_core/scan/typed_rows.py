@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage_core.errors import SegmentLogError, ValueDecodeError
 from storage_core.record import HEADERS_TYPE
@@ -26,6 +25,8 @@ from storage_core.values.column_format import HEADER_NAMES, ColumnDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
 
     from storage_core.scan.spans import ReadSettings
     from storage_core.values.decoding import RowError
@@ -167,7 +168,7 @@ class TypedRows:
             self._describe(failures, stored, columns)
         rows = pa.RecordBatch.from_arrays(list(columns.values()), schema=self._schema)
         if failures and mode == "DROPMALFORMED":
-            rows = rows.filter(pc.invert(_mask(failures, rows.num_rows)))
+            rows = rows.filter(pa.array(~_is_failed(failures, rows.num_rows)))
         if failures and mode == "FAILFAST":
             first, errors_of_first = failures[0]
             yield from _pieces(rows.slice(0, first))
@@ -180,9 +181,11 @@ class TypedRows:
         """Write why records do not decode into the column of corrupt records, beside any damage described there."""
         name = self._settings.corrupt_record_column
         if name in columns:
+            import pyarrow.compute as pc  # noqa: PLC0415  (takes 20 ms, and few reads need it)
+
             damage = columns[name]
             texts = [_failure_json(row, errors, stored, damage[row].as_py()) for row, errors in failures]
-            mask = _mask(failures, stored.num_rows)
+            mask = pa.array(_is_failed(failures, stored.num_rows))
             columns[name] = pc.replace_with_mask(damage, mask, pa.array(texts, pa.string()))
 
     def _error(self, place: tuple[str, int, int], errors: _Errors) -> ValueDecodeError:
@@ -202,11 +205,11 @@ class TypedRows:
         )
 
 
-def _mask(failures: list[tuple[int, _Errors]], count: int) -> pa.BooleanArray:
+def _is_failed(failures: list[tuple[int, _Errors]], count: int) -> npt.NDArray[np.bool_]:
     """Return a flag for each row: True if it does not decode."""
-    is_failed = np.zeros(count, np.bool_)
+    is_failed: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
     is_failed[[row for row, _ in failures]] = True
-    return pa.array(is_failed)
+    return is_failed
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage_core.record.varint import VARINT_LIMIT_BYTES, read_varint
 from storage_core.values.decoding import Payloads, RowError
@@ -142,6 +141,8 @@ def _numbered(
     values: pa.Array, name_in: Callable[[Any], SchemaName | str], found: dict[SchemaName | str, int]
 ) -> npt.NDArray[np.int64]:
     """Return the number of the name or problem in each value, and add new ones to ``found``."""
+    import pyarrow.compute as pc  # noqa: PLC0415  (takes 20 ms, and plain reads need only the constants here)
+
     if len(values) and pc.all(pc.equal(values, values[0])).as_py():
         # Checked first, as most columns have one schema: it takes a tenth of the time.
         name = name_in(values[0].as_py())
@@ -195,6 +196,8 @@ def _read_headers(
     numbers: npt.NDArray[np.int64],
 ) -> None:
     """Read the names of schemas in headers. A header whose value is null names none, as in Java."""
+    import pyarrow.compute as pc  # noqa: PLC0415  (see above)
+
     rows = pc.list_parent_indices(headers).to_numpy()
     items = pc.list_flatten(headers)
     keys, values = pc.struct_field(items, "key"), pc.struct_field(items, "value")

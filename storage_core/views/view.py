@@ -61,7 +61,8 @@ from storage_core.scan.resolve import (
     resolve_partitions,
     select_partitions,
 )
-from storage_core.scan.rows import LARGEST_TIMESTAMP_MS, evaluate
+from storage_core.scan.row_filter import evaluate
+from storage_core.scan.rows import LARGEST_TIMESTAMP_MS
 from storage_core.scan.spans import project
 from storage_core.tier import open_file_system
 from storage_core.views.texts import escaped_surrogates

@@ -24,7 +24,7 @@ from storage_core.options.predicate import (
     columns_of,
     depth_of,
 )
-from storage_core.scan.rows import evaluate
+from storage_core.scan.row_filter import evaluate
 
 SCHEMA = pa.schema(
     [

@@ -21,7 +21,7 @@ from storage_core.options.predicate import (
     columns_of,
 )
 from storage_core.scan.pruning import Bounds, KnownFields, conjunction, prune, prune_partition, residual
-from storage_core.scan.rows import evaluate
+from storage_core.scan.row_filter import evaluate
 from tests.examples import examples
 
 OPERATORS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])

@@ -66,6 +66,20 @@ def test_reading_and_writing_need_neither_cli_packages_nor_pandas():
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+def test_plain_reads_import_neither_compute_functions_nor_encoders_views_or_schemas():
+    # Each planning process and each worker imports the reader anew.
+    slow = (
+        "pyarrow.compute",
+        "storage_core.record.encode",
+        "storage_core.record.column_encode",
+        "storage_core.views.view",
+        "storage_core.values.schema_registry",
+        "obstore",
+    )
+    done = run(f"import spark_segmentlog.reader\nprint([name for name in {slow} if name in sys.modules])")
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
 def test_the_module_that_spark_discovers_offers_the_source():
     done = run("import pyspark_segmentlog as m; print(m.__all__, m.DefaultSource.name())")
     assert done.stdout.strip() == "['DefaultSource'] segmentlog"

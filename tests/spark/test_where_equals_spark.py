@@ -14,7 +14,7 @@ from pyspark.sql import datasource
 
 from storage_core import read_table
 from storage_core.options.where import parse_where
-from storage_core.scan.rows import evaluate
+from storage_core.scan.row_filter import evaluate
 
 # Spark 4.0, which has no filters for sources either, reads 'it''s' as two literals: its.
 DOUBLES_QUOTES = hasattr(datasource, "Filter")
