@@ -11,9 +11,10 @@ import mmap
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.errors import LogDirectoryError
+from storage_core.filesystem.reading import ReadableFile
 from storage_core.filesystem.values import (
     BytesLike,
     FileStatus,
@@ -26,7 +27,6 @@ from storage_core.filesystem.values import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
 
 
 # The buffer for a copy that the kernel does not make.
@@ -44,7 +44,7 @@ _MAX_PIECES: Final = 1024
 _MAX_WRITE_BYTES: Final = 32 * 1024
 
 
-class _File:
+class _File(ReadableFile):
     """A regular file with an open descriptor. Use as a context manager."""
 
     def __init__(self, path: str, descriptor: int, status: FileStatus, statistics: IoStatistics) -> None:
@@ -78,29 +78,6 @@ class _File:
         self._statistics.bytes_read += len(data)
         return data
 
-    def close(self) -> None:
-        """Close the descriptor; a second call does nothing."""
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        # A file that is given up without being closed must not cost the process a descriptor.
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class OpenFile(_File):
-    """A regular file opened for reading. Use as a context manager."""
-
     def read_into(self, buffer: memoryview, position_bytes: int) -> int:
         """Fill ``buffer`` from ``position_bytes``; return the number of bytes read, fewer only at the end of the file."""
         filled = 0
@@ -116,6 +93,21 @@ class OpenFile(_File):
 
     def expect_reads(self, start_bytes: int, end_bytes: int) -> None:
         """Do nothing: the kernel reads ahead."""
+
+    def close(self) -> None:
+        """Close the descriptor; a second call does nothing."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        # A file that is given up without being closed must not cost the process a descriptor.
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+class OpenFile(_File):
+    """A regular file opened for reading. Use as a context manager."""
 
     def next_data(self, position_bytes: int) -> int | None:
         """Return the next position with data (``SEEK_DATA``), at or after the given one.
