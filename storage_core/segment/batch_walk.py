@@ -66,20 +66,14 @@ def read_batch(log_file: ReadableFile, header: BatchHeader, limit_bytes: int) ->
         raise BatchTooLargeError(
             f"Found a record batch of {header.size_bytes} bytes, expected at most {limit_bytes}. If it is "
             "genuine, raise maxDecompressedBatchBytes.",
-            path=log_file.path,
-            position_bytes=header.position_bytes,
-            offset=header.base_offset,
-            last_offset=header.last_offset,
+            **header.error_location(log_file.path),
         )
     batch = log_file.read_at(header.size_bytes, header.position_bytes)
     if len(batch) < header.size_bytes:
         raise DataLossError(
             f"Expected a record batch of {header.size_bytes} bytes, found {len(batch)}: the file was cut "
             "short while it was read. Read again.",
-            path=log_file.path,
-            position_bytes=header.position_bytes,
-            offset=header.base_offset,
-            last_offset=header.last_offset,
+            **header.error_location(log_file.path),
         )
     if not batch_crc_matches(batch):
         raise CorruptRecordError(
