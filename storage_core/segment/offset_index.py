@@ -69,7 +69,7 @@ class OffsetIndex:
         content = read_index_file(filesystem, path, ENTRY_SIZE_BYTES)
         if content.problem is not None:
             return cls.without_entries(base_offset, content.problem)
-        entries = np.frombuffer(content.data, _ENTRY_DTYPE).astype(np.int64)
+        entries = decode_offset_entries(content.data)
         # A broker never indexes the first batch: an entry of zeros says nothing.
         if len(entries) and not entries[0].any():
             entries = entries[1:]

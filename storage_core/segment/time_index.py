@@ -75,10 +75,8 @@ class TimeIndex:
             # Twelve zero bytes and no more: timestamp 0 at the base offset. In a longer file the
             # same bytes are preallocated space.
             data = bytes(ENTRY_SIZE_BYTES)
-        entries = np.frombuffer(data, _ENTRY_DTYPE)
-        timestamps_ms = entries["timestamp_ms"].astype(np.int64)
-        relative_offsets = entries["relative_offset"].astype(np.int64)
-        if len(entries) and (timestamps_ms[0] < 0 or relative_offsets[0] < 0):
+        timestamps_ms, relative_offsets = decode_time_entries(data)
+        if len(timestamps_ms) and (timestamps_ms[0] < 0 or relative_offsets[0] < 0):
             return cls.without_entries(base_offset, "its first entry is negative")
         # Compared, not subtracted: the difference of two garbled timestamps may overflow.
         if not (
@@ -86,7 +84,7 @@ class TimeIndex:
             and (relative_offsets[1:] >= relative_offsets[:-1]).all()
         ):
             return cls.without_entries(base_offset, "its entries do not ascend")
-        if len(entries) and base_offset + int(relative_offsets[-1]) > MAX_OFFSET:
+        if len(timestamps_ms) and base_offset + int(relative_offsets[-1]) > MAX_OFFSET:
             return cls.without_entries(base_offset, "its last offset is beyond the largest that Kafka has")
         return cls(base_offset, timestamps_ms, relative_offsets + base_offset)
 
