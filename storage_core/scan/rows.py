@@ -28,7 +28,7 @@ from storage_core.record import (
     binary_array,
     headers_array,
 )
-from storage_core.record.arrow_columns import RecordHeaders, Slices
+from storage_core.record.arrow_columns import RecordHeaders, Slices, constant_array, number_array
 from storage_core.record.batch_header import (
     CODEC_MASK,
     CODEC_NAMES,
@@ -231,7 +231,7 @@ class RecordBatchBuilder:
             if len(self._constants) >= _CONSTANTS_LIMIT:
                 self._constants.clear()
             # Twice the size needed: growing sections rarely rebuild it, and small ones do not pay for MAX_ROWS.
-            known = pa.repeat(pa.scalar(value, kind), max(count, min(2 * count, MAX_ROWS)))
+            known = constant_array(value, kind, max(count, min(2 * count, MAX_ROWS)))
             self._constants[kind, value] = known
         return known.slice(0, count)
 
@@ -293,12 +293,12 @@ class _SectionSlice:
         return self._constant(self._span.partition, pa.int32(), self._count)
 
     def offset(self) -> pa.Int64Array:
-        return pa.array(self._columns.offsets[self._rows])
+        return number_array(self._columns.offsets[self._rows], pa.int64())
 
     def timestamp(self) -> pa.TimestampArray:
         timestamps_ms = self._timestamps_ms()
         if self._unfit is None:
-            return pa.array(timestamps_ms * _US_PER_MS).view(_TIMESTAMP_TYPE)
+            return number_array(timestamps_ms * _US_PER_MS, _TIMESTAMP_TYPE)
         fitting_ms = np.where(self._unfit, 0, timestamps_ms)
         return pa.array(fitting_ms * _US_PER_MS, mask=self._unfit).view(_TIMESTAMP_TYPE)
 
@@ -317,7 +317,7 @@ class _SectionSlice:
         types[self._section.headers["magic"] == 0] = _NO_TIMESTAMP_TYPE
         if types.min() == types.max():
             return self._constant(int(types[0]), pa.int32(), self._count)
-        return pa.array(self._per_batch(types))
+        return number_array(self._per_batch(types), pa.int32())
 
     def headers(self) -> pa.ListArray:
         headers = self._columns.headers

@@ -80,6 +80,15 @@ def test_plain_reads_import_neither_compute_functions_nor_encoders_views_or_sche
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+def test_a_read_does_not_import_pandas():
+    # Arrow would, in `pyarrow.array`: it takes longer than all other imports of a worker.
+    done = run(
+        "import storage_core\n"
+        "print(storage_core.read_table('examples/data', subscribe='clicks').num_rows, 'pandas' in sys.modules)"
+    )
+    assert (done.stdout.strip(), done.stderr) == ("1200 False", "")
+
+
 def test_the_module_that_spark_discovers_offers_the_source():
     done = run("import pyspark_segmentlog as m; print(m.__all__, m.DefaultSource.name())")
     assert done.stdout.strip() == "['DefaultSource'] segmentlog"
