@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         plan_scan,
     )
     from storage_core.tier import open_file_system
-    from storage_core.views import read_batches, read_table
+    from storage_core.views import count_records, read_batches, read_table
 
 __all__ = [
     "AppendInfo",
@@ -56,6 +56,7 @@ __all__ = [
     "ScanPlan",
     "SegmentLogError",
     "Transaction",
+    "count_records",
     "errors",
     "explain",
     "open_file_system",

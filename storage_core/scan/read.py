@@ -45,11 +45,11 @@ from storage_core.scan.rows import (
     schema_with_condition,
     wanted_fields,
 )
-from storage_core.scan.span_reader import SpanReader, open_span
+from storage_core.scan.span_reader import SpanReader, count_by_headers, open_span
 from storage_core.scan.spans import project, record_schema, typed_schema
 from storage_core.scan.typed_rows import TypedRows, UndecodedRecords
 from storage_core.segment import DamagedRange
-from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer
+from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer, part_of
 from storage_core.segment.file_names import DELETED_SUFFIX
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from storage_core.options import ReadOptions
     from storage_core.record.batch_window import BatchWindow
     from storage_core.record.section import RecordColumns, RecordSection
+    from storage_core.scan.span_reader import WindowPart
     from storage_core.scan.spans import LogSpan, ScanTask
     from storage_core.values.column_format import ColumnFormat
 
@@ -259,6 +260,8 @@ def read_tasks(
     tasks: Iterable[ScanTask],
     schema: pa.Schema,
     notes: ReadNotes | None = None,
+    *,
+    by_headers: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of tasks, in the order of their spans and offsets.
 
@@ -267,9 +270,10 @@ def read_tasks(
         tasks: As planned by `plan_scan`.
         schema: The columns to read, of `record_schema` or `typed_schema`.
         notes: Those of a larger read, which reports them.
+        by_headers: Whether to trust headers, because only the number of rows is wanted, and damage fails the read.
 
     Yields:
-        Record batches of exactly that schema, none empty, each of at most 65,536 rows.
+        Record batches of exactly that schema, none empty, each of at most 65,536 rows; or, by headers, of any rows.
 
     Raises:
         CorruptRecordError: A batch is damaged.
@@ -284,7 +288,7 @@ def read_tasks(
     try:
         for task in tasks:
             rows = TypedRows(schema, task.settings, found.undecoded)
-            reader = _TaskReader(filesystem, task, rows.stored_schema, found.replaced_keys)
+            reader = _TaskReader(filesystem, task, rows.stored_schema, found.replaced_keys, by_headers)
             yield from rows.decoded(reader.read_all(task.spans))
     finally:
         if notes is None:
@@ -300,8 +304,10 @@ class _TaskReader:
         task: ScanTask,
         schema: pa.Schema,
         replaced_keys: ReplacedHeaderKeys,
+        by_headers: bool,
     ) -> None:
         self._filesystem = filesystem
+        self._by_headers = by_headers
         self._settings = task.settings
         predicate = task.settings.predicate
         needed = schema_with_condition(schema, predicate)
@@ -383,7 +389,7 @@ class _TaskReader:
             try:
                 with ahead or open_span(self._filesystem, pending[0]) as opened:
                     ahead = None
-                    yield from self._read_file(opened, pending[0])
+                    yield from self._read_file(opened, pending[0], by_headers=self._by_headers)
                 del pending[0]
             except FileReplacedError as error:
                 has_moved = self._next_offset > pending[0].start_offset
@@ -394,8 +400,20 @@ class _TaskReader:
                 else:
                     pending = self._find_again(span, self._next_offset, attempts)
 
-    def _read_file(self, opened: ReadableFile, span: LogSpan) -> Iterator[pa.RecordBatch]:
-        reader = SpanReader(opened, span, self._buffer, self._settings.max_batch_bytes)
+    def _read_file(
+        self, opened: ReadableFile, span: LogSpan, *, by_headers: bool
+    ) -> Iterator[pa.RecordBatch]:
+        by_headers = by_headers and (self._filter is None or self._filter.takes_all(span))
+        reader = SpanReader(
+            opened,
+            span,
+            # A batch may be read between two windows of headers.
+            WindowBuffer(self._buffer.size_bytes) if by_headers else self._buffer,
+            self._settings.max_batch_bytes,
+            trusts_headers=by_headers,
+            # Where a request takes long, windows that are fetched ahead come sooner than one header after the other.
+            with_bytes=not by_headers or self._filesystem.traits_of(span.directory).request_cost_bytes > 0,
+        )
         rows_of = partial(self._rows.batches, span=span)
         report = None if self._damage.is_fatal else partial(self._damage.report, span=span)
         is_sure = False
@@ -419,13 +437,32 @@ class _TaskReader:
                 decoded = part.decoded
                 if self._filter is not None and self._damage.is_fatal:
                     decoded = self._filter.may_match(part.window.headers, decoded, span)
-                yield from self._records.batches(part.window, decoded, rows_of, report)
+                if by_headers:
+                    yield from self._counted(opened, part, span)
+                else:
+                    yield from self._records.batches(part.window, decoded, rows_of, report)
                 next_offset = part.next_offset
                 last = part.window.headers[part.end - 1]
                 self._last_batch = (next_offset - 1, int(last["crc"])) if last["magic"] == MAGIC_V2 else None
             self._next_offset = max(self._next_offset, next_offset)
         if last_window is not None and not has_damage:
             self._order.check_end(self._filesystem, last_window, span)
+
+    def _counted(self, opened: ReadableFile, part: WindowPart, span: LogSpan) -> Iterator[pa.RecordBatch]:
+        """Yield as many rows as the headers of a part tell, and read the batches whose headers do not."""
+        count, untold = count_by_headers(part, span)
+        if count:
+            yield pa.RecordBatch.from_arrays([pa.nulls(count)], names=["offset"])
+        for run in np.split(untold, np.flatnonzero(np.diff(untold) > 1) + 1) if len(untold) else ():
+            window = part_of(part.window, int(run[0]), int(run[-1]) + 1)
+            within = dataclasses.replace(
+                span,
+                start_offset=max(span.start_offset, int(window.base_offsets[0])),
+                end_offset=min(span.end_offset, window.next_offset),
+                position_bytes=window.position_bytes + int(window.starts[0]),
+                end_position_bytes=window.position_bytes + window.end,
+            )
+            yield from self._read_file(opened, within, by_headers=False)
 
     def _is_another_segment(self, span: LogSpan) -> bool:
         """Return True if the segment now ends at another offset than at planning."""

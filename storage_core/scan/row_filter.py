@@ -73,12 +73,16 @@ class PredicateFilter:
         self._bounds = Bounds()
         self._tested = self._rows
 
+    def takes_all(self, span: LogSpan) -> bool:
+        """Return True if the predicate is true for all records within a span's offsets."""
+        self._enter(span)
+        return self._residual == ALWAYS
+
     def may_match(
         self, headers: npt.NDArray[Any], indexes: npt.NDArray[np.int64], span: LogSpan
     ) -> npt.NDArray[np.int64]:
         """Choose the batches of a window whose headers do not rule out that a record matches. Their CRCs are right."""
-        if span is not self._span:
-            self._enter(span)
+        self._enter(span)
         bounds = self._bounds
         if bounds == Bounds() or not len(indexes):
             return indexes
@@ -105,8 +109,7 @@ class PredicateFilter:
         Raises:
             TimestampRangeError: A timestamp does not fit microseconds since 1970.
         """
-        if span is not self._span:
-            self._enter(span)
+        self._enter(span)
         if self._residual == ALWAYS:
             yield from self._rows.batches(section, columns, span)
             return
@@ -133,6 +136,8 @@ class PredicateFilter:
 
     def _enter(self, span: LogSpan) -> None:
         """Simplify the predicate for a span's partition and offsets."""
+        if span is self._span:
+            return
         self._span = span
         known = KnownFields(span.topic, span.partition, span.start_offset, span.end_offset)
         self._residual = residual(self._predicate, known)

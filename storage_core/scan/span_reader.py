@@ -21,6 +21,7 @@ from storage_core.record.batch_header import (
     MAGIC_V2,
     MIN_LENGTH_BY_MAGIC,
     TRANSACTIONAL_FLAG,
+    wrapper_rows,
 )
 from storage_core.record.batch_window import BatchWindow
 from storage_core.segment import AbortedTransaction, DamagedRange, DamageScanner
@@ -195,6 +196,26 @@ class WindowPart:
     def valid_window(self) -> BatchWindow:
         """Return the window of these batches alone."""
         return part_of(self.window, self.first, self.end)
+
+
+def count_by_headers(part: WindowPart, span: LogSpan) -> tuple[int, npt.NDArray[np.int64]]:
+    """Count the records of a part that are within a span's offsets, as far as headers tell.
+
+    Returns:
+        The count, and the indexes of the batches that are not in it: wrappers, whose headers have no count, compacted batches
+        that the span cuts, and those whose header contradicts itself.
+    """
+    headers = part.window.headers[part.decoded]
+    first_offsets, last_offsets = (
+        part.window.base_offsets[part.decoded],
+        part.window.last_offsets[part.decoded],
+    )
+    counts = headers["record_count"].astype(np.int64)
+    spread = last_offsets - first_offsets + 1
+    inside = np.minimum(last_offsets, span.end_offset - 1) - np.maximum(first_offsets, span.start_offset) + 1
+    is_told = (counts > 0) & (counts <= spread) & ((counts == spread) | (inside == spread))
+    is_told &= ~wrapper_rows(headers)
+    return int(np.minimum(counts, inside)[is_told].sum()), part.decoded[~is_told]
 
 
 class SpanReader:

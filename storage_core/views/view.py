@@ -54,7 +54,7 @@ from storage_core.scan.batches import (
 )
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import conjunction
-from storage_core.scan.read import read_schema
+from storage_core.scan.read import read_schema, read_tasks
 from storage_core.scan.resolve import (
     directories_to_open,
     find_directories,
@@ -245,6 +245,31 @@ def read_table(
     """
     with read_batches(*paths, filesystem=filesystem, threads=threads, progress=progress, **options) as reader:
         return reader.read_all()
+
+
+def count_records(*paths: str | os.PathLike[str], filesystem: object = None, **options: object) -> int:
+    """Count the rows that `read_table` returns with the same arguments.
+
+    Headers tell the count, so a record is counted although it is damaged, unless its batch has to be decoded: a compressed
+    message of format v0 or v1, a compacted batch that an offset bound cuts, or a condition on keys, values or timestamps.
+    With ``mode="DROPMALFORMED"`` or ``"PERMISSIVE"``, all is read, as damage decides which rows there are.
+
+    Raises:
+        OptionError: An option is unknown or wrong.
+        SegmentLogError: What is asked for cannot be read.
+    """
+    parsed = options_of(paths, options)
+    opened = open_file_system(parsed.storage, filesystem)
+    if parsed.view != RECORDS:
+        column = pa.schema([view_schema(parsed).field(0)])
+        parts = (read_view_task(opened, task, column) for task in plan_view(opened, parsed))
+        return sum(len(batch) for part in parts for batch in part)
+    by_headers = parsed.mode == "FAILFAST"
+    if by_headers:
+        parsed = dataclasses.replace(parsed, columns=("offset",))
+    plan = plan_records(opened, parsed)
+    schema = read_schema(parsed, plan.formats)
+    return sum(len(batch) for batch in read_tasks(opened, plan.tasks, schema, by_headers=by_headers))
 
 
 def batches_of_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core import explain, read_table
+from storage_core import count_records, explain, read_table
 from storage_core.errors import LogDirectoryError, OffsetOutOfRangeError
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of, parse_stream_options
@@ -94,7 +94,9 @@ def test_any_two_halves_are_the_whole(whole, bases, others, data, options):
     remote_to = data.draw(st.integers(least, len(ends)))
     with tempfile.TemporaryDirectory() as path:
         local, remote = cut(whole, Path(path), local_from, remote_to, uploaded=uploaded)
-        assert read_table(local, remote_storage=remote, **options) == read_table(str(whole), **options)
+        rows = read_table(local, remote_storage=remote, **options)
+        assert rows == read_table(str(whole), **options)
+        assert count_records(local, remote_storage=remote, **options) == rows.num_rows
 
 
 @pytest.mark.parametrize("start", [0, 7, 30])

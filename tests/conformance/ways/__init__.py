@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from conformance.ways import (
     bounds,
+    counts,
     damage,
     errors,
     indexes,
@@ -29,6 +30,7 @@ __all__ = ["COLUMNS", "WAYS", "Way"]
 
 WAYS: tuple[Way, ...] = (
     *tables.WAYS,
+    *counts.WAYS,
     *offsets.WAYS,
     *bounds.WAYS,
     *topics.WAYS,

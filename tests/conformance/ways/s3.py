@@ -11,7 +11,19 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from conformance.ways import bounds, damage, errors, indexes, offsets, spark, splits, streams, tables, topics
+from conformance.ways import (
+    bounds,
+    counts,
+    damage,
+    errors,
+    indexes,
+    offsets,
+    spark,
+    splits,
+    streams,
+    tables,
+    topics,
+)
 
 if TYPE_CHECKING:
     from conformance.rules import CaseRules
@@ -35,6 +47,7 @@ WAYS = tuple(
     )
     for way in (
         *tables.WAYS,
+        *counts.WAYS,
         *offsets.WAYS,
         *bounds.WAYS,
         *topics.WAYS,
