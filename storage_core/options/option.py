@@ -8,6 +8,7 @@ too, are in `storage_core.config`.
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,6 +92,11 @@ def given_values(
 def option_key(name: str) -> str:
     """Return the form in which names are compared: in lower case, without underscores and dots."""
     return name.lower().replace("_", "").replace(".", "")
+
+
+def keyword_of(name: str) -> str:
+    """Return a name in snake_case, as keywords have it."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|\.", "_", name).lower()
 
 
 def refuse_conflicting_names(given: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:

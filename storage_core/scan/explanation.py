@@ -9,11 +9,12 @@ import dataclasses
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
 from storage_core.filesystem import IoStatistics
 from storage_core.options import options_of
+from storage_core.options.keywords import with_options
 from storage_core.scan.plan import ScanPlan, plan_scan
 from storage_core.scan.spans import LogSpan
 from storage_core.scan.typed_columns import plan_formats
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from storage_core.directory import PartitionDirectory, PartitionLog
+    from storage_core.options.keywords import ReadKeywords
     from storage_core.scan.offset_ranges import PartitionRange
     from storage_core.segment import SegmentReader
     from storage_core.values.column_format import ColumnFormat
@@ -259,7 +261,10 @@ _NOTHING_THERE = "there are no offsets in the range asked for"
 _Numbered = tuple[int, "LogSpan"]
 
 
-def explain(*paths: str | os.PathLike[str], filesystem: object = None, **options: object) -> ScanExplanation:
+@with_options
+def explain(
+    *paths: str | os.PathLike[str], filesystem: object = None, **options: Unpack[ReadKeywords]
+) -> ScanExplanation:
     """Plan a read as `read_table` does, and say what it would open and skip.
 
     Headers are walked to count the batches, which reads more than planning does.

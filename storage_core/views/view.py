@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from storage_core.filesystem import ReadableFileSystem
 from storage_core.filesystem.values import MissingError
 from storage_core.options import RECORDS, VIEWS, ReadOptions, options_of
 from storage_core.options.bounds import OffsetsBound, TimestampsBound
+from storage_core.options.keywords import ReadKeywords, with_options
 from storage_core.options.predicate import (
     And,
     IsNull,
@@ -174,12 +175,13 @@ def view_schema(options: ReadOptions) -> pa.Schema:
     return project(find_view(options.view).schema, options.columns)
 
 
+@with_options
 def read_batches(
     *paths: str | os.PathLike[str],
     filesystem: object = None,
     threads: int | None = None,
     progress: Progress = False,
-    **options: object,
+    **options: Unpack[ReadKeywords],
 ) -> pa.RecordBatchReader:
     """Read log directories as a stream of batches: the rows of `read_table` in the same order, in bounded memory.
 
@@ -215,12 +217,13 @@ def read_batches(
     return BatchReader(schema, with_small_ones_joined(batches))
 
 
+@with_options
 def read_table(
     *paths: str | os.PathLike[str],
     filesystem: object = None,
     threads: int | None = None,
     progress: Progress = False,
-    **options: object,
+    **options: Unpack[ReadKeywords],
 ) -> pa.Table:
     """Read log directories into one table: their records, ordered by topic, partition and offset, or another view.
 
@@ -247,7 +250,10 @@ def read_table(
         return reader.read_all()
 
 
-def count_records(*paths: str | os.PathLike[str], filesystem: object = None, **options: object) -> int:
+@with_options
+def count_records(
+    *paths: str | os.PathLike[str], filesystem: object = None, **options: Unpack[ReadKeywords]
+) -> int:
     """Count the rows that `read_table` returns with the same arguments.
 
     Headers tell the count, so a record is counted although it is damaged, unless its batch has to be decoded: a compressed
