@@ -19,6 +19,7 @@ _SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "conditions": ("conditions", {}),
     "spark-local1": ("spark", {"master": "local[1]"}),
     "spark-local2": ("spark", {"master": "local[2]"}),
+    "threads": ("threads", {}),
     "ranges": ("ranges", {}),
     "planning": ("planning", {}),
     "start": ("start", {}),
