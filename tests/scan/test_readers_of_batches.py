@@ -159,3 +159,16 @@ def test_all_values_are_taken_as_they_come(large, name, threads):
 )
 def test_few_columns_of_all_rows_are_taken_at_once(large, name):
     assert_read_in_little_memory(large, *NARROW_BODIES[name], NARROW, "columns=partition,offset")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("batches", "value_bytes"), [(40, 12 << 20), (5_000, 100)])
+def test_large_values_and_tiny_segments(tmp_path, threads, batches, value_bytes):
+    path = tmp_path / "events-0"
+    path.mkdir()
+    data = Batch((Record(0, 0, None, bytes(value_bytes)),))
+    for offset in range(batches):
+        (path / f"{offset:020}.log").write_bytes(data.at(offset).encode())
+    expected = f"{batches} {batches * value_bytes}"
+    assert_read_in_little_memory(tmp_path, *BODIES["batches"], expected, f"threads={threads}")
