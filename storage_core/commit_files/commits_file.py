@@ -22,6 +22,7 @@ file:
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -480,6 +481,8 @@ def _is_whole(line: bytes) -> bool:
     return line.endswith(b"\n") and line[:_CRC_BYTES] == b"%08x " % crc32c(line[_CRC_BYTES:-1])
 
 
+# A commit reads the file three times, and the next one of a stream most lines again.
+@functools.lru_cache(maxsize=_LINES_PARSED)
 def _parsed(line: bytes, path: str) -> CommitEntry:
     return CommitEntry.parse(parse_json_object(line[_CRC_BYTES:-1], path))
 
