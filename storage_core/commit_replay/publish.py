@@ -310,9 +310,8 @@ def former_snapshot(filesystem: FileSystem, directory: str, partition: Journalle
         None if it stays, because the log end does, or a segment begins there.
     """
     former_end = partition.log_end_before
-    if former_end == partition.log_end_after:
-        return None
-    if filesystem.status(f"{directory}/{log_file_name(former_end)}") is not None:
+    begun = f"{directory}/{log_file_name(former_end)}"
+    if former_end == partition.log_end_after or filesystem.status(begun) is not None:
         return None
     return f"{directory}/{snapshot_file_name(former_end)}"
 
