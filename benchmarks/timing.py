@@ -102,7 +102,7 @@ def interleave(
             sum(_quiet([run.seconds for run in runs[name]])) >= rounds for name in peers
         ):
             break
-    return {name: _series(name, timed) for name, timed in runs.items()}
+    return {name: series_of(name, timed) for name, timed in runs.items()}
 
 
 def ratio(peer: Series, ours: Series) -> Spread:
@@ -157,7 +157,12 @@ def _run(contender: Callable[[], int | Timed]) -> Timed:
     return outcome if isinstance(outcome, Timed) else Timed(seconds, outcome)
 
 
-def _series(name: str, runs: Sequence[Timed]) -> Series:
+def series_of(name: str, runs: Sequence[Timed]) -> Series:
+    """Join the runs of a contender, in round order.
+
+    Raises:
+        RuntimeError: A run handled a different number of records.
+    """
     counts = {run.records for run in runs}
     if len(counts) != 1:
         raise RuntimeError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,34 @@ def _source(spark: SparkSession, job: dict[str, Any]) -> DataFrame:
 
 
 def read_backlog(spark: SparkSession, job: dict[str, Any], checkpoint: str) -> dict[str, Any]:
-    """Read all there is into the sink noop; the seconds from the start of the query to its last batch."""
+    """Read all there is into the sink noop.
+
+    Returns:
+        The seconds from the start of the query to its last batch, and those from the end of its first batch, with the rows
+        of each.
+    """
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     writer = _source(spark, job).writeStream.format("noop").option("checkpointLocation", checkpoint)
     started = time.perf_counter()
     query = writer.start()
     query.processAllAvailable()
     seconds = time.perf_counter() - started
-    progress = query.recentProgress
+    progress = [each for each in query.recentProgress if each["numInputRows"]]
     query.stop()
-    rows = sum(each["numInputRows"] for each in progress)
-    return {"seconds": seconds, "rows": rows, "batches": sum(1 for each in progress if each["numInputRows"])}
+    rows = [each["numInputRows"] for each in progress]
+    ends_s = [_end_s(each) for each in progress]
+    return {
+        "seconds": seconds,
+        "rows": sum(rows),
+        "steady_seconds": ends_s[-1] - ends_s[0],
+        "steady_rows": sum(rows[1:]),
+    }
+
+
+def _end_s(progress: Any) -> float:
+    """When a trigger ended."""
+    begun = datetime.fromisoformat(progress["timestamp"])
+    return begun.timestamp() + float(progress["durationMs"]["triggerExecution"]) / 1000
 
 
 def write_micro_batches(spark: SparkSession, job: dict[str, Any], checkpoint: str) -> dict[str, Any]:
