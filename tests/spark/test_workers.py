@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -13,7 +15,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from spark_segmentlog import SegmentLogDataSource
+from spark_segmentlog import SegmentLogDataSource, workers
 from storage_core.errors import DataLossError, LogDirectoryError
 from tests.spark.writers import batch, sent, stage, writer_of
 
@@ -174,3 +176,18 @@ def test_a_worker_that_is_reused_for_10_000_tasks_does_not_grow(new_logs, record
     # Each leaked object of a task would count 10,000 times, and each leaked kilobyte take 9 MB.
     assert others < others_once + 1_000
     assert kibibytes[-1] < kibibytes[0] + 4_096
+
+
+@pytest.mark.parametrize("is_collecting", [True, False])
+def test_restoring_leaves_the_collector_as_it_was(monkeypatch, new_logs, records_of, is_collecting):
+    new_logs.write("a", 0, records_of(3))
+    sent_reader = cloudpickle.dumps(reader_of(new_logs.path))
+    seen = []
+    monkeypatch.setattr(workers, "freeze_once", lambda: seen.append(gc.isenabled()))
+    if not is_collecting:
+        gc.disable()
+    try:
+        pickle.loads(sent_reader)
+        assert (seen, gc.isenabled()) == ([False], is_collecting)
+    finally:
+        gc.enable()
