@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from storage_core.errors import visible
-from storage_core.progress import progress_bar
+from storage_core.progress import advancing
 from storage_core.views.texts import escaped_surrogates, json_text, json_value, timestamp_text
 
 if TYPE_CHECKING:
@@ -247,6 +247,5 @@ def progress(
     Yields:
         A function that takes how many bytes were done since its last call.
     """
-    if quiet or not sys.stderr.isatty():
-        return contextlib.nullcontext(lambda _: None)
-    return progress_bar(printable(description), total, console(is_error=True))
+    is_shown = not quiet and sys.stderr.isatty()
+    return advancing(is_shown, total, printable(description), console(is_error=True) if is_shown else None)

@@ -23,12 +23,12 @@ from storage_core.scan.typed_columns import plan_formats
 from storage_core.segment.batch_walk import BatchWalk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from typing import TypeVar
 
     from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
-    from storage_core.scan.spans import LogSpan, ScanTask
+    from storage_core.scan.spans import LogSpan
 
     _Task = TypeVar("_Task")
 
@@ -79,7 +79,7 @@ def read_plan(
         threads: How many threads decode; None for two where they are faster than one.
         progress: Takes how many bytes of log files were done since its last call; True to show it.
     """
-    with advancing(progress, plan) as advance:
+    with advancing(progress, plan.planned_bytes) as advance:
         threads = threads or _threads_that_pay(filesystem, plan, schema)
         tasks = plan.tasks if threads == 1 else cut_tasks(filesystem, plan, _task_bytes(filesystem, plan))
         notes = ReadNotes()
@@ -95,7 +95,7 @@ def read_plan(
 
 
 def batches_ahead(
-    read: Callable[[_Task], Iterator[pa.RecordBatch]],
+    read: Callable[[_Task], Generator[pa.RecordBatch]],
     tasks: Sequence[_Task],
     threads: int,
     finished: Callable[[_Task], None] = lambda _: None,
@@ -126,22 +126,16 @@ def _threads_that_pay(filesystem: ReadableFileSystem, plan: ScanPlan, schema: pa
     """Return 2 where two threads are faster than one, as the first batches of some tasks tell."""
     tasks = plan.tasks
     is_decoded = "key" in schema.names or "value" in schema.names
-    if plan.formats or not is_decoded or _cores() == 1 or not _is_long(tasks):
+    is_long = sum(task.size_bytes for task in tasks[:2]) >= 2 * _TASK_BYTES
+    if plan.formats or not is_decoded or not is_long or _cores() == 1:
         return 1
     chosen = tasks[:: -(-len(tasks) // _PLACES_LOOKED_AT)]
     return 2 if all(_has_large_batches(filesystem, task.spans[0]) for task in chosen) else 1
 
 
 def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        # macOS does not tell.
-        return os.cpu_count() or 1
-
-
-def _is_long(tasks: Sequence[ScanTask]) -> bool:
-    return sum(task.size_bytes for task in islice(tasks, 2)) >= 2 * _TASK_BYTES
+    # macOS does not tell which ones this process may use.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _has_large_batches(filesystem: ReadableFileSystem, span: LogSpan) -> bool:
@@ -165,6 +159,7 @@ def with_small_ones_joined(batches: Generator[pa.RecordBatch]) -> Generator[pa.R
     """Join small batches: each takes kilobytes as well as its rows, and each tiny segment gives one."""
     small: list[pa.RecordBatch] = []
     small_bytes = 0
+    error: SegmentLogError | None = None
     try:
         for batch in batches:
             size_bytes = batch.nbytes
@@ -179,12 +174,12 @@ def with_small_ones_joined(batches: Generator[pa.RecordBatch]) -> Generator[pa.R
                 small_bytes += size_bytes
             else:
                 yield batch
-    except SegmentLogError:
+    except SegmentLogError as raised:
         # Rows before an error are still returned.
-        if small:
-            yield pa.concat_batches(small)
-        raise
+        error = raised
     finally:
         batches.close()
     if small:
         yield pa.concat_batches(small)
+    if error is not None:
+        raise error

@@ -53,7 +53,7 @@ from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer, part_
 from storage_core.segment.file_names import DELETED_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -237,7 +237,7 @@ def _may_be_compacted(window: BatchWindow) -> bool:
     return bool(is_legacy or window.has_holes or has_gaps)
 
 
-def read_task(filesystem: ReadableFileSystem, task: ScanTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_task(filesystem: ReadableFileSystem, task: ScanTask, schema: pa.Schema) -> Generator[pa.RecordBatch]:
     """Read a task's rows as `read_tasks` does."""
     return read_tasks(filesystem, (task,), schema)
 
@@ -262,7 +262,7 @@ def read_tasks(
     notes: ReadNotes | None = None,
     *,
     by_headers: bool = False,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """Read the rows of tasks, in the order of their spans and offsets.
 
     Args:

@@ -7,10 +7,11 @@ works, or while another thread decodes the next task.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import weakref
-from collections import deque
-from dataclasses import dataclass, field
+from collections import defaultdict, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _ROOM: Final = 2
 
 
 def read_ahead(
-    read: Callable[[_Task], Iterator[_Item]],
+    read: Callable[[_Task], Generator[_Item]],
     tasks: Sequence[_Task],
     *,
     threads: int = 1,
@@ -45,28 +46,24 @@ def read_ahead(
         size_of: The size of an item. Without it, ``room`` is a number of items.
         finished: Called by the consumer after the last item of a task.
     """
-    queue = _TaskQueue(read, tasks, threads, room, size_of)
+    queue = _TaskQueue(read, tasks, room, size_of)
     try:
-        queue.start()
-        for number, task in enumerate(tasks):
-            while (item := queue.take(number)) is not None:
-                yield item[0]
+        queue.start(min(threads, len(tasks)))
+        for task in tasks:
+            while not isinstance(item := queue.take(), _End):
+                yield item
+            if item.error is not None:
+                raise item.error
             finished(task)
     finally:
         queue.close()
 
 
-@dataclass(slots=True)
-class _Ahead(Generic[_Item]):
-    """What is ready of one task.
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What follows the last item of a task, with the error that ended it."""
 
-    Attributes:
-        error: What ended it after these items.
-    """
-
-    items: deque[tuple[_Item, int]] = field(default_factory=deque)
-    is_finished: bool = False
-    error: BaseException | None = None
+    error: BaseException | None
 
 
 class _TaskQueue(Generic[_Task, _Item]):
@@ -74,127 +71,89 @@ class _TaskQueue(Generic[_Task, _Item]):
 
     def __init__(
         self,
-        read: Callable[[_Task], Iterator[_Item]],
+        read: Callable[[_Task], Generator[_Item]],
         tasks: Sequence[_Task],
-        threads: int,
         room: int,
         size_of: Callable[[_Item], int],
     ) -> None:
         self._read = read
-        self._tasks = tasks
+        self._left: Iterator[tuple[int, _Task]] = enumerate(tasks)
         self._room = room
         self._size_of = size_of
-        self._threads = [
-            threading.Thread(target=self._run, name="segmentlog-read-ahead", daemon=True)
-            for _ in range(min(threads, len(tasks)))
-        ]
+        self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
-        # Tasks that were begun and are not consumed.
-        self._ahead: dict[int, _Ahead[_Item]] = {}
-        self._begun = 0
+        # Those of tasks that were begun and are not consumed, with their sizes.
+        self._items: defaultdict[int, deque[tuple[_Item | _End, int]]] = defaultdict(deque)
         self._consumed = 0
         self._ready = 0
         self._is_closed = False
 
-    def start(self) -> None:
+    def start(self, threads: int) -> None:
         """Start the threads."""
         _OPEN.add(self)
-        for thread in self._threads:
+        for _ in range(threads):
+            thread = threading.Thread(target=self._run, name="segmentlog-read-ahead", daemon=True)
             thread.start()
+            self._threads.append(thread)
 
-    def take(self, number: int) -> tuple[_Item] | None:
-        """Wait for an item of a task, or raise the error that ended it.
-
-        Returns:
-            The item in a tuple; None after the last one.
-        """
+    def take(self) -> _Item | _End:
+        """Wait for the next item, or the end, of the first task that is not consumed."""
         with self._changed:
-            if number != self._consumed:
-                self._consumed = number
-                self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_closed or self._is_ready(number))
+            self._changed.wait_for(lambda: self._is_closed or self._items[self._consumed])
             if self._is_closed:
                 raise ValueError("The reader is closed.")
-            task = self._ahead[number]
-            if task.items:
-                item, size = task.items.popleft()
-                self._ready -= size
-                self._changed.notify_all()
-                return (item,)
-            if task.error is not None:
-                raise task.error
-            del self._ahead[number]
-            return None
-
-    def _is_ready(self, number: int) -> bool:
-        task = self._ahead.get(number)
-        return task is not None and bool(task.items or task.is_finished)
+            item, size = self._items[self._consumed].popleft()
+            self._ready -= size
+            if isinstance(item, _End):
+                del self._items[self._consumed]
+                self._consumed += 1
+            self._changed.notify_all()
+            return item
 
     def close(self) -> None:
         """Drop the items, refuse others, and wait for the threads."""
         with self._changed:
             self._is_closed = True
-            self._ahead.clear()
+            self._items.clear()
             self._changed.notify_all()
         for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
+            thread.join()
         _OPEN.discard(self)
 
     def _run(self) -> None:
-        while (number := self._begin()) is not None:
-            error: BaseException | None = None
+        while (begun := self._begin()) is not None:
+            number, task = begun
             try:
-                self._read_task(number)
-            except BaseException as raised:  # noqa: BLE001  (the consumer raises it)
-                error = raised
-            self._finish(number, error)
+                # Files are closed by the thread that opened them, before the consumer goes on.
+                with contextlib.closing(self._read(task)) as items:
+                    for item in items:
+                        if not self._put(number, item, self._size_of(item)):
+                            break
+            except BaseException as error:  # noqa: BLE001  (the consumer raises it)
+                self._left = iter(())
+                self._put(number, _End(error), 0)
+            else:
+                self._put(number, _End(None), 0)
 
-    def _read_task(self, number: int) -> None:
-        items = self._read(self._tasks[number])
-        try:
-            for item in items:
-                if not self._put(number, item):
-                    break
-        finally:
-            # Files are closed by the thread that opened them, before the consumer goes on.
-            close = getattr(items, "close", None)
-            if close is not None:
-                close()
-
-    def _begin(self) -> int | None:
-        """Return the number of the next task; None if there is none."""
+    def _begin(self) -> tuple[int, _Task] | None:
+        """Return the next task and its number; None if there is none."""
         with self._changed:
-            if self._is_closed or self._begun >= len(self._tasks):
-                return None
-            number, self._begun = self._begun, self._begun + 1
-            self._ahead[number] = _Ahead()
-            return number
+            return None if self._is_closed else next(self._left, None)
 
-    def _put(self, number: int, item: _Item) -> bool:
-        """Wait for room and add an item. Return False if the queue is closed."""
-        size = self._size_of(item)
+    def _put(self, number: int, item: _Item | _End, size: int) -> bool:
+        """Wait for room, if an item takes any, and add it. Return False if the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._has_room(number))
+            self._changed.wait_for(lambda: self._is_closed or not size or self._has_room(number))
             if not self._is_closed:
-                self._ahead[number].items.append((item, size))
+                self._items[number].append((item, size))
                 self._ready += size
                 self._changed.notify_all()
             return not self._is_closed
 
     def _has_room(self, number: int) -> bool:
         # The consumer waits for this task alone: items of later tasks must not keep it waiting.
-        is_awaited = number == self._consumed and not self._ahead[number].items
+        is_awaited = number == self._consumed and not self._items[number]
         return is_awaited or self._ready < self._room
-
-    def _finish(self, number: int, error: BaseException | None) -> None:
-        with self._changed:
-            if error is not None:
-                self._begun = len(self._tasks)
-            if not self._is_closed:
-                self._ahead[number].is_finished = True
-                self._ahead[number].error = error
-            self._changed.notify_all()
 
 
 # The consumers of these have not finished.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
@@ -156,7 +156,7 @@ def plan_view(filesystem: ReadableFileSystem, options: ReadOptions) -> list[View
 
 def read_view_task(
     filesystem: ReadableFileSystem, task: ViewTask, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """Yield the rows of a task that `plan_view` planned: record batches of exactly this schema, none empty."""
     view = find_view(task.view)
     wanted = frozenset(schema.names) | _columns_of(view, task.condition)

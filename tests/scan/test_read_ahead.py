@@ -15,7 +15,11 @@ from storage_core.scan.read_ahead import read_ahead
 
 def one_task(produce, room=2):
     """One task in one thread, as in Spark."""
-    return read_ahead(lambda task: task(), [produce], room=room)
+    return read_ahead(items_of, [produce], room=room)
+
+
+def items_of(produce):
+    yield from produce()
 
 
 def threads_at_work():
@@ -148,11 +152,11 @@ def test_tasks_come_in_order_however_many_threads_read_them(count, room):
 
 
 def test_there_are_no_more_threads_than_tasks_and_none_without_tasks():
-    items = read_ahead(iter, [[1], [2]], threads=100)
+    items = read_ahead(items_of, [lambda: [1], lambda: [2]], threads=100)
     assert next(items) == 1
     assert len(threads_at_work()) <= 2
     items.close()
-    assert list(read_ahead(iter, [], threads=2)) == []
+    assert list(read_ahead(items_of, [], threads=2)) == []
 
 
 def test_the_task_that_is_awaited_goes_on_while_later_ones_have_no_room():
