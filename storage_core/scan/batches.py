@@ -16,8 +16,9 @@ from storage_core.errors import OptionError, SegmentLogError
 from storage_core.progress import Progress, advancing
 from storage_core.record.batch_header import CODEC_NAMES, MAGIC_V2
 from storage_core.scan.plan import DEFAULT_TASK_BYTES, ScanPlan, cut_tasks, plan_scan
-from storage_core.scan.read import ReadNotes, read_tasks
+from storage_core.scan.read import read_tasks
 from storage_core.scan.read_ahead import read_ahead
+from storage_core.scan.read_notes import ReadNotes
 from storage_core.scan.span_reader import open_span
 from storage_core.scan.typed_columns import plan_formats
 from storage_core.segment.batch_walk import BatchWalk

@@ -36,18 +36,18 @@ from storage_core.record.batch_header import MAGIC_V2
 from storage_core.record.section import SectionMaker
 from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.offset_ranges import PartitionRange, locate_spans, report_data_loss
+from storage_core.scan.read_notes import ReadNotes
 from storage_core.scan.rows import (
     BatchBuilder,
     DamageReporter,
     RecordBatchBuilder,
-    ReplacedHeaderKeys,
     TimestampRangeFilter,
     schema_with_condition,
     wanted_fields,
 )
 from storage_core.scan.span_reader import SpanReader, count_by_headers, open_span
 from storage_core.scan.spans import project, record_schema, typed_schema
-from storage_core.scan.typed_rows import TypedRows, UndecodedRecords
+from storage_core.scan.typed_rows import TypedRows
 from storage_core.segment import DamagedRange
 from storage_core.segment.batch_windows import WINDOW_BYTES, WindowBuffer, part_of
 from storage_core.segment.file_names import DELETED_SUFFIX
@@ -242,19 +242,6 @@ def read_task(filesystem: ReadableFileSystem, task: ScanTask, schema: pa.Schema)
     return read_tasks(filesystem, (task,), schema)
 
 
-class ReadNotes:
-    """What a read logs once for each partition, at its end."""
-
-    def __init__(self) -> None:
-        self.replaced_keys = ReplacedHeaderKeys()
-        self.undecoded = UndecodedRecords()
-
-    def report(self) -> None:
-        """Log what was found, and forget it."""
-        self.replaced_keys.report()
-        self.undecoded.report()
-
-
 def read_tasks(
     filesystem: ReadableFileSystem,
     tasks: Iterable[ScanTask],
@@ -287,8 +274,8 @@ def read_tasks(
     found = notes or ReadNotes()
     try:
         for task in tasks:
-            rows = TypedRows(schema, task.settings, found.undecoded)
-            reader = _TaskReader(filesystem, task, rows.stored_schema, found.replaced_keys, by_headers)
+            rows = TypedRows(schema, task.settings, found)
+            reader = _TaskReader(filesystem, task, rows.stored_schema, found, by_headers)
             yield from rows.decoded(reader.read_all(task.spans))
     finally:
         if notes is None:
@@ -303,7 +290,7 @@ class _TaskReader:
         filesystem: ReadableFileSystem,
         task: ScanTask,
         schema: pa.Schema,
-        replaced_keys: ReplacedHeaderKeys,
+        notes: ReadNotes,
         by_headers: bool,
     ) -> None:
         self._filesystem = filesystem
@@ -316,8 +303,8 @@ class _TaskReader:
         if predicate is not None:
             from storage_core.scan.row_filter import PredicateFilter  # noqa: PLC0415  (slow to import)
 
-            self._filter = PredicateFilter(schema, predicate, task.settings, replaced_keys)
-        rows: BatchBuilder = self._filter or RecordBatchBuilder(schema, task.settings, replaced_keys)
+            self._filter = PredicateFilter(schema, predicate, task.settings, notes)
+        rows: BatchBuilder = self._filter or RecordBatchBuilder(schema, task.settings, notes)
         if task.settings.mode == "DROPMALFORMED" and "timestamp" in needed.names:
             rows = TimestampRangeFilter(rows)
         self._damage = DamageReporter(schema, task.settings)

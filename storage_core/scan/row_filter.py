@@ -30,7 +30,7 @@ from storage_core.options.predicate import (
 )
 from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG, MAGIC_V2, MAX_OFFSET
 from storage_core.scan.pruning import Bounds, KnownFields, prune, residual
-from storage_core.scan.rows import RecordBatchBuilder, ReplacedHeaderKeys, chosen_slices
+from storage_core.scan.rows import RecordBatchBuilder, chosen_slices
 from storage_core.scan.spans import LogSpan, ReadSettings, record_schema
 from storage_core.values.column_format import HEADER_NAMES
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage_core.record import RecordColumns, RecordSection
+    from storage_core.scan.read_notes import ReadNotes
 
 
 _COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.BooleanArray]]] = {
@@ -62,9 +63,9 @@ class PredicateFilter:
         schema: pa.Schema,
         predicate: Predicate,
         settings: ReadSettings | None = None,
-        replaced_keys: ReplacedHeaderKeys | None = None,
+        notes: ReadNotes | None = None,
     ) -> None:
-        self._rows = RecordBatchBuilder(schema, settings, replaced_keys)
+        self._rows = RecordBatchBuilder(schema, settings, notes)
         self._settings = settings
         self._predicate = predicate
         self._is_by_row = _NOT_BY_ROW.isdisjoint(schema.names)

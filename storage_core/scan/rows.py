@@ -9,17 +9,13 @@ import dataclasses
 import functools
 import json
 import logging
-import threading
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from storage_core.errors import TimestampRangeError
-from storage_core.options.predicate import (
-    Predicate,
-    columns_of,
-)
+from storage_core.options.predicate import Predicate, columns_of
 from storage_core.record import (
     HEADERS_TYPE,
     RecordColumns,
@@ -38,6 +34,7 @@ from storage_core.record.batch_header import (
     wrapper_rows,
 )
 from storage_core.record.section import MAX_ROWS
+from storage_core.scan.read_notes import ReadNotes
 from storage_core.scan.spans import METADATA_TYPE, LogSpan, ReadSettings, record_schema
 from storage_core.segment import DamagedRange
 from storage_core.values.column_format import HEADER_NAMES
@@ -111,32 +108,6 @@ class DamageReporter:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-class ReplacedHeaderKeys:
-    """Count of the header keys that are not UTF-8, by partition: their column holds U+FFFD instead of the bytes."""
-
-    def __init__(self) -> None:
-        # Threads share one read's count.
-        self._lock = threading.Lock()
-        # The first offset, and how many keys.
-        self._found: dict[tuple[str, int], tuple[int, int]] = {}
-
-    def add(self, span: LogSpan, offset: int, count: int) -> None:
-        """Count some more keys, the first of them in the record at an offset."""
-        with self._lock:
-            first_offset, before = self._found.get((span.topic, span.partition), (offset, 0))
-            self._found[span.topic, span.partition] = min(first_offset, offset), before + count
-
-    def report(self) -> None:
-        """Log one line for each partition, and forget the counts."""
-        for (topic, partition), (offset, count) in self._found.items():
-            _log.warning(
-                "%s-%d: found %d header keys that are no UTF-8, the first one at offset %d. They are read with U+FFFD in place "
-                "of bytes, so what is written from these rows differs. To keep the bytes, copy the segment files.",
-                *(topic, partition, count, offset),
-            )
-        self._found.clear()
-
-
 _US_PER_MS: Final = 1000
 LARGEST_TIMESTAMP_MS: Final = (2**63 - 1) // _US_PER_MS
 """Timestamps further from 1970, in either direction, do not fit the column of microseconds."""
@@ -187,10 +158,10 @@ class RecordBatchBuilder:
         self,
         schema: pa.Schema,
         settings: ReadSettings | None = None,
-        replaced_keys: ReplacedHeaderKeys | None = None,
+        notes: ReadNotes | None = None,
     ) -> None:
         self._schema = schema
-        self._replaced_keys = replaced_keys or ReplacedHeaderKeys()
+        self._notes = notes or ReadNotes()
         self._columns = dict(_COLUMNS)
         self._is_permissive = settings is not None and settings.mode == "PERMISSIVE"
         if settings is not None and self._is_permissive:
@@ -218,7 +189,7 @@ class RecordBatchBuilder:
                 span,
                 slice(start, min(start + MAX_ROWS, last)),
                 self._constant,
-                self._replaced_keys,
+                self._notes,
             )
             if "timestamp" in self._schema.names:
                 rows.check_timestamps(is_permissive=self._is_permissive)
@@ -254,9 +225,9 @@ class _SectionSlice:
         span: LogSpan,
         rows: slice,
         constant: Callable[[object, pa.DataType, int], pa.Array],
-        replaced_keys: ReplacedHeaderKeys,
+        notes: ReadNotes,
     ) -> None:
-        self._replaced_keys = replaced_keys
+        self._notes = notes
         self._section = section
         self._columns = columns
         self._span = span
@@ -327,7 +298,8 @@ class _SectionSlice:
 
         def replaced(numbers: list[int]) -> None:
             row = int(np.searchsorted(first, own.start + numbers[0], side="right")) - 1
-            self._replaced_keys.add(self._span, int(self._columns.offsets[self._rows][row]), len(numbers))
+            place = (self._span.topic, self._span.partition, int(self._columns.offsets[self._rows][row]))
+            self._notes.add_replaced_keys(place, len(numbers))
 
         return headers_array(
             self._section.buffer,

@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
-import threading
-from collections import Counter
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -28,11 +24,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from storage_core.scan.read_notes import ReadNotes
     from storage_core.scan.spans import ReadSettings
     from storage_core.values.decoding import RowError
 
 
-_log = logging.getLogger(__name__)
 _COLLECTED_ROWS: Final = 4_096
 RAW_LIMIT_BYTES: Final = 64 << 10
 """Most bytes of a key or value that does not decode that ``_corrupt_record`` holds."""
@@ -41,65 +37,23 @@ _PLACE: Final = ("topic", "partition", "offset")
 _Errors: TypeAlias = "dict[str, RowError]"
 
 
-@dataclass(slots=True)
-class _Count:
-    """Records of a partition that do not decode."""
-
-    column: str
-    first_offset: int
-    message: str
-    reasons: Counter[str] = field(default_factory=Counter)
-
-
-class UndecodedRecords:
-    """Counts the records of a read that do not decode, by partition."""
-
-    def __init__(self) -> None:
-        # Threads share one read's counts.
-        self._lock = threading.Lock()
-        self._found: dict[tuple[str, int], _Count] = {}
-        self._effect = ""
-
-    def add(self, place: tuple[str, int, int], errors: _Errors, effect: str) -> None:
-        """Count a record at a topic, partition and offset. The effect is what becomes of it."""
-        topic, partition, offset = place
-        column, error = next(iter(errors.items()))
-        with self._lock:
-            count = self._found.setdefault((topic, partition), _Count(column, offset, error.message))
-            if offset < count.first_offset:
-                count.column, count.first_offset, count.message = column, offset, error.message
-            count.reasons[error.reason] += 1
-            self._effect = effect
-
-    def report(self) -> None:
-        """Log one line for each partition, and forget the counts."""
-        for (topic, partition), count in self._found.items():
-            reasons = ", ".join(f"{number} {reason}" for reason, number in count.reasons.most_common())
-            _log.warning(
-                "%s-%d: %d records do not decode (%s), the first at offset %d: its %s: %s. %s",
-                *(topic, partition, count.reasons.total(), reasons, count.first_offset),
-                *(count.column, count.message.rstrip("."), self._effect),
-            )
-        self._found.clear()
-
-
 class TypedRows:
     """Decoder of rows whose keys and values are bytes into rows of a schema.
 
     Args:
         schema: The schema of the rows that are wanted.
         settings: How its columns are decoded.
-        undecoded: Counts the records that do not decode.
+        notes: Counts the records that do not decode.
 
     Attributes:
         stored_schema: The schema of the rows that are decoded.
     """
 
-    def __init__(self, schema: pa.Schema, settings: ReadSettings, undecoded: UndecodedRecords) -> None:
+    def __init__(self, schema: pa.Schema, settings: ReadSettings, notes: ReadNotes) -> None:
         formats = [each for each in settings.formats if each.column in schema.names]
         self._schema = schema
         self._settings = settings
-        self._undecoded = undecoded
+        self._notes = notes
         self._decoders = {each.column: ColumnDecoder(each) for each in formats}
         self._most_rows = min((each.most_rows for each in self._decoders.values()), default=0)
         self.stored_schema = schema
@@ -163,7 +117,7 @@ class TypedRows:
         if failures and mode != "FAILFAST":
             effect = "They are null." if mode == "PERMISSIVE" else "They are left out."
             for row, errors_of_row in failures:
-                self._undecoded.add(_place(stored, row), errors_of_row, effect)
+                self._notes.add_undecoded(_place(stored, row), errors_of_row, effect)
         if failures and mode == "PERMISSIVE":
             self._describe(failures, stored, columns)
         rows = pa.RecordBatch.from_arrays(list(columns.values()), schema=self._schema)
