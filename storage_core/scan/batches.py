@@ -156,7 +156,7 @@ def _has_large_batches(filesystem: ReadableFileSystem, span: LogSpan) -> bool:
     return is_new and (is_gzip or mean_bytes >= _LARGE_BATCH_BYTES)
 
 
-def with_small_ones_joined(batches: Generator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+def join_small_batches(batches: Generator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
     """Join small batches: each takes kilobytes as well as its rows, and each tiny segment gives one."""
     small: list[pa.RecordBatch] = []
     small_bytes = 0

@@ -257,7 +257,7 @@ def read_tasks(
         tasks: As planned by `plan_scan`.
         schema: The columns to read, of `record_schema` or `typed_schema`.
         notes: Those of a larger read, which reports them.
-        by_headers: Whether to trust headers, because only the number of rows is wanted, and damage fails the read.
+        by_headers: Trust headers, because only the number of rows is wanted, and damage fails the read.
 
     Yields:
         Record batches of exactly that schema, none empty, each of at most 65,536 rows; or, by headers, of any rows.

@@ -48,10 +48,10 @@ from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.scan.batch_reader import BatchReader
 from storage_core.scan.batches import (
     batches_ahead,
+    join_small_batches,
     plan_records,
     read_plan,
     require_threads,
-    with_small_ones_joined,
 )
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import conjunction
@@ -185,18 +185,18 @@ def read_batches(
 ) -> pa.RecordBatchReader:
     """Read log directories as a stream of batches: the rows of `read_table` in the same order, in bounded memory.
 
-    DuckDB, Polars, pandas, DataFusion and whatever else knows Arrow's C streams take the reader as it is. It takes at most
+    DuckDB, Polars, pandas, DataFusion and all else that imports Arrow's C streams take the reader as it is. It takes at most
     300 MB of memory with one or two threads, however large the directory is, as long as a decompressed batch and its
-    rows are below 16 MiB. Threads read ahead of the consumer. They end, and files are closed, with the last row, with
-    ``close()`` or the end of a ``with`` block, or when the reader is dropped.
+    rows are below 16 MiB. Threads read ahead of the consumer. The reader ends them and closes its files after the last
+    row, by ``close()``, at the end of a ``with`` block, or when it is dropped.
 
     Args:
         paths: Log directories, folders of them, or partition directories.
         filesystem: Where to read, as for `read_table`.
-        threads: How many threads decode. None chooses two for gzip and for batches of 64 KiB and more, where they are faster
-            than one, and one for all else. Each more may take 100 MB.
-        progress: Show the progress of a read of records on standard error; or a function that takes how many bytes of log
-            files were done since its last call.
+        threads: How many threads decode. None means two where they are faster than one (gzip, and batches of 64 KiB or more),
+            and one elsewhere. Each thread beyond the second may take another 100 MB.
+        progress: True shows the progress of a read of records on standard error. A function takes how many bytes of log files
+            were read since its last call.
         options: Those of `read_table`.
 
     Raises:
@@ -214,7 +214,7 @@ def read_batches(
         schema = view_schema(parsed)
         tasks = plan_view(opened, parsed)
         batches = batches_ahead(lambda task: read_view_task(opened, task, schema), tasks, threads or 1)
-    return BatchReader(schema, with_small_ones_joined(batches))
+    return BatchReader(schema, join_small_batches(batches))
 
 
 @with_options
@@ -232,7 +232,7 @@ def read_table(
         filesystem: Where to read: a `FileSystem`, whose ``statistics`` say afterwards what was read, or one of ``pyarrow.fs``
             or fsspec, through which URIs are read.
         threads: How many threads decode, as for `read_batches`.
-        progress: Show the progress, or tell it to a function, as `read_batches` does.
+        progress: True, or a function that is told the progress, as for `read_batches`.
         options: The read options of the Spark source in snake_case: ``subscribe="orders"``,
             ``starting_timestamp=...``, ``isolation_level="read_committed"``, ``columns=[...]``,
             ``where="key = 'k1'"`` (or a `Predicate`), ``view="batches"``.
@@ -256,9 +256,10 @@ def count_records(
 ) -> int:
     """Count the rows that `read_table` returns with the same arguments.
 
-    Headers tell the count, so a record is counted although it is damaged, unless its batch has to be decoded: a compressed
-    message of format v0 or v1, a compacted batch that an offset bound cuts, or a condition on keys, values or timestamps.
-    With ``mode="DROPMALFORMED"`` or ``"PERMISSIVE"``, all is read, as damage decides which rows there are.
+    The counts in batch headers are trusted, so damaged records count too. Batches are decoded only where headers do not
+    tell: compressed messages of format v0 or v1, compacted batches that an offset bound cuts, and batches that a condition
+    on keys, values or timestamps applies to. With ``mode="DROPMALFORMED"`` or ``"PERMISSIVE"``, all are decoded, because
+    damage decides which rows there are.
 
     Raises:
         OptionError: An option is unknown or wrong.
