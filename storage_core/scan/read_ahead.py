@@ -9,10 +9,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
-import weakref
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -90,7 +89,8 @@ class _TaskQueue(Generic[_Task, _Item]):
 
     def start(self, threads: int) -> None:
         """Start the threads."""
-        _OPEN.add(self)
+        # The interpreter ends daemon threads wherever they are; one that is in Arrow takes the process with it.
+        atexit.register(self.close)
         for _ in range(threads):
             thread = threading.Thread(target=self._run, name="segmentlog-read-ahead", daemon=True)
             thread.start()
@@ -118,7 +118,7 @@ class _TaskQueue(Generic[_Task, _Item]):
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
-        _OPEN.discard(self)
+        atexit.unregister(self.close)
 
     def _run(self) -> None:
         while (begun := self._begin()) is not None:
@@ -154,14 +154,3 @@ class _TaskQueue(Generic[_Task, _Item]):
         # The consumer waits for this task alone: items of later tasks must not keep it waiting.
         is_awaited = number == self._consumed and not self._items[number]
         return is_awaited or self._ready < self._room
-
-
-# The consumers of these have not finished.
-_OPEN: Final[weakref.WeakSet[_TaskQueue[Any, Any]]] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    # The interpreter ends daemon threads wherever they are; one that is in Arrow takes the process with it.
-    for queue in list(_OPEN):
-        queue.close()

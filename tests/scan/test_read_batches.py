@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-import storage_core
 from storage_core import read_batches, read_table
 from storage_core.errors import CorruptRecordError, OptionError
 from storage_core.scan import batches as batches_module
@@ -267,8 +266,3 @@ def test_an_interrupt_ends_a_read(log, way):
     _, errors = process.communicate(timeout=300)
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
     assert process.returncode == -signal.SIGINT
-
-
-def test_it_is_exported():
-    assert storage_core.read_batches is read_batches
-    assert read_batches(EXAMPLES, subscribe="clicks").read_all().num_rows == 1200
