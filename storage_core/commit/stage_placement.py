@@ -7,7 +7,6 @@ another one.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from storage_core.commit.manifest import StagedBatches, encode_staged
+from storage_core.commit_replay.staged_batches import in_parallel
 from storage_core.errors import StorageError
 from storage_core.filesystem import FileSystem, PooledFile
 from storage_core.record.batch_header import FINGERPRINTED_BYTES, fingerprinted_bytes
@@ -207,9 +207,7 @@ class OpenFiles:
 
     def flush(self) -> None:
         """Flush and close all files. The directory is not flushed. After an error, what is on disk is unknown."""
-        with ThreadPoolExecutor(min(_FLUSHING_THREADS, len(self._files) or 1)) as threads:
-            for _ in threads.map(PooledFile.flush, self._files.values()):
-                pass
+        in_parallel(PooledFile.flush, list(self._files.values()), _FLUSHING_THREADS)
         self.close()
 
     def close(self) -> None:

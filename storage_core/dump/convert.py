@@ -28,7 +28,7 @@ from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import OptionError, SegmentLogError, StorageError
 from storage_core.filesystem.files import WriteStream
 from storage_core.options.paths import path_to_write
-from storage_core.scan.batches import read_plan
+from storage_core.scan.batches import BATCH_OVERHEAD_BYTES, read_plan
 from storage_core.scan.read import read_schema
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema
@@ -56,8 +56,6 @@ _DAY_US: Final = 86_400_000_000
 # SQL dates have these years; others could not be read back as dates.
 _FIRST_DAY, _LAST_DAY = (int(np.datetime64(day).astype(int)) for day in ("0001-01-01", "9999-12-31"))
 _NO_DAY: Final = _FIRST_DAY - 1
-# The memory of a record batch beside its rows.
-_BATCH_OVERHEAD_BYTES: Final = 4096
 # A slice below this fraction of its batch is copied, so that it does not keep the whole batch in memory.
 _SMALL_PART: Final = 4
 
@@ -403,7 +401,7 @@ class _DatasetWriter:
             if key not in self._days:
                 self._days[key] = _Day(topic, day)
             waiting = self._days[key]
-            size_bytes = part.nbytes + _BATCH_OVERHEAD_BYTES
+            size_bytes = part.nbytes + BATCH_OVERHEAD_BYTES
             waiting.pending.append(part.select(self._schema.names))
             waiting.pending_bytes += size_bytes
             self._pending_bytes += size_bytes

@@ -6,10 +6,9 @@ import contextlib
 import logging
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
@@ -25,6 +24,7 @@ from storage_core.checkpoint import (
 from storage_core.checkpoint.partition_files import choose_topic_id
 from storage_core.commit_files.commits_file import OWN_PREFIX
 from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
+from storage_core.commit_replay.staged_batches import in_parallel
 from storage_core.directory import (
     CLUSTER_METADATA_TOPIC,
     LogDirectoryFiles,
@@ -59,11 +59,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _CHECKPOINT_INTERVAL_MS: Final = 60_000
 """Kafka's ``log.flush.offset.checkpoint.interval.ms``."""
-_MAX_THREADS: Final = 8
+_THREADS: Final = min(os.cpu_count() or 1, 8)
 # From this number on, logs are closed in parallel.
 _MANY_LOGS: Final = 64
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +234,7 @@ def check_recovery(
     Raises:
         RecoveryWouldDiscardError: It would discard some.
     """
-    found = _in_parallel(
+    found = in_parallel(
         lambda directory: check_directory(
             root.filesystem,
             directory.path,
@@ -246,6 +244,7 @@ def check_recovery(
             vouchers=vouchers_of(replace(directory, root=files)),
         ),
         directories,
+        _THREADS,
     )
     dropped = tuple(text for checked in found for text in checked.dropped)
     if dropped:
@@ -296,7 +295,7 @@ def load_logs(
         return state
 
     try:
-        return _in_parallel(load, directories)
+        return in_parallel(load, directories, _THREADS)
     except BaseException:
         for state in loaded:
             state.segments.close_handlers()
@@ -337,7 +336,7 @@ def close_logs(
         with contextlib.suppress(SegmentLogError):
             # Afterwards each log has little left to flush.
             root.filesystem.sync(root.path)
-        failures = _in_parallel(_close_or_failure, states)
+        failures = in_parallel(_close_or_failure, states, _THREADS)
     for failure in failures:
         if failure is not None:
             raise failure
@@ -364,15 +363,6 @@ def _high_watermarks(files: LogDirectoryFiles) -> Mapping[tuple[str, int], int]:
         return files.high_watermarks
     except CorruptCheckpointError:
         return {}
-
-
-def _in_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    if len(items) <= 1:
-        return [work(item) for item in items]
-    threads = min(len(items), os.cpu_count() or 1, _MAX_THREADS)
-    with ThreadPoolExecutor(threads, thread_name_prefix="segmentlog-load") as pool:
-        # After an error, the items that have not begun are cancelled.
-        return list(pool.map(work, items))
 
 
 def give_missing_ids(

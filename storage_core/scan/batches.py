@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _SMALL_BATCH_BYTES: Final = 64 << 10
 _JOINED_BATCHES: Final = 1_000
 _JOINED_BYTES: Final = 8 << 20
-# The memory of a batch beside its rows.
-_BATCH_OVERHEAD_BYTES: Final = 4096
+BATCH_OVERHEAD_BYTES: Final = 4096
+"""The memory of a batch beside its rows."""
 # What is ready for the consumer: about the rows of two tasks that are read at a time.
 _READY_BYTES: Final = 64 << 20
 _TASK_BYTES: Final = 16 << 20
@@ -107,7 +107,7 @@ def batches_ahead(
         tasks,
         threads=threads,
         room=_READY_BYTES,
-        size_of=lambda batch: int(batch.nbytes) + _BATCH_OVERHEAD_BYTES,
+        size_of=lambda batch: int(batch.nbytes) + BATCH_OVERHEAD_BYTES,
         finished=finished,
     )
 
