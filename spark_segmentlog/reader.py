@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from storage_core.values.column_format import ColumnFormat
 
 
+# Two batches of some megabytes: one being handed over, the next one ready.
+_BATCHES_AHEAD: Final = 2
+
+
 class BatchReader(SentToWorkers, DataSourceReader):
     """Base of the readers of a batch query."""
 
@@ -99,12 +103,10 @@ def read_records_of(task: ScanTask, schema: pa.Schema, planned_on: str) -> Itera
         roots = {os.path.dirname(span.directory) for span in task.spans}
         filesystem = open_file_system(task.settings.storage)
         require_directories(filesystem, roots, planned_on)
-        with (
-            explained_memory_limit(),
-            contextlib.closing(
-                read_ahead(lambda each: read_task(filesystem, each, schema), [task])
-            ) as batches,
-        ):
+        batches = read_ahead(
+            lambda each: read_task(filesystem, each, schema), [task], room=_BATCHES_AHEAD, size_of=lambda _: 1
+        )
+        with explained_memory_limit(), contextlib.closing(batches):
             yield from batches
     except SegmentLogError as error:
         raise without_frames(error) from None

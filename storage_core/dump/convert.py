@@ -28,8 +28,9 @@ from storage_core.directory.log_directory_files import is_log_directory
 from storage_core.errors import OptionError, SegmentLogError, StorageError
 from storage_core.filesystem.files import WriteStream
 from storage_core.options.paths import path_to_write
-from storage_core.scan.batches import BATCH_OVERHEAD_BYTES, read_plan
+from storage_core.scan.batches import read_plan
 from storage_core.scan.read import read_schema
+from storage_core.scan.read_ahead import memory_bytes
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import record_schema
 from storage_core.segment.file_names import log_file_name
@@ -401,7 +402,7 @@ class _DatasetWriter:
             if key not in self._days:
                 self._days[key] = _Day(topic, day)
             waiting = self._days[key]
-            size_bytes = part.nbytes + BATCH_OVERHEAD_BYTES
+            size_bytes = memory_bytes(part)
             waiting.pending.append(part.select(self._schema.names))
             waiting.pending_bytes += size_bytes
             self._pending_bytes += size_bytes

@@ -24,23 +24,16 @@ from storage_core.scan.typed_columns import plan_formats
 from storage_core.segment.batch_walk import BatchWalk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-    from typing import TypeVar
+    from collections.abc import Generator
 
     from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
     from storage_core.scan.spans import LogSpan
 
-    _Task = TypeVar("_Task")
-
 
 _SMALL_BATCH_BYTES: Final = 64 << 10
 _JOINED_BATCHES: Final = 1_000
 _JOINED_BYTES: Final = 8 << 20
-BATCH_OVERHEAD_BYTES: Final = 4096
-"""The memory of a batch beside its rows."""
-# What is ready for the consumer: about the rows of two tasks that are read at a time.
-_READY_BYTES: Final = 64 << 20
 _TASK_BYTES: Final = 16 << 20
 # Where requests take long, a task is as long as what is fetched ahead of it.
 _COSTS_OF_A_TASK: Final = 16
@@ -85,31 +78,14 @@ def read_plan(
         tasks = plan.tasks if threads == 1 else cut_tasks(filesystem, plan, _task_bytes(filesystem, plan))
         notes = ReadNotes()
         try:
-            yield from batches_ahead(
+            yield from read_ahead(
                 lambda task: read_tasks(filesystem, (task,), schema, notes),
                 tasks,
-                threads,
-                lambda task: advance(task.size_bytes),
+                threads=threads,
+                finished=lambda task: advance(task.size_bytes),
             )
         finally:
             notes.report()
-
-
-def batches_ahead(
-    read: Callable[[_Task], Generator[pa.RecordBatch]],
-    tasks: Sequence[_Task],
-    threads: int,
-    finished: Callable[[_Task], None] = lambda _: None,
-) -> Generator[pa.RecordBatch]:
-    """Yield the batches of tasks as `read_ahead` does, with about 64 MiB ready."""
-    return read_ahead(
-        read,
-        tasks,
-        threads=threads,
-        room=_READY_BYTES,
-        size_of=lambda batch: int(batch.nbytes) + BATCH_OVERHEAD_BYTES,
-        finished=finished,
-    )
 
 
 def require_threads(threads: object) -> None:

@@ -16,11 +16,19 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
+    import pyarrow as pa
+
 
 _Task = TypeVar("_Task")
 _Item = TypeVar("_Item")
-# Two batches of some megabytes: one being handed over, the next one ready.
-_ROOM: Final = 2
+_BATCH_OVERHEAD_BYTES: Final = 4096
+# About the rows of two tasks that are read at a time.
+_READY_BYTES: Final = 64 << 20
+
+
+def memory_bytes(batch: pa.RecordBatch) -> int:
+    """Return the memory of a batch in bytes: that of its rows, and some beside them."""
+    return int(batch.nbytes) + _BATCH_OVERHEAD_BYTES
 
 
 def read_ahead(
@@ -28,8 +36,8 @@ def read_ahead(
     tasks: Sequence[_Task],
     *,
     threads: int = 1,
-    room: int = _ROOM,
-    size_of: Callable[[_Item], int] = lambda _: 1,
+    room: int = _READY_BYTES,
+    size_of: Callable[[_Item], int] = memory_bytes,
     finished: Callable[[_Task], None] = lambda _: None,
 ) -> Generator[_Item]:
     """Yield the items of ``read(task)`` for one task after the other, while threads read ahead.
@@ -42,7 +50,7 @@ def read_ahead(
         tasks: Each is read by one thread.
         threads: How many tasks are read at a time.
         room: A thread waits while items of this size are ready, unless the consumer waits for its task.
-        size_of: The size of an item. Without it, ``room`` is a number of items.
+        size_of: The size of an item; unless given, that of a record batch in bytes.
         finished: Called by the consumer after the last item of a task.
     """
     queue = _TaskQueue(read, tasks, room, size_of)

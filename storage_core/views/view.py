@@ -47,7 +47,6 @@ from storage_core.progress import Progress
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.scan.batch_reader import BatchReader
 from storage_core.scan.batches import (
-    batches_ahead,
     join_small_batches,
     plan_records,
     read_plan,
@@ -56,6 +55,7 @@ from storage_core.scan.batches import (
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import conjunction
 from storage_core.scan.read import read_schema, read_tasks
+from storage_core.scan.read_ahead import read_ahead
 from storage_core.scan.resolve import (
     directories_to_open,
     find_directories,
@@ -213,7 +213,7 @@ def read_batches(
     else:
         schema = view_schema(parsed)
         tasks = plan_view(opened, parsed)
-        batches = batches_ahead(lambda task: read_view_task(opened, task, schema), tasks, threads or 1)
+        batches = read_ahead(lambda task: read_view_task(opened, task, schema), tasks, threads=threads or 1)
     return BatchReader(schema, join_small_batches(batches))
 
 

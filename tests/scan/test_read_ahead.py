@@ -13,9 +13,14 @@ import pytest
 from storage_core.scan.read_ahead import read_ahead
 
 
+def counted(read, tasks, *, room=2, **settings):
+    """Room is a number of items."""
+    return read_ahead(read, tasks, room=room, size_of=lambda _: 1, **settings)
+
+
 def one_task(produce, room=2):
     """One task in one thread, as in Spark."""
-    return read_ahead(items_of, [produce], room=room)
+    return counted(items_of, [produce], room=room)
 
 
 def items_of(produce):
@@ -147,16 +152,16 @@ def test_an_error_in_the_consumer_ends_the_producer():
 @pytest.mark.parametrize("room", [1, 3, 1000])
 def test_tasks_come_in_order_however_many_threads_read_them(count, room):
     tasks = [3, 0, 1, 50, 0, 0, 7, 2]
-    items = read_ahead(lambda task: ((task, item) for item in range(task)), tasks, threads=count, room=room)
+    items = counted(lambda task: ((task, item) for item in range(task)), tasks, threads=count, room=room)
     assert list(items) == [(task, item) for task in tasks for item in range(task)]
 
 
 def test_there_are_no_more_threads_than_tasks_and_none_without_tasks():
-    items = read_ahead(items_of, [lambda: [1], lambda: [2]], threads=100)
+    items = counted(items_of, [lambda: [1], lambda: [2]], threads=100)
     assert next(items) == 1
     assert len(threads_at_work()) <= 2
     items.close()
-    assert list(read_ahead(items_of, [], threads=2)) == []
+    assert list(counted(items_of, [], threads=2)) == []
 
 
 def test_the_task_that_is_awaited_goes_on_while_later_ones_have_no_room():
@@ -171,7 +176,7 @@ def test_the_task_that_is_awaited_goes_on_while_later_ones_have_no_room():
                 is_second_full.set()
 
     # The second task takes all of the room before the first one has its second item.
-    items = read_ahead(read, [0, 1, 2], threads=2, room=3)
+    items = counted(read, [0, 1, 2], threads=2, room=3)
     assert next(items) == (0, 0)
     assert list(items) == [(task, item) for task in range(3) for item in range(10)][1:]
 
@@ -205,7 +210,7 @@ def test_the_error_of_a_task_is_raised_in_its_place_and_no_task_is_begun_after_i
         has_failed.wait(300)
         yield from [task] * 3
 
-    items = read_ahead(read, range(100), threads=2, room=1000)
+    items = counted(read, range(100), threads=2, room=1000)
     assert list(itertools.islice(items, 3)) == [0, 0, 0]
     with pytest.raises(ValueError, match="1"):
         next(items)
@@ -222,7 +227,7 @@ def test_each_thread_closes_what_it_reads_when_the_consumer_stops():
         finally:
             closed.append((task, threading.get_ident()))
 
-    items = read_ahead(read, range(10), threads=3)
+    items = counted(read, range(10), threads=3)
     next(items)
     wait_until(lambda: len(opened) == 3)
     items.close()

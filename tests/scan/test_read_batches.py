@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 from storage_core import read_batches, read_table
 from storage_core.errors import CorruptRecordError, OptionError
 from storage_core.scan import batches as batches_module
+from storage_core.scan.read_ahead import read_ahead
 from tests.descriptors import open_below
 from tests.record.encoding import CODECS
 
@@ -29,7 +31,7 @@ THREADS = [1, 2, 3]
 def small_tasks(monkeypatch):
     """Small logs are cut for threads, and more is left than what is ready."""
     monkeypatch.setattr(batches_module, "_TASK_BYTES", 4 << 10)
-    monkeypatch.setattr(batches_module, "_READY_BYTES", 8 << 10)
+    monkeypatch.setattr(batches_module, "read_ahead", functools.partial(read_ahead, room=8 << 10))
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +216,6 @@ def threads_chosen(path, **options):
 def _threads_chosen(path, monkeypatch, **options):
     monkeypatch.setattr(batches_module, "_cores", lambda: 2)
     chosen = []
-    read_ahead = batches_module.read_ahead
 
     def noted(*arguments, threads, **settings):
         chosen.append(threads)
