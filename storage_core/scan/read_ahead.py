@@ -124,6 +124,9 @@ class _TaskQueue(Generic[_Task, _Item]):
             self._is_closed = True
             self._items.clear()
             self._changed.notify_all()
+        if threading.current_thread() in self._threads:
+            # The garbage collector found the consumer there, maybe while the others wait for the lock.
+            return
         for thread in self._threads:
             thread.join()
         atexit.unregister(self.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import subprocess
 import sys
@@ -232,6 +233,49 @@ def test_each_thread_closes_what_it_reads_when_the_consumer_stops():
     wait_until(lambda: len(opened) == 3)
     items.close()
     assert sorted(closed) == sorted(opened)
+
+
+class Consumer:
+    """Refers to itself, so that only the garbage collector ends it."""
+
+    def __init__(self, items):
+        self.items = items
+        self.itself = self
+
+
+class Tasks(list):
+    """Tasks that are counted while the lock is held."""
+
+    def __init__(self, tasks, count):
+        super().__init__(tasks)
+        self.count = count
+
+    def __len__(self):
+        self.count()
+        return super().__len__()
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_reader_thread_may_collect_its_own_consumer(is_locked):
+    is_dropped = threading.Event()
+
+    def read(task):
+        yield task
+        is_dropped.wait(300)
+        if not is_locked:
+            gc.collect()
+        yield task
+
+    tasks = Tasks(range(4), lambda: gc.collect() if is_dropped.is_set() else None)
+    consumer = Consumer(read_ahead(read, tasks, threads=2, room=100))
+    gc.disable()
+    try:
+        next(consumer.items)
+        del consumer
+        is_dropped.set()
+        wait_until(lambda: not threads_at_work())
+    finally:
+        gc.enable()
 
 
 HALF_READ = """
