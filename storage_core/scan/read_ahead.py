@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
+import weakref
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -97,8 +99,7 @@ class _TaskQueue(Generic[_Task, _Item]):
 
     def start(self, threads: int) -> None:
         """Start the threads."""
-        # The interpreter ends daemon threads wherever they are; one that is in Arrow takes the process with it.
-        atexit.register(self.close)
+        _OPEN.add(self)
         for _ in range(threads):
             thread = threading.Thread(target=self._run, name="segmentlog-read-ahead", daemon=True)
             thread.start()
@@ -129,7 +130,13 @@ class _TaskQueue(Generic[_Task, _Item]):
             return
         for thread in self._threads:
             thread.join()
-        atexit.unregister(self.close)
+        _OPEN.discard(self)
+
+    def close_in_fork(self) -> None:
+        """Close in a fork of the process, which has none of the threads. One of them may have held the lock."""
+        self._changed = threading.Condition()
+        self._threads.clear()
+        self.close()
 
     def _run(self) -> None:
         while (begun := self._begin()) is not None:
@@ -165,3 +172,22 @@ class _TaskQueue(Generic[_Task, _Item]):
         # The consumer waits for this task alone: items of later tasks must not keep it waiting.
         is_awaited = number == self._consumed and not self._items[number]
         return is_awaited or self._ready < self._room
+
+
+# Those whose consumers have not finished.
+_OPEN: Final[weakref.WeakSet[_TaskQueue[Any, Any]]] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    # The interpreter ends daemon threads wherever they are; one that is in Arrow takes the process with it.
+    for queue in list(_OPEN):
+        queue.close()
+
+
+def _close_in_fork() -> None:
+    for queue in list(_OPEN):
+        queue.close_in_fork()
+
+
+os.register_at_fork(after_in_child=_close_in_fork)

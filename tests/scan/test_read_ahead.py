@@ -308,3 +308,51 @@ def test_the_interpreter_ends_with_a_reader_that_is_half_read(end):
     assert ("LookupError" in done.stderr) == (expected == 1)
     # The second task has begun by now, unless the machine is busy.
     assert {"closed 0"} <= set(done.stdout.splitlines()) <= {"closed 0", "closed 1"}
+
+
+FORKED = """
+import os, signal, sys, threading
+from storage_core.scan.read_ahead import read_ahead
+
+taken, is_locked, proceed = threading.Event(), threading.Event(), threading.Event()
+
+class Tasks(list):
+    # Counted with the lock.
+    def __len__(self):
+        if taken.is_set():
+            is_locked.set()
+            proceed.wait()
+        return 4
+
+def read(task):
+    yield task
+    taken.wait()
+    yield task
+
+items = read_ahead(read, Tasks(range(4)), threads=1, room=100)
+next(items)
+taken.set()
+is_locked.wait()
+if os.fork() == 0:
+    signal.alarm(100)
+    if sys.argv[1] == "read":
+        try:
+            next(items)
+        except ValueError as error:
+            print(error)
+    if sys.argv[1] == "close":
+        items.close()
+    sys.exit()
+print(os.wait()[1])
+proceed.set()
+print(list(items))
+"""
+
+
+@pytest.mark.parametrize("use", ["read", "close", "exit"])
+def test_a_fork_of_the_process_does_not_wait_for_threads_that_it_lacks(use):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, use], capture_output=True, text=True, timeout=300, check=False
+    )
+    expected = ["The reader is closed."] * (use == "read") + ["0", "[0, 1, 1, 2, 2, 3, 3]"]
+    assert done.stdout.splitlines() == expected, done.stderr
