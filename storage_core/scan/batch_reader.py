@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -41,10 +42,12 @@ class BatchReader(pa.RecordBatchStreamReader):  # type: ignore[misc]  # pyarrow 
 
 
 class _Batches:
-    """Batches of a generator, and the same as a file in Arrow's streaming format."""
+    """Batches of a generator, and the same as a file in Arrow's streaming format. Threads may share them."""
 
     def __init__(self, schema: pa.Schema, batches: Generator[pa.RecordBatch]) -> None:
         self.closed = False
+        self._has_failed = False
+        self._lock = threading.RLock()
         self._batches = batches
         self._message: Any = schema.serialize()
         self._place = 0
@@ -53,13 +56,21 @@ class _Batches:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        if self.closed:
-            raise ValueError("The reader is closed: read its rows before.")
-        return next(self._batches)
+        with self._lock:
+            if self.closed or self._has_failed:
+                raise ValueError("The reader is closed, or has failed: read the rows anew.")
+            # It stays so if an error leaves the generator, which then looks like one at its end.
+            self._has_failed = True
+            batch = next(self._batches, None)
+            self._has_failed = False
+        if batch is None:
+            raise StopIteration
+        return batch
 
     def close(self) -> None:
         self.closed = True
-        self._batches.close()
+        with self._lock:
+            self._batches.close()
 
     def readable(self) -> bool:
         return True

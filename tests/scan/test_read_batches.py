@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -165,6 +166,36 @@ def test_errors_keep_their_class_and_follow_the_rows_before_them(log, threads, r
     assert found == offsets[:390]
     with pytest.raises(CorruptRecordError):
         read_table(log, threads=threads)
+
+
+def test_a_reader_that_has_failed_does_not_look_like_one_at_its_end(log):
+    reader = read_batches(damaged(log))
+    with pytest.raises(CorruptRecordError):
+        reader.read_all()
+    for use in (next, pa.RecordBatchReader.read_all, pa.table, scanned):
+        with pytest.raises((ValueError, pa.ArrowInvalid), match="or has failed"):
+            use(reader)
+
+
+def test_a_reader_that_was_interrupted_does_not_look_like_one_at_its_end(log):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with read_batches(log, progress=interrupt) as reader:
+        with pytest.raises(KeyboardInterrupt):
+            reader.read_all()
+        with pytest.raises(ValueError, match="or has failed"):
+            reader.read_all()
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_threads_share_a_reader(log, threads):
+    found = []
+    with read_batches(log, threads=threads) as reader, ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(found.extend, reader) for _ in range(4)]:
+            done.result()
+    table = pa.Table.from_batches(found).sort_by([("partition", "ascending"), ("offset", "ascending")])
+    assert table.equals(read_table(log))
 
 
 def test_notes_of_a_read_are_logged_once_however_many_threads_read(log_root, caplog):
