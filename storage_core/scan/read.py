@@ -440,6 +440,8 @@ class _TaskReader:
         count, untold = count_by_headers(part, span)
         if count:
             yield pa.RecordBatch.from_arrays([pa.nulls(count)], names=["offset"])
+        # The order of the whole part is checked.
+        order, self._order = self._order, _SegmentOrder()
         for run in np.split(untold, np.flatnonzero(np.diff(untold) > 1) + 1) if len(untold) else ():
             window = part_of(part.window, int(run[0]), int(run[-1]) + 1)
             within = dataclasses.replace(
@@ -450,6 +452,7 @@ class _TaskReader:
                 end_position_bytes=window.position_bytes + window.end,
             )
             yield from self._read_file(opened, within, by_headers=False)
+        self._order = order
 
     def _is_another_segment(self, span: LogSpan) -> bool:
         """Return True if the segment now ends at another offset than at planning."""

@@ -17,6 +17,7 @@ from tests.examples import examples
 from tests.filesystem.counted_store import CountedStore
 from tests.record.encoding import Record
 from tests.record.legacy_encoding import GZIP, Message, Wrapper
+from tests.scan.conftest import batch, record
 from tests.scan.copies import batches, write_copy
 from tests.scan.equal_batches import RECORDS, write_partition
 
@@ -105,6 +106,16 @@ def test_bounds_and_conditions_on_offsets_cut_batches(tmp_path):
     assert count_records(tmp_path) == 2 * 100 * RECORDS
     assert count_records(tmp_path, columns=["value"], **bounds) == 797
     assert count_records(tmp_path, where="offset > 0 AND offset < 798") == 797
+
+
+def test_a_batch_that_is_read_for_its_count_does_not_look_like_one_of_another_log(tmp_path, caplog):
+    holed_batch = [record(delta, 0, None, b"v") for delta in (0, 3, 9)]
+    first = batch(0, holed_batch, last_offset_delta=9, leader_epoch=1)
+    write_copy(tmp_path, {0: {0: first, **batches(10, 30, epoch=2)}}, epochs=[(1, 0), (2, 10)], end=30)
+    bounds = {"starting_offsets": {"orders": {"0": 3}}}
+    with caplog.at_level("WARNING"):
+        assert count_records(tmp_path, **bounds) == read_table(tmp_path, **bounds).num_rows == 22
+    assert caplog.messages == []
 
 
 def large_batches(log):
