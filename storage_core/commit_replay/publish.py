@@ -37,7 +37,13 @@ from storage_core.commit_replay.staged_batches import (
     copy_batches,
     fingerprint,
 )
-from storage_core.errors import CorruptCheckpointError, CorruptError, LogDirectoryError, UnreadableError
+from storage_core.errors import (
+    CorruptCheckpointError,
+    CorruptError,
+    LogDirectoryError,
+    StorageError,
+    UnreadableError,
+)
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -266,7 +272,8 @@ class PartitionPublisher:
 
         Returns:
             False if a file must be written: an earlier attempt was interrupted, the former name stays, or is not the
-            only one, so that a later change would reach the others, or the file is another user's.
+            only one, so that a later change would reach the others, the file is another user's, or links are not
+            supported, as where a directory was copied to.
         """
         filesystem = self.filesystem
         former = former_snapshot(filesystem, self.directory, self.partition)
@@ -277,7 +284,7 @@ class PartitionPublisher:
             # A repetition opens it for writing.
             filesystem.require_writable(former)
             filesystem.link(former, path)
-        except (FileExistsError, UnreadableError):
+        except (FileExistsError, UnreadableError, StorageError):
             return False
         return True
 

@@ -9,7 +9,7 @@ import pytest
 
 from storage_core import LogDirectory
 from storage_core.commit_replay import finish_commit
-from storage_core.errors import UnreadableError
+from storage_core.errors import StorageError, UnreadableError
 from storage_core.filesystem import FileSystem
 from tests.commit.commit_crashes import crash_at
 from tests.commit.jobs import CONFIG, JOBS, ROOT, commit, contents, fill, rows_of, staged_job
@@ -55,13 +55,17 @@ def test_a_snapshot_with_another_name_is_copied(root):
     assert inodes(FileSystem(), root)[LATER] != before
 
 
-@pytest.mark.parametrize("refuses", ["link", "require_writable"])
-def test_a_snapshot_of_another_user_is_copied(root, monkeypatch, refuses):
+@pytest.mark.parametrize(
+    ("refuses", "error"),
+    [("link", UnreadableError), ("require_writable", UnreadableError), ("link", StorageError)],
+)
+def test_a_snapshot_that_cannot_be_linked_is_copied(root, monkeypatch, refuses, error):
+    """It is another user's, or the directory was copied to where there are no links."""
     call = getattr(FileSystem, refuses)
 
     def refused(filesystem, path, *target):
         if path.endswith(FORMER):
-            raise UnreadableError("Operation not permitted", path=path)
+            raise error("Operation not permitted", path=path)
         call(filesystem, path, *target)
 
     before = inodes(FileSystem(), root)[FORMER]
