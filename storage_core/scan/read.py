@@ -437,7 +437,7 @@ class _TaskReader:
 
     def _counted(self, opened: ReadableFile, part: WindowPart, span: LogSpan) -> Iterator[pa.RecordBatch]:
         """Yield as many rows as the headers of a part tell, and read the batches whose headers do not."""
-        count, untold = count_by_headers(part, span)
+        count, untold = count_by_headers(part, span, self._settings.max_batch_bytes)
         if count:
             yield pa.RecordBatch.from_arrays([pa.nulls(count)], names=["offset"])
         # The order of the whole part is checked.

@@ -16,10 +16,12 @@ import numpy as np
 
 from storage_core.errors import FileReplacedError
 from storage_core.record.batch_header import (
+    CODEC_MASK,
     CONTROL_FLAG,
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
     MIN_LENGTH_BY_MAGIC,
+    SMALLEST_RECORD_BYTES,
     TRANSACTIONAL_FLAG,
     wrapper_rows,
 )
@@ -198,12 +200,14 @@ class WindowPart:
         return part_of(self.window, self.first, self.end)
 
 
-def count_by_headers(part: WindowPart, span: LogSpan) -> tuple[int, npt.NDArray[np.int64]]:
+def count_by_headers(
+    part: WindowPart, span: LogSpan, max_batch_bytes: int
+) -> tuple[int, npt.NDArray[np.int64]]:
     """Count the records of a part that are within a span's offsets, as far as headers tell.
 
     Returns:
         The count, and the indexes of the batches that are not in it: wrappers, whose headers have no count, compacted batches
-        that the span cuts, and those whose header contradicts itself.
+        that the span cuts, and those whose header contradicts itself or claims more records than have room.
     """
     headers = part.window.headers[part.decoded]
     first_offsets, last_offsets = (
@@ -214,7 +218,9 @@ def count_by_headers(part: WindowPart, span: LogSpan) -> tuple[int, npt.NDArray[
     spread = last_offsets - first_offsets + 1
     inside = np.minimum(last_offsets, span.end_offset - 1) - np.maximum(first_offsets, span.start_offset) + 1
     is_told = (counts > 0) & (counts <= spread) & ((counts == spread) | (inside == spread))
-    is_told &= ~wrapper_rows(headers)
+    is_compressed = (headers["attributes"] & CODEC_MASK) != 0
+    room_bytes = np.where(is_compressed, max_batch_bytes, headers["batch_length"])
+    is_told &= ~wrapper_rows(headers) & (counts * SMALLEST_RECORD_BYTES <= room_bytes)
     return int(np.minimum(counts, inside)[is_told].sum()), part.decoded[~is_told]
 
 

@@ -15,6 +15,7 @@ from storage_core.filesystem import FileSystem
 from storage_core.options import VIEWS
 from tests.examples import examples
 from tests.filesystem.counted_store import CountedStore
+from tests.record.encoding import CODECS as NAMES
 from tests.record.encoding import Record
 from tests.record.legacy_encoding import GZIP, Message, Wrapper
 from tests.scan.conftest import batch, record
@@ -22,6 +23,7 @@ from tests.scan.copies import batches, write_copy
 from tests.scan.equal_batches import RECORDS, write_partition
 
 TOO_LATE_MS = 2**62
+CODECS = list(NAMES)
 
 
 def wrapper(*offsets):
@@ -169,6 +171,19 @@ def test_a_header_that_counts_more_records_than_offsets_is_not_believed(log_root
             count_records(log.path)
     else:
         assert count_records(log.path) == read_table(log.path).num_rows == 0
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_header_that_counts_more_records_than_have_room_is_not_believed(log_root, codec):
+    log = log_root.rows().values(3, codec=CODECS.index(codec)).write()
+    data = bytearray(log.log_path().read_bytes())
+    data[23:27] = struct.pack(">i", 2**31 - 2)
+    data[57:61] = struct.pack(">i", 2**31 - 1)
+    data[17:21] = struct.pack(">I", crc32c(bytes(data[21:])))
+    log.log_path().write_bytes(data)
+    for bounds in ({}, {"ending_offsets": {"events": {"0": 2}}}):
+        with pytest.raises(CorruptRecordError):
+            count_records(log.path, **bounds)
 
 
 def test_copies_are_counted_as_one_log(tmp_path):
