@@ -244,15 +244,18 @@ class Consumer:
 
 
 class Tasks(list):
-    """Tasks that are counted while the lock is held."""
+    """Tasks that call a function, with the queue's lock, before each that a thread begins."""
 
-    def __init__(self, tasks, count):
+    def __init__(self, tasks, before):
         super().__init__(tasks)
-        self.count = count
+        self._before = [before]
 
-    def __len__(self):
-        self.count()
-        return super().__len__()
+    def __iter__(self):
+        # The queue iterates first, and then the consumer.
+        before = self._before.pop() if self._before else lambda: None
+        for task in super().__iter__():
+            before()
+            yield task
 
 
 @pytest.mark.parametrize("is_locked", [False, True])
@@ -267,7 +270,7 @@ def test_a_reader_thread_may_collect_its_own_consumer(is_locked):
         yield task
 
     tasks = Tasks(range(4), lambda: gc.collect() if is_dropped.is_set() else None)
-    consumer = Consumer(read_ahead(read, tasks, threads=2, room=100))
+    consumer = Consumer(read_ahead(read, tasks, threads=2, room=100, size_of=lambda _: 1))
     gc.disable()
     try:
         next(consumer.items)
@@ -317,19 +320,24 @@ from storage_core.scan.read_ahead import read_ahead
 taken, is_locked, proceed = threading.Event(), threading.Event(), threading.Event()
 
 class Tasks(list):
-    # Counted with the lock.
-    def __len__(self):
-        if taken.is_set():
-            is_locked.set()
-            proceed.wait()
-        return 4
+    iterators = 0
+
+    def __iter__(self):
+        # The queue iterates first, with the lock, and then the consumer.
+        self.iterators += 1
+        is_queue = self.iterators == 1
+        for task in super().__iter__():
+            if is_queue and taken.is_set():
+                is_locked.set()
+                proceed.wait()
+            yield task
 
 def read(task):
     yield task
     taken.wait()
     yield task
 
-items = read_ahead(read, Tasks(range(4)), threads=1, room=100)
+items = read_ahead(read, Tasks(range(4)), threads=1, room=100, size_of=lambda _: 1)
 next(items)
 taken.set()
 is_locked.wait()
