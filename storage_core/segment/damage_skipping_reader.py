@@ -200,6 +200,9 @@ class DamageSkippingReader:
                 lowest_offset = known_offset(header)
                 if self._scanner.log_batch_at(header.position_bytes, lowest_offset) is not None:
                     return header.position_bytes, lowest_offset
+        if remembered and remembered[0].position_bytes == start_bytes > 0:
+            # The caller has proven this one, which the next one may contradict.
+            return start_bytes, max(self._base_offset, known_offset(remembered[0]))
         return start_bytes, self._base_offset
 
     def _locate_by_crcs(

@@ -198,6 +198,23 @@ def test_threads_share_a_reader(log, threads):
     assert table.equals(read_table(log))
 
 
+@pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
+def test_offsets_that_contradict_each_other_are_damage_wherever_a_task_ends(log_root, mode, monkeypatch):
+    """No CRC covers the base offset of a batch."""
+    monkeypatch.setattr(batches_module, "_TASK_BYTES", 1)
+    log = log_root.rows("events")
+    log.values(3).values(1).values(5).values(1).roll().values(2).write()
+    path = log.log_path(0)
+    data = bytearray(path.read_bytes())
+    # The last batch of the first segment, which is at offset 9, overlaps the one before.
+    position_bytes = log.places[0][-1][0]
+    data[position_bytes + 7] = 7
+    path.write_bytes(data)
+    table = read_table(log.path, threads=1, mode=mode)
+    assert table.num_rows == 11 + (mode == "PERMISSIVE")
+    assert read_table(log.path, threads=3, mode=mode).equals(table)
+
+
 def test_notes_of_a_read_are_logged_once_however_many_threads_read(log_root, caplog):
     log = log_root.rows("events")
     for _ in range(20):
