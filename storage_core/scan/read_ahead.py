@@ -25,7 +25,7 @@ _Task = TypeVar("_Task")
 _Item = TypeVar("_Item")
 _BATCH_OVERHEAD_BYTES: Final = 4096
 # About the rows of two tasks that are read at a time.
-_READY_BYTES: Final = 64 << 20
+_READY_BYTES: Final = 96 << 20
 
 
 def memory_bytes(batch: pa.RecordBatch) -> int:
