@@ -64,6 +64,7 @@ def read_plan(
     *,
     threads: int | None = None,
     progress: Progress = False,
+    is_ahead: bool = True,
 ) -> Generator[pa.RecordBatch]:
     """Read the rows of a plan as `read_tasks` does, in threads.
 
@@ -73,6 +74,7 @@ def read_plan(
         schema: The columns to read.
         threads: How many threads decode; None for two where they are faster than one.
         progress: Takes how many bytes of log files were done since its last call; True to show it.
+        is_ahead: Whether one thread reads ahead of the consumer. If not, the consumer's own thread reads.
     """
     with advancing(progress, plan.planned_bytes) as advance:
         threads = threads or _threads_that_pay(filesystem, plan, schema)
@@ -82,7 +84,7 @@ def read_plan(
             yield from read_ahead(
                 lambda task: read_tasks(filesystem, (task,), schema, notes),
                 tasks,
-                threads=threads,
+                threads=threads if is_ahead or threads > 1 else 0,
                 finished=lambda task: advance(task.size_bytes),
             )
         finally:

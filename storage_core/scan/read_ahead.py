@@ -50,11 +50,17 @@ def read_ahead(
     Args:
         read: Called in a thread.
         tasks: Each is read by one thread.
-        threads: How many tasks are read at a time.
+        threads: How many tasks are read at a time; with 0, the consumer's thread reads.
         room: A thread waits while items of this size are ready, unless the consumer waits for its task.
         size_of: The size of an item; unless given, that of a record batch in bytes.
         finished: Called by the consumer after the last item of a task.
     """
+    if not threads:
+        for task in tasks:
+            with contextlib.closing(read(task)) as items:
+                yield from items
+            finished(task)
+        return
     queue = _TaskQueue(read, tasks, room, size_of)
     try:
         queue.start(min(threads, len(tasks)))

@@ -203,17 +203,26 @@ def read_batches(
         OptionError: An option is unknown or wrong.
         SegmentLogError: What is asked for cannot be read; also from ``read_next_batch`` of the reader.
     """
-    parsed = options_of(paths, options)
+    return _open_reader(options_of(paths, options), filesystem, threads, progress, is_ahead=True)
+
+
+def _open_reader(
+    options: ReadOptions, filesystem: object, threads: int | None, progress: Progress, *, is_ahead: bool
+) -> BatchReader:
+    """Plan a read; its one thread, if it has no more, is that of the consumer unless it reads ahead."""
     require_threads(threads)
-    opened = open_file_system(parsed.storage, filesystem)
-    if parsed.view == RECORDS:
-        plan = plan_records(opened, parsed)
-        schema = read_schema(parsed, plan.formats)
-        batches = read_plan(opened, plan, schema, threads=threads, progress=progress)
+    opened = open_file_system(options.storage, filesystem)
+    if options.view == RECORDS:
+        plan = plan_records(opened, options)
+        schema = read_schema(options, plan.formats)
+        batches = read_plan(opened, plan, schema, threads=threads, progress=progress, is_ahead=is_ahead)
     else:
-        schema = view_schema(parsed)
-        tasks = plan_view(opened, parsed)
-        batches = read_ahead(lambda task: read_view_task(opened, task, schema), tasks, threads=threads or 1)
+        schema = view_schema(options)
+        batches = read_ahead(
+            lambda task: read_view_task(opened, task, schema),
+            plan_view(opened, options),
+            threads=threads or int(is_ahead),
+        )
     return BatchReader(schema, join_small_batches(batches))
 
 
@@ -246,7 +255,8 @@ def read_table(
         OptionError: An option is unknown or wrong.
         SegmentLogError: What is asked for cannot be read.
     """
-    with read_batches(*paths, filesystem=filesystem, threads=threads, progress=progress, **options) as reader:
+    parsed = options_of(paths, options)
+    with _open_reader(parsed, filesystem, threads, progress, is_ahead=False) as reader:
         return reader.read_all()
 
 
