@@ -264,6 +264,8 @@ def test_no_other_module_touches_files():
             "getpid",
             "pardir",
             "path",
+            "register_at_fork",
+            "sched_getaffinity",
             "strerror",
         )
     }
