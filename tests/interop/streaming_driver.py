@@ -102,10 +102,10 @@ class KilledWriter(SegmentLogStreamWriter):
 
         finish, append = job.finish_commit, replay.append_commit
 
-        def finish_commit(*arguments, journal=None, **options):
-            if journal is not None:
+        def finish_commit(*arguments, fresh=None, **options):
+            if fresh is not None:
                 reached("journal written")
-            return finish(*arguments, journal=journal, **options)
+            return finish(*arguments, fresh=fresh, **options)
 
         def append_commit(*arguments, **options):
             reached("published")
