@@ -81,7 +81,7 @@ def open_files_below(directory: Path) -> Callable[[int], int]:
 
 
 def processor_seconds(process_ids: Iterable[int]) -> float:
-    """The processor time that processes have used, and children of theirs that have ended."""
+    """Return the processor time that processes have used, and children of theirs that have ended."""
     ticks = 0
     for process_id in process_ids:
         # From the state of the process on: its name, before that, may hold blanks.

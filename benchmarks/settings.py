@@ -62,7 +62,7 @@ class Settings:
         return self.cache_directory / "programs"
 
     def wants(self, part: str) -> bool:
-        """Whether a part of a section is to be run."""
+        """Return True if a part of a section is to be run."""
         return not self.parts or part in self.parts
 
     def scaled(self, count: int) -> int:

@@ -106,7 +106,7 @@ def interleave(
 
 
 def ratio(peer: Series, ours: Series) -> Spread:
-    """How many times as fast as a peer we are, per record, in the rounds in which the peer was quiet."""
+    """Return how many times as fast as a peer we are, per record, in the rounds in which the peer was quiet."""
     per_record = ours.records / peer.records
     return _in_quiet_rounds(
         peer, [theirs / mine * per_record for theirs, mine in zip(peer.seconds, ours.seconds, strict=True)]
@@ -114,39 +114,39 @@ def ratio(peer: Series, ours: Series) -> Spread:
 
 
 def speed(peer: Series, ours: Series) -> Spread:
-    """How many times as fast as a peer we are, whatever each of them handled, in the rounds in which the peer was quiet."""
+    """Return how many times as fast as a peer we are, whatever each handled, in the rounds in which the peer was quiet."""
     return _in_quiet_rounds(
         peer, [theirs / mine for theirs, mine in zip(peer.seconds, ours.seconds, strict=True)]
     )
 
 
 def share(ours: Series, peer: Series) -> Spread:
-    """Our time as a fraction of a peer's, whatever each of them handled, in the rounds in which the peer was quiet."""
+    """Return our time as a fraction of a peer's, whatever each handled, in the rounds in which the peer was quiet."""
     return _in_quiet_rounds(
         peer, [mine / theirs for mine, theirs in zip(ours.seconds, peer.seconds, strict=True)]
     )
 
 
 def difference(ours: Series, peer: Series) -> Spread:
-    """How much longer than a peer we take, in seconds, in the rounds in which the peer was quiet."""
+    """Return how many seconds longer than a peer we take, in the rounds in which the peer was quiet."""
     return _in_quiet_rounds(
         peer, [mine - theirs for mine, theirs in zip(ours.seconds, peer.seconds, strict=True)]
     )
 
 
 def spread(figures: Sequence[float]) -> Spread:
-    """Median and range of ``figures``."""
+    """Return the median and the range of figures."""
     return Spread(statistics.median(figures), min(figures), max(figures))
 
 
 def _in_quiet_rounds(peer: Series, figures: Sequence[float]) -> Spread:
-    """Median and range of the figures of the rounds, each of which compares two runs of one round."""
+    """Return the median and the range of the figures of quiet rounds, each of which compares two runs of one round."""
     kept = [figure for figure, is_quiet in zip(figures, _quiet(peer.seconds), strict=True) if is_quiet]
     return replace(spread(kept), dropped_rounds=len(figures) - len(kept))
 
 
 def _quiet(seconds: Sequence[float]) -> list[bool]:
-    """Whether each round was quiet, by the peer's own spread."""
+    """Tell of each round if it was quiet, by the peer's own spread."""
     return [each <= _QUIET * min(seconds) for each in seconds]
 
 

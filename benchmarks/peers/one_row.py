@@ -18,15 +18,15 @@ class OneRowSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return FORMAT_NAME
 
     def schema(self) -> str:
-        """One column."""
+        """Return the one column."""
         return "value binary"
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  (Spark's signature)
-        """A reader of these rows."""
+        """Return a reader of these rows."""
         return _OneRowReader(int(self.options[TASKS_OPTION]))
 
 

@@ -42,7 +42,7 @@ class ReadyMadeSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return FORMAT_NAME
 
     def schema(self) -> str:

@@ -22,7 +22,7 @@ class TimedSegmentLog(SegmentLogDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return FORMAT_NAME
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

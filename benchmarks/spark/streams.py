@@ -57,7 +57,7 @@ def read_backlog(spark: SparkSession, job: dict[str, Any], checkpoint: str) -> d
 
 
 def _end_s(progress: Any) -> float:
-    """When a trigger ended."""
+    """Return when a trigger ended, in seconds since 1970."""
     begun = datetime.fromisoformat(progress["timestamp"])
     return begun.timestamp() + float(progress["durationMs"]["triggerExecution"]) / 1000
 

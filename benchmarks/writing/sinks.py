@@ -64,7 +64,7 @@ def _our_job(root: Path, rows: int, flush: str, *, is_cached: bool = False) -> W
 
 
 def _write(session: SparkProcess, job: WriteJob) -> Timed:
-    """One write into empty partitions of a new directory; the rows that are there then."""
+    """Write once into empty partitions of a new directory, and return the rows that are there then."""
     root = new_directory(Path(str(job.path)), "written")
     make_topic(root, PARTITIONS)
     settle()

@@ -146,9 +146,10 @@ class StagedFiles:
 
     def keep_heads(self, file: str, position_bytes: int, heads: Sequence[BatchHeads]) -> None:
         """Keep the headers of the batches from a position on, unless too many are kept."""
-        self._kept_batches += sum(len(each.headers) for each in heads)
-        if self._kept_batches <= _MOST_KEPT_BATCHES:
-            self._heads[file, position_bytes] = heads
+        with self._lock:
+            self._kept_batches += sum(len(each.headers) for each in heads)
+            if self._kept_batches <= _MOST_KEPT_BATCHES:
+                self._heads[file, position_bytes] = heads
 
     def take_heads(self, file: str, position_bytes: int) -> Sequence[BatchHeads] | None:
         """Give up the headers that were kept of a position; None without."""
