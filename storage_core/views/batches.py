@@ -55,7 +55,7 @@ _COLUMNS: Final = (
            "another."),
     Column("hasDeleteHorizon", pa.bool_(), "Whether the cleaner has set a delete horizon."),
     Column("deleteHorizon", TIMESTAMP, "From when on the cleaner removes its tombstones and markers."),
-    Column("baseTimestamp", TIMESTAMP, "Timestamp that those of the records are relative to; null with a delete "
+    Column("baseTimestamp", TIMESTAMP, "The timestamp to which those of the records are relative; null with a delete "
            "horizon."),
     Column("maxTimestamp", TIMESTAMP, "The largest timestamp of its records."),
     Column("baseTimestampMs", pa.int64(), "The base timestamp field as it is: any value, or the delete horizon."),
@@ -278,7 +278,8 @@ _CONTROL_TYPES: Final = {
 
 BATCHES_VIEW: Final = View(
     name="batches",
-    doc="A record batch that is in the log, or whose boundaries are if its CRC does not match.",
+    doc="A record batch: records that were compressed and written together. One with a wrong CRC has a row if its "
+    "boundaries are right.",
     columns=_COLUMNS,
     plan=_plan,
     read=_read,

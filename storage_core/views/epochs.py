@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _COLUMNS: Final = (
     *PARTITION_COLUMNS,
     Column("leaderEpoch", pa.int32(), "The epoch of a leader."),
-    Column("startOffset", pa.int64(), "Where it begins by the checkpoint; by the log if the checkpoint lacks it."),
+    Column("startOffset", pa.int64(), "Where it begins, by the checkpoint, or by the log if the checkpoint lacks it."),
     Column("endOffset", pa.int64(), "Where the next epoch begins, or the log ends."),
     Column("firstBatchOffset", pa.int64(), "Base offset of its first batch in the log; null without one."),
     Column("lastBatchOffset", pa.int64(), "Last offset of its last batch in the log; null without one."),
@@ -149,7 +149,7 @@ def _is_in_range(start_offset: int, end_offset: int, task: _EpochsTask) -> bool:
 
 EPOCHS_VIEW: Final = View(
     name="epochs",
-    doc="An epoch of a partition's leader, as its checkpoint and its batches have it.",
+    doc="A leader epoch: the offsets that one leader of the partition wrote, by the checkpoint and by the batches.",
     columns=_COLUMNS,
     plan=_plan,
     read=rows_read(_COLUMNS, _rows),

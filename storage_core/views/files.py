@@ -258,9 +258,9 @@ _COLUMNS: Final = (
     Column("sizeBytes", pa.int64(), "Its length; null for directories."),
     Column("allocatedBytes", pa.int64(), "What it takes on the disk: less than its length if it is sparse."),
     Column("modified", TIMESTAMP, "When it was last modified; null in an object store."),
-    Column("topic", pa.string(), "The topic of the partition's directory that it is, or is in."),
-    Column("partition", pa.int32(), "Likewise the partition."),
-    Column("state", pa.string(), "Of that directory: `live`, or by its name `delete`, `future` or `stray`; `remote` "
+    Column("topic", pa.string(), "The topic, if it is a partition's directory or in one."),
+    Column("partition", pa.int32(), "The partition, likewise."),
+    Column("state", pa.string(), "State of that directory: `live`, or by its name `delete`, `future` or `stray`; `remote` "
            "in remote storage; null elsewhere."),
     Column("baseOffset", pa.int64(), "The offset in its name."),
     Column("isExpected", pa.bool_(), "Whether a broker that was stopped leaves it there."),

@@ -62,7 +62,7 @@ from storage_core.views.view import TIMESTAMP, Column, View, rows_read
 
 # fmt: off
 _COLUMNS: Final = (
-    Column("topic", pa.string(), "The topic; of `delete` and `stray` directories, its beginning if it is long."),
+    Column("topic", pa.string(), "The topic; of a `delete` or `stray` directory, only the beginning of a long name."),
     Column("partition", pa.int32(), "The partition."),
     Column("state", pa.string(), "`live`, or by the directory's name: `delete` awaits its deletion, `future` is being "
            "moved here from another disk, `stray` is unknown to the cluster. `uncommitted`: a job creates it, and "
@@ -72,7 +72,7 @@ _COLUMNS: Final = (
     Column("replicaConflict", pa.string(), "Why a read cannot choose one of them; null if it can."),
     Column("topicId", pa.string(), "The topic's id; null without `partition.metadata`."),
     Column("leaderEpoch", pa.int32(), "The newest leader epoch; null if none is known."),
-    Column("logStartOffset", pa.int64(), "The log start offset: of the first segment, or as checkpointed."),
+    Column("logStartOffset", pa.int64(), "The log start offset: the first segment's base offset, or as checkpointed."),
     Column("logEndOffset", pa.int64(), "The offset after the last whole batch."),
     Column("highWatermark", pa.int64(), "The checkpointed high watermark; null if there is none."),
     Column("lastStableOffset", pa.int64(), "The first offset of the oldest open transaction; without one, the log end "
@@ -615,7 +615,7 @@ def _rows(
 
 PARTITIONS_VIEW: Final = View(
     "partitions",
-    "A directory of a partition: one that is read, another replica, or one that is being deleted or moved, or is stray. "
+    "A partition's directory: one that is read, another replica, or one that is being deleted or moved, or is stray. "
     "Internal topics need not be named.",
     _COLUMNS,
     _plan,

@@ -142,7 +142,7 @@ def _row(task: _ProducersTask, state: ProducerState, *, is_from_log: bool) -> tu
 
 PRODUCERS_VIEW: Final = View(
     name="producers",
-    doc="A producer of a partition, as known at the end of the range.",
+    doc="A producer that numbers its records (idempotent or transactional), as known at the end of the range.",
     columns=_COLUMNS,
     plan=_plan,
     read=rows_read(_COLUMNS, _rows),

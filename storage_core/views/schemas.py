@@ -76,7 +76,8 @@ def _rows(registry: SchemaRegistry) -> Iterator[tuple[Any, ...]]:
 
 SCHEMAS_VIEW: Final = View(
     "schemas",
-    "A version of a subject in a schema registry, by the records of its topic.",
+    "A version of a schema in a schema registry, from the registry's topic. A subject is the name under which the registry "
+    "keeps the versions of a schema.",
     _COLUMNS,
     _plan,
     _read,

@@ -582,8 +582,8 @@ def _index_states(filesystem: ReadableFileSystem, file: SegmentFile) -> tuple[st
 
 SEGMENTS_VIEW: Final = View(
     "segments",
-    "A segment of a log, or the log file of a segment that was replaced, deleted or never finished. A segment is in the "
-    "view if it may hold an offset of the range that is asked for. Internal topics need not be named.",
+    "A segment: a log file with its indexes. A log file that was replaced, deleted or never finished has a row, too. A "
+    "segment is in the view if it may hold an offset of the range. Internal topics need not be named.",
     _COLUMNS,
     _plan,
     rows_read(_COLUMNS, _rows),

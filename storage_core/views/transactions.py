@@ -398,8 +398,8 @@ def _difference(later_ms: int, earlier_ms: int) -> int | None:
 
 TRANSACTIONS_VIEW: Final = View(
     name="transactions",
-    doc="A transaction of one partition; one that has only a marker in the log is a row, too. Internal topics need not be "
-    "named: offsets that transactions commit are in one.",
+    doc="A transaction in one partition, even if the log has only its marker, which commits or aborts it. Internal topics "
+    "need not be named: one of them has the offsets that transactions commit.",
     columns=_COLUMNS,
     plan=plan_transactions,
     read=rows_read(
