@@ -141,11 +141,11 @@ WRITE_OPTIONS: Final[tuple[Option, ...]] = (
     Option("topic", "topic", value_kind("topic", _parse_topic),
            doc="The topic of every row, whatever the column `topic` says."),
     Option("partitions", "partitions", value_kind("count", _parse_partitions), "1",
-           doc="How many partitions a new topic gets. An existing topic keeps its own; with `brokerDirectory`, how many it "
-               "has in the cluster, if some are on other disks."),
+           doc="How many partitions a new topic gets; an existing topic keeps its own. With `brokerDirectory`: how "
+               "many the topic has in the cluster, if some are on other disks."),
     Option("partitioner", "partitioner", choice_kind(PartitionerName), "default",
-           doc="Where rows go whose column `partition` is null or missing: `default` by the hash of the key as Kafka's Java "
-               "producer does, and without a key to one partition until a batch is full."),
+           doc="Where rows go if their column `partition` is null or missing. `default`: by the hash of the key, as "
+               "in Kafka's Java producer; without a key, to one partition until a batch is full."),
     Option("compression.type", "", _text_kind("`none`, `gzip`, `snappy`, `lz4` or `zstd`"), "none", aliases=("kafka.compression.type",),
            doc="How batches are compressed; also Kafka's words for topics, `uncompressed` and `producer`."),
     Option("compression.level", "", _text_kind("number"),
@@ -160,18 +160,17 @@ WRITE_OPTIONS: Final[tuple[Option, ...]] = (
                "the rows are visible at once, but a power cut may lose some of them. The directory is then left as by a "
                "running broker: the next broker or program that opens it, other than such a job, recovers its logs first."),
     Option("txnAppId", "txn_app_id", value_kind("text", _parse_app_id),
-           doc="With `txnVersion`: the application that writes. A job whose version is not above the last one that this "
-               "application committed here does nothing."),
+           doc="With `txnVersion`: the application that writes. A job does nothing if its version is not above the "
+               "last one that this application has committed here."),
     Option("txnVersion", "txn_version", value_kind("number", _parse_txn_version),
            doc="With `txnAppId`: grows with each job."),
     Option("txnRetention", "txn_retention_ms", INTERVAL, "30 days",
-           doc="How long at least the directory remembers the last `txnVersion` of an application, or the last batch of a "
-               "stream, after that was committed. Jobs apply it now and then. A job or batch that is repeated later is written "
-               "again."),
+           doc="How long at least the directory remembers the last `txnVersion` of an application, or the last batch "
+               "of a stream. A job or batch that is repeated later is written again."),
     Option("repeatedBatch", "compares_rows", _flag_of("compare", "skip"), "compare", only="stream",
-           doc="What a stream does with its last batch, which Spark repeats after a failure: `compare` its rows with those "
-               "that were written, in any order, and fail if they are others; or `skip` it whatever its rows are, because "
-               "each run computes others, with `uuid()` for example."),
+           doc="What a stream does with its last batch if Spark repeats it after a failure. `compare` compares its "
+               "rows with those that were written, in any order, and fails if they differ. `skip` takes it as "
+               "written, for queries whose rows differ in each run, as with `uuid()`."),
     Option("topicIds", "topic_ids", value_kind("JSON", _parse_topic_ids),
            doc='Ids of new topics, as a cluster knows them: `{"topicA":"<22 characters>"}`.'),
     Option("brokerDirectory", "broker_directory", BOOLEAN, "false",

@@ -160,48 +160,50 @@ def _parse_corrupt_record_column(option: str, value: object) -> str:
 # fmt: off
 READ_OPTIONS: Final[tuple[Option, ...]] = (
     Option("path", "paths", value_kind("paths", parse_paths), aliases=("paths",),
-           doc="Required. One or more (a list, a glob as `/data/*/kafka-logs` or `/data/{a,b}`, or comma separated unless "
-               "the whole text exists; URIs of files and of [object stores](object-stores.md), too): a Kafka log directory, a folder of them, or one partition "
-               "directory. Globs have Hadoop's syntax, but a literal `*` is `[*]`, not `\\*`; they follow symbolic "
-               "links. Copies of one partition (of one cluster and topic id) are read as one log: what the preferred copy lacks "
-               "comes from the others."),
+           doc="Required. One path or several: a Kafka log directory, a folder of them, or one partition directory. "
+               "Several are a list, a glob (`/data/*/kafka-logs`, `/data/{a,b}`), or comma separated, unless the "
+               "whole text exists. URIs of files and of [object stores](object-stores.md) work, too. Globs have "
+               "Hadoop's syntax, but a literal `*` is `[*]`, not `\\*`; they follow symbolic links. Copies of one "
+               "partition (of one cluster and topic id) are read as one log: what the preferred copy lacks comes "
+               "from the others."),
     Option("remoteStorage", "remote_storage", value_kind("paths", parse_paths),
-           doc="Where the older segments of tiered topics are, comma separated if there are several: each topic is then read "
-               "from its true log start, remote segments below the first local one and local ones above. Topics that no local "
-               "directory has are read from there alone."),
+           doc="Where the older segments of tiered topics are; several paths are comma separated. Each topic is then "
+               "read from its true log start: remote segments below the first local one, local segments from there "
+               "on. A topic that no local directory has is read from remote storage alone."),
     Option("subscribe", "subscribe", value_kind("topics", parse_topics),
-           doc="Topics to read, comma separated. Internal topics only if named here."),
+           doc="Topics to read, comma separated. Internal topics are read only if they are named here."),
     Option("subscribePattern", "subscribe_pattern", value_kind("Java regex", _parse_pattern),
-           doc="Topics to read, by a pattern that is searched anywhere in the name. Never matches internal topics."),
+           doc="Topics to read: those in whose name the pattern is found. It never matches internal topics."),
     Option("assign", "assign", value_kind("JSON", parse_assignment),
-           doc='Partitions to read, as `{"topicA":[0,1]}`; those that do not exist are left out. Only one of `subscribe`, '
-               "`subscribePattern` and `assign` may be given; with none, every topic but the internal ones."),
+           doc='Partitions to read, as `{"topicA":[0,1]}`; those that do not exist are left out. Give only one of '
+               "`subscribe`, `subscribePattern` and `assign`; without any, all topics but the internal ones are read."),
     Option("startingOffsets", "starting", value_kind("`earliest`, `latest` or JSON", parse_offsets), "earliest",
-           doc='Where to start: `earliest`, or `{"topicA":{"0":23,"1":-2},"topicB":"earliest"}` (-2 is earliest) naming '
-               "exactly the partitions read. In a stream, `latest` (the default there; -1 in JSON), too; only a new query "
-               "looks at it."),
+           doc='Where to start: `earliest`, or `{"topicA":{"0":23,"1":-2},"topicB":"earliest"}`, which names exactly '
+               "the partitions that are read (-2 is earliest). A stream also takes `latest` (-1 in JSON), its "
+               "default; only a new query uses this option."),
     Option("endingOffsets", "ending", value_kind("`latest` or JSON", parse_offsets), "latest", only="batch",
            doc='Where to stop, exclusive: `latest`, or `{"topicA":{"0":50,"1":-1}}` (-1 is latest).'),
     Option("startingOffsetsByTimestamp", "starting", _time_kind("JSON", parse_partition_timestamps),
-           doc='A starting timestamp for each partition, `{"topicA":{"0":1000}}`; -1 is latest, -2 is earliest. Goes before '
-               "`startingOffsets`."),
+           doc='A starting timestamp for each partition, `{"topicA":{"0":1000}}`; -1 is latest, -2 is earliest. '
+               "Overrides `startingOffsets`."),
     Option("endingOffsetsByTimestamp", "ending", _time_kind("JSON", parse_partition_timestamps), only="batch",
-           doc="An ending timestamp for each partition. Goes before `endingOffsets`."),
+           doc="An ending timestamp for each partition. Overrides `endingOffsets`."),
     Option("startingTimestamp", "starting", _time_kind("timestamp", parse_timestamp),
-           doc="Start each partition at its first record at or after this time: epoch milliseconds, ISO-8601, or relative "
-               "(`-10 minutes`). Goes before the other starting options."),
+           doc="Start each partition at its first record at or after this time: epoch milliseconds, ISO-8601, or "
+               "relative (`-10 minutes`). Overrides the other starting options."),
     Option("endingTimestamp", "ending", _time_kind("timestamp", parse_timestamp), only="batch",
-           doc="Stop each partition at its first record at or after this time, or at its end if there is none. Goes before "
-               "the other ending options."),
+           doc="Stop each partition at its first record at or after this time, or at its end if there is none. "
+               "Overrides the other ending options."),
     Option("startingOffsetsByTimestampStrategy", "starting_timestamp_strategy", choice_kind(StartingStrategy), "error",
            doc="What to do with a partition that has no record at or after the starting timestamp: fail, or read nothing."),
     Option("timeZone", "zone", value_kind("time zone", parse_time_zone), "UTC",
-           doc="The zone of times that name none, as `Europe/Berlin`; a source is not told `spark.sql.session.timeZone`."),
+           doc="The zone of times without one, such as `Europe/Berlin`. Spark does not tell a source "
+               "`spark.sql.session.timeZone`."),
     Option("isolationLevel", "isolation_level", choice_kind(IsolationLevel), "read_uncommitted", aliases=("kafka.isolation.level",),
            doc="`read_committed` leaves out aborted transactions and stops before the first open one."),
     Option("failOnDataLoss", "fail_on_data_loss", BOOLEAN, "true",
-           doc="Whether offsets that are asked for and do not exist (any more) are an error, or are skipped with a warning. In a "
-               "stream, partitions that are absent, too; their offsets are kept in the checkpoint."),
+           doc="Whether a read fails if offsets that it should read are not there; with `false`, it skips them with a "
+               "warning. In a stream, the same goes for missing partitions; their offsets stay in the checkpoint."),
     Option("minPartitions", "min_partitions", COUNT,
            doc="Cut the offset ranges into at least about this many tasks."),
     Option("maxRecordsPerPartition", "max_records_per_partition",
@@ -212,16 +214,17 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
            doc="About how many bytes of log a task reads (default: at most 128 MiB, less if there are idle processors), as "
                "`64m` or plain bytes."),
     Option("endingAt", "ending_at", choice_kind(EndingAt), "logEnd",
-           doc="What `latest` means: after the last whole batch, or the broker's last checkpointed high watermark. A stream's "
-               "default is the high watermark where a broker's checkpoint has it, and the log end elsewhere."),
+           doc="What `latest` means: `logEnd` is after the last whole batch; `highWatermark` is the offset up to "
+               "which all in-sync replicas have the records, as a broker's checkpoint has it. A stream ends at the "
+               "high watermark by default if there is one, else at the log end."),
     Option("ignoreCheckpoints", "ignore_checkpoints", BOOLEAN, "false",
-           doc="`true` reads every log from its first segment to its last whole batch, whatever the checkpoints of its log "
-               "directory say of log starts, high watermarks and recovery points: for an old copy beside newer checkpoints."),
+           doc="Whether to read each log from its first segment to its last whole batch, whatever the checkpoint "
+               "files of the log directory say: for an old copy beside newer checkpoints."),
     Option("useIndexes", "use_indexes", BOOLEAN, "true",
            doc="`false` walks every batch header instead of using index files."),
     Option("maxDecompressedBatchBytes", "max_decompressed_batch_bytes", BATCH_SIZE, BATCH_SIZE_DEFAULT,
-           doc="The largest batch, decompressed, that is not an error. As decoded, a record counts as 32 bytes and a record "
-               "header as 128."),
+           doc="The largest batch, decompressed, that is read; a larger one is an error. When decoded, a record "
+               "counts as 32 bytes and a record header as 128."),
     Option("includeHeaders", "include_headers", BOOLEAN, "false", views=(RECORDS,),
            doc="Adds the column `headers`."),
     Option("includeMetadata", "include_metadata", BOOLEAN, "false", views=(RECORDS,),
@@ -245,8 +248,9 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
                "partition: then a read with `timestamp < ...` in its condition ends at the first record that is later by this "
                "much, and one with `timestamp >= ...` starts after a record that is earlier by this much."),
     Option("mode", "mode", choice_kind(DamageMode), "FAILFAST",
-           doc="What a damaged range of a log file does: fail the read, naming its bytes and offsets; continue at the next "
-               "valid batch, with a warning; or also add a row that describes it."),
+           doc="What happens at a damaged range of a log file: `FAILFAST` fails the read, naming bytes and offsets; "
+               "`DROPMALFORMED` goes on at the next valid batch, with a warning; `PERMISSIVE` also adds a row that "
+               "describes the range."),
     Option("columnNameOfCorruptRecord", "corrupt_record_column", value_kind("column name", _parse_corrupt_record_column), CORRUPT_RECORD_COLUMN, views=(RECORDS,),
            doc="The last column with `mode=PERMISSIVE`: JSON with `file`, `topic`, `partition`, `startByte`, `endByte`, "
                "`startOffset`, `endOffset` (ends are exclusive, offsets bounds of what may be lost), `error` and `reason`. "
@@ -256,8 +260,7 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
     Option("asOf", "as_of_ms", _time_kind("timestamp", parse_timestamp_ms), only="batch", views=("group_offsets",),
            doc="With `view=group_offsets`: the offsets as they were at this time, instead of the latest."),
     Option("exact", "exact", BOOLEAN, "false", only="batch", views=("segments", "partitions"),
-           doc="With `view=segments` or `view=partitions`: walk every batch header, for what names and sizes of files do not "
-               "tell."),
+           doc="With `view=segments` or `view=partitions`: read every batch header, for the columns that need it."),
     Option("schemasPath", "schemas_paths", value_kind("paths", parse_paths), views=(RECORDS, "schemas"),
            doc="Where the schemas of typed values are, if not in the directories that are read: a log directory with the topic of "
                "a schema registry, or a folder of schema files named by id (`17.avsc`, `18.proto`, `19.json`), as "
@@ -278,10 +281,10 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
     Option("maxTriggerDelay", "max_delay_ms", INTERVAL, "15m", only="stream",
            doc="The longest wait for `minOffsetsPerTrigger`."),
     Option("pollInterval", "poll_interval_ms", INTERVAL, only="stream",
-           doc="How long a listing of an object store is kept before the stream lists again for new records; by default, 30 "
-               "seconds. Local disks are looked at in each trigger."),
+           doc="How old a listing of an object store may be before the stream lists again (30 seconds by default). "
+               "Local disks are looked at in each trigger."),
     Option("maxBytesPerTrigger", "max_bytes", SIZE, only="stream",
-           doc="About the most bytes of log in a micro-batch, shared likewise. Each partition with new records takes part with "
+           doc="About the most bytes of log in a micro-batch, shared likewise. Each partition with new records gets "
                "at least one batch of records."),
 )
 # fmt: on
