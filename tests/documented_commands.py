@@ -1,4 +1,4 @@
-"""The commands in docs/cli.md, run where the page says that they run.
+"""The commands of `segmentlog` in the documents, run where a page says that they run.
 
 Run ``python -m tests.documented_commands --write docs/cli.md`` after a change of what a command prints. What a page shows
 and still matches stays as it is, so that placeholders (``<free>``) need to be written once.
@@ -18,11 +18,11 @@ from tests.conformance.archives import unpack_case
 from tests.executed_document import Block, Shell, assert_shown, blocks_of
 
 ROOT = Path(__file__).parent.parent
-# What the page calls the working directory.
+# What the pages call the working directory.
 PLACE = "/backup"
 _COMMAND = re.compile("^segmentlog ", re.MULTILINE)
 _SIZE = re.compile(r"[\d,.]+ (?:bytes|KiB|MiB|GiB|TiB)\b")
-# The directories that the page tells of, and the brokers' directories that they are.
+# The directories that the pages tell of, and the brokers' directories that they are.
 CASES = {
     "dead-broker": "torn-tail",
     "copied-volume": "corrupt-middle",

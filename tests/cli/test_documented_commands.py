@@ -1,4 +1,4 @@
-"""docs/cli.md, docs/values.md and README.md: each command runs as it is, in order, and prints what the page shows."""
+"""README.md and docs/: each command `segmentlog` runs as it is, in order, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.documented_commands import assert_prints, commands_of, shell_in
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "cli.md"
+PAGES = sorted(page for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if commands_of(page))
+QUICK = {"README.md", "values.md"}
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(PAGE, marks=pytest.mark.thorough), ROOT / "docs" / "values.md", ROOT / "README.md"],
+    [page if page.name in QUICK else pytest.param(page, marks=pytest.mark.thorough) for page in PAGES],
     ids=lambda page: Path(page).name,
 )
 def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path):
     shell = shell_in(tmp_path.resolve())
-    blocks = commands_of(page)
-    assert blocks
-    for block in blocks:
+    for block in commands_of(page):
         assert_prints(shell, block)
 
 
