@@ -30,7 +30,7 @@ PAGES = sorted(
 )
 NEEDS_A_BROKER = "docs/load-into-kafka.md"
 
-# Each page finds what a user finds who begins with it: no names, and no files but the examples.
+# Each page finds what a user finds who begins with it: no names, and no files but the examples. Its pictures are kept.
 RUN_PAGES = """
 import json, pathlib, shutil, sys
 
@@ -40,9 +40,15 @@ for page, blocks in json.load(sys.stdin):
         print(chr(0), flush=True)
         exec(compile("\\n" * line + text, page, "exec"), namespace)
     for path in pathlib.Path().iterdir():
-        if not path.is_symlink():
+        if path.suffix == ".svg":
+            path.rename(path.absolute().parent.parent / path.name)
+        elif path.is_file():
+            path.unlink()
+        elif not path.is_symlink():
             shutil.rmtree(path)
 """
+# Pictures that are the same on each day, in fonts of the reader.
+MATPLOTLIB_SETTINGS = "backend: svg\nsvg.hashsalt: segmentlog\nsvg.fonttype: none\n"
 
 
 def blocks_in(page: str, language: str) -> list[Block]:
@@ -63,14 +69,18 @@ PAGES_WITH_SPARK = [page for page in PAGES_WITH_CODE if needs_spark(page)]
 def assert_pages_print_what_they_show(pages: list[str], folder: Path) -> None:
     """Run the blocks of pages, one page after the other in one interpreter whose directory has ``examples``."""
     blocks = [(page, block) for page in pages for block in blocks_in(page, "python")]
-    (folder / "examples").symlink_to(EXAMPLES)
+    home = folder / "page"
+    home.mkdir()
+    (home / "examples").symlink_to(EXAMPLES)
+    settings = folder / "matplotlibrc"
+    settings.write_text(MATPLOTLIB_SETTINGS)
     done = subprocess.run(
         [sys.executable, "-c", RUN_PAGES],
         input=json.dumps(
             [(page, [(block.line, block.text) for block in blocks_in(page, "python")]) for page in pages]
         ),
-        cwd=folder,
-        env=environment_of_a_user(),
+        cwd=home,
+        env={**environment_of_a_user(), "MATPLOTLIBRC": str(settings), "SOURCE_DATE_EPOCH": "0"},
         capture_output=True,
         text=True,
         check=False,
@@ -79,6 +89,9 @@ def assert_pages_print_what_they_show(pages: list[str], folder: Path) -> None:
     for (page, block), printed in zip(blocks, done.stdout.split("\0\n")[1:], strict=True):
         assert_shown(printed, block)
         assert block.shown or not printed, f"{page}, line {block.line}: the page does not show\n{printed}"
+    for picture in folder.glob("*.svg"):
+        shown = ROOT / "docs" / picture.name
+        assert picture.read_text() == shown.read_text(), f"copy {picture} to {shown}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES_WITH_CODE if page not in PAGES_WITH_SPARK])
@@ -96,7 +109,7 @@ def commands() -> list[str]:
     """Each command line of a shell block, but of those that tests/cli/test_documented_commands.py runs."""
     blocks = [block for page in PAGES for block in blocks_in(page, "sh")]
     text = "".join(block.text for block in blocks if not is_about_the_command(block))
-    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    lines = re.sub(r"\\\n\s*", "", text).replace(" && ", "\n").splitlines()
     return sorted({line for line in lines if line.strip()})
 
 
@@ -113,13 +126,14 @@ def test_the_commands_of_a_page_exist(line: str):
             "optional-dependencies"
         ]
         assert set(re.findall(r"\[(\w+)\]", line)) <= set(extras)
-    elif command in {"python", "pytest"}:
-        paths = [word.partition("::")[0] for word in arguments if "/" in word and " " not in word]
+    elif command in {"python", "python3", "pytest"}:
+        words = [word for word in arguments if "/" in word and " " not in word and not word.startswith("~")]
+        paths = [word.partition("::")[0] for word in words]
         assert [path for path in paths if not (ROOT / path).exists()] == []
         modules = [
             arguments[index + 1]
             for index, word in enumerate(arguments)
-            if word == "-m" and command == "python"
+            if word == "-m" and command != "pytest"
         ]
         assert [name for name in modules if find_spec(name) is None] == []
     elif command == "spark-submit":
@@ -132,6 +146,9 @@ def test_the_commands_of_a_page_exist(line: str):
             [sys.executable, "-m", "venv_pack", "--help"], capture_output=True, text=True, check=True
         ).stdout
         assert [word for word in arguments if word.startswith("-") and word not in shown] == []
+    elif command == "source":
+        # What `python3 -m venv` makes.
+        assert line.endswith("/bin/activate")
     elif command == "export":
         subprocess.run(["bash", "-euc", line], check=True)
     else:

@@ -166,7 +166,7 @@ def test_a_pushed_filter_leaks_into_other_scans_of_the_same_load(spark, conf, lo
     correct = (30, 210, 240, 40)
     assert seen != correct, (
         "Spark no longer lets a pushed filter leak into other scans of one load(). Make filterPushdown "
-        "true by default where Spark's pushdown is on, and take the warning out of docs/options.md."
+        "true by default where Spark's pushdown is on, and take the warning out of docs/read.md."
     )
     # As long as the bug exists, the plain scan takes the filtered one's plan.
     assert seen[:2] == (30, 30), seen

@@ -98,7 +98,7 @@ class OtherSource(DataSource):
 
 
 def test_without_an_active_session_spark_finds_no_python_source(spark, frame, save, root):
-    """If this fails, Spark supports it now: remove the advice from docs/options.md."""
+    """If this fails, Spark supports it now: remove the advice from docs/write.md."""
     spark.dataSource.register(OtherSource)
     for name in ("segmentlog", "other"):
         writer = frame.write.format(name).mode("append").option("topic", "t")
@@ -188,7 +188,7 @@ def test_an_insert_may_leave_out_columns(spark, root, view):
 
 
 def test_strings_do_not_fit_a_view_of_a_read(spark, view):
-    # docs/options.md says what to do: Spark refuses before it asks the source.
+    # docs/write.md says what to do: Spark refuses before it asks the source.
     view()
     with pytest.raises(AnalysisException, match='Cannot safely cast `key` "STRING" to "BINARY"'):
         spark.sql("INSERT INTO v (key, value, topic) SELECT 'k', 'v', 't'")
