@@ -186,4 +186,4 @@ def test_modules_that_a_page_names_exist(page: str):
 
 
 def test_the_readme_is_short():
-    assert (ROOT / "README.md").stat().st_size <= 14 * 1024
+    assert (ROOT / "README.md").stat().st_size <= 12 * 1024

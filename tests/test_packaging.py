@@ -207,8 +207,8 @@ def test_the_tables_of_options_are_those_of_the_code(marker: str):
     assert between_markers(text, marker) == TEXTS[marker], again
 
 
-def test_the_options_in_the_readme_exist_with_their_defaults():
-    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## The ten options")[2]
+def test_the_ten_options_exist_with_their_defaults():
+    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8").partition("## The ten options")[2]
     rows = re.findall(r"^\| (`.*?) \| (read|write) \| (.*?) \|", text, re.MULTILINE)
     assert len(rows) == 10
     known = {"read": TABLES["options"], "write": TABLES["write-options"]}
