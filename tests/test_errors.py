@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,9 @@ from storage_core.errors import (
     OptionError,
     SegmentLogError,
 )
+from tests.error_tables import described_in, renewed
 
+PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
 CLASSES = [
     value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, SegmentLogError)
 ]
@@ -50,6 +53,15 @@ def test_every_error_is_exported_and_described():
     assert set(errors.__all__) == {kind.__name__ for kind in CLASSES} | {"RecordError"}
     for kind in CLASSES:
         assert kind.__doc__, kind
+
+
+def test_the_page_has_every_error_once_with_its_docstring():
+    page = PAGE.read_text(encoding="utf-8")
+    names = described_in(page)
+    assert sorted(names) == sorted(kind.__name__ for kind in CLASSES)
+    # A class comes after the one that it is a kind of, whose branch it is on.
+    assert all(names.index(name) > names.index(base) for name, base in drawn_tree().items() if base)
+    assert renewed(page) == page, "run python -m tests.error_tables --write docs/errors.md"
 
 
 @pytest.mark.parametrize(
