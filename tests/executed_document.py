@@ -1,7 +1,9 @@
 """The code blocks of a document: run in order, and compared with the output that the document shows.
 
 A ``sh`` block runs in bash, a ``python`` block in this process, as in one shell: later blocks see what earlier ones export
-and define. A ``text`` block shows the output of the block before it: ``<words>`` match anything without a space, and the width of spaces does not matter. A ``log`` block shows lines of a broker's log, in which ``…`` matches anything.
+and define. A ``text`` block shows the output of the block before it: ``<words>`` match anything without a space, and the
+width of spaces does not matter. A ``log`` block shows lines of a broker's log, in which ``…`` matches anything. A ``py``
+block needs a library that is no dependency of this repository: it is compiled, and not run.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def blocks_of(document: str) -> list[Block]:
         indent, language, text = found.groups()
         line = document.count("\n", 0, found.start()) + 1
         text = re.sub(rf"^{indent}", "", text, flags=re.MULTILINE)
-        if language == "log":
+        if language in {"log", "py"}:
             continue
         if language == "text":
             assert blocks, f"line {line}: the output of which block?"
@@ -67,6 +69,15 @@ def blocks_of(document: str) -> list[Block]:
         section = next((name for start, name in reversed(headings) if start < found.start()), "")
         blocks.append(Block(language, text, line, section))
     return blocks
+
+
+def unrun_code_of(document: str) -> list[str]:
+    """The ``py`` blocks of a document, without the indentation of an enclosing list."""
+    return [
+        re.sub(rf"^{found[1]}", "", found[3], flags=re.MULTILINE)
+        for found in _FENCE.finditer(document)
+        if found[2] == "py"
+    ]
 
 
 class Shell:

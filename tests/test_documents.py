@@ -19,7 +19,7 @@ import pyspark
 import pytest
 
 from tests.documented_commands import is_about_the_command
-from tests.executed_document import Block, assert_shown, blocks_of
+from tests.executed_document import Block, assert_shown, blocks_of, unrun_code_of
 from tests.spark_settings import environment_of_a_user
 
 ROOT = Path(__file__).parent.parent
@@ -103,6 +103,13 @@ def test_the_code_of_a_page_prints_what_the_page_shows(page: str, tmp_path: Path
 @pytest.mark.thorough
 def test_the_code_of_pages_with_spark_prints_what_they_show(tmp_path: Path):
     assert_pages_print_what_they_show(PAGES_WITH_SPARK, tmp_path)
+
+
+def test_code_that_cannot_run_here_compiles():
+    blocks = [(page, text) for page in PAGES for text in unrun_code_of((ROOT / page).read_text("utf-8"))]
+    assert blocks
+    for page, text in blocks:
+        compile(text, page, "exec")
 
 
 def commands() -> list[str]:
