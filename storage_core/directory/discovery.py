@@ -15,7 +15,7 @@ import os
 import re
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from storage_core.checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
@@ -25,15 +25,17 @@ from storage_core.checkpoint import (
 )
 from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE
 from storage_core.commit_files.commits_file import COMMITS_FILE
-from storage_core.commit_files.journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL
+from storage_core.commit_files.journal import COMMIT_JOURNAL
 from storage_core.directory.log_directory_files import (
-    REMOTE_INDEX_CACHE,
+    OTHER_DIRECTORIES,
     LogDirectoryFiles,
     PartitionDirectory,
     PartitionDirectoryName,
+    holds_partition_files,
     is_log_directory,
     parse_partition_directory_name,
 )
+from storage_core.directory.mistaken_paths import no_log_error
 from storage_core.directory.partition_log import PartitionLog
 from storage_core.errors import (
     CorruptCheckpointError,
@@ -46,7 +48,6 @@ from storage_core.errors import (
 from storage_core.filesystem import absolute_path
 from storage_core.filesystem.values import MissingError
 from storage_core.options.paths import is_uri, store_of
-from storage_core.segment.file_names import LOG_SUFFIX, base_offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -208,13 +209,8 @@ def _newest_leader_epoch(
     return max((entry.epoch for entry in entries if entry.start_offset < end_offset), default=_NO_EPOCH)
 
 
-# Known directories in log directories that hold no partition.
-OTHER_DIRECTORIES: Final = frozenset({"lost+found", REMOTE_INDEX_CACHE, COMMIT_IN_PROGRESS})
 _WATCHED_FILES = frozenset({COMMIT_JOURNAL, COMMITS_FILE, TRUNCATIONS_FILE})
 _NAMES_IN_A_MESSAGE = 3
-# How deep, and in how many directories, an error message looks for log directories.
-_LEVELS_BELOW = 5
-_MOST_LISTED = 500
 
 
 def find_partitions(
@@ -256,49 +252,8 @@ def find_partitions(
         search.add_path(path)
     found = search.result()
     if must_be_log_directory and not found and not search.has_log_directory:
-        deeper = _log_directories_below(filesystem, paths)
-        hint = (
-            f"There are some deeper: {_some(deeper)}. Name them, or a glob"
-            if deeper
-            else "Name a log directory"
-        )
-        raise LogDirectoryError(
-            "Expected Kafka partition directories (<topic>-<partition>) in this path or one level below it, "
-            f"found none. {hint}, as log.dirs does in a broker's configuration.",
-            path=", ".join(paths),
-        )
+        raise no_log_error(filesystem, paths)
     return found
-
-
-def _log_directories_below(filesystem: ReadableFileSystem, paths: Iterable[str]) -> list[str]:
-    """Find log directories two to four levels below paths, for an error message: a bounded number of directories is listed."""
-    found: list[str] = []
-    level = [absolute_path(path) for path in paths]
-    budget = _MOST_LISTED
-    for _ in range(_LEVELS_BELOW):
-        below: list[str] = []
-        for path in level:
-            budget -= 1
-            try:
-                entries = filesystem.list_directory(path) if budget > 0 else []
-            except LogDirectoryError:
-                continue
-            names = [entry.name for entry in entries if entry.is_directory and not entry.name.startswith(".")]
-            if is_log_directory(entries) or any(_is_partition(filesystem, path, name) for name in names):
-                found.append(path)
-            else:
-                below += [os.path.join(path, name) for name in names if name not in OTHER_DIRECTORIES]
-        level = below
-    return sorted(found)
-
-
-def _is_partition(filesystem: ReadableFileSystem, path: str, directory_name: str) -> bool:
-    if parse_partition_directory_name(directory_name) is None:
-        return False
-    try:
-        return holds_partition_files(filesystem, os.path.join(path, directory_name))
-    except LogDirectoryError:
-        return False
 
 
 _GLOB = re.compile(r"[*?[{]")
@@ -468,12 +423,7 @@ class _Search:
         path = absolute_path(path)
         status = self._filesystem.status(path, follow_symlinks=True)
         if status is None or not status.is_directory:
-            found = "nothing" if status is None else "something else"
-            message = (
-                "Expected a Kafka log directory, a folder of log directories or a partition directory, "
-                f"found {found}. Check the path."
-            )
-            raise LogDirectoryError(message, path=path)
+            raise no_log_error(self._filesystem, [path])
         name = partition_named_by(path)
         if name is not None and name.suffix is None and self._is_hidden(name, os.path.dirname(path)):
             return
@@ -599,27 +549,6 @@ def partition_named_by(path: str) -> PartitionDirectoryName | None:
     """
     is_bucket = is_uri(path) and path == store_of(path)
     return None if is_bucket else parse_partition_directory_name(os.path.basename(path))
-
-
-def holds_partition_files(filesystem: ReadableFileSystem, path: str) -> bool:
-    """Return True if a directory holds a segment or another file that only a partition's directory has."""
-    # In this order: a tier knows its leader epochs only after a look at each of its segments.
-    for file_name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT):
-        status = filesystem.status(os.path.join(path, file_name))
-        if status is not None and status.is_regular_file:
-            return True
-    try:
-        return any(_is_log_file(entry) for entry in filesystem.walk_directory(path))
-    except FileNotFoundError:
-        # A live broker has renamed it for deletion since the root was listed.
-        return False
-
-
-def _is_log_file(entry: DirectoryEntry) -> bool:
-    """Return True if an entry has a log file's name. Links, FIFOs and devices are refused when segments are listed."""
-    return (
-        entry.name.endswith(LOG_SUFFIX) and base_offset_of(entry.name) is not None and not entry.is_directory
-    )
 
 
 def _some(names: list[str]) -> str:

@@ -23,8 +23,10 @@ from storage_core.cached_property import cached_property
 from storage_core.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
     MetaProperties,
@@ -37,6 +39,7 @@ from storage_core.commit_files.journal import COMMIT_IN_PROGRESS
 from storage_core.config import INT_MAX
 from storage_core.directory.visibility import VisibleCommits, read_visible_commits
 from storage_core.errors import CorruptCheckpointError, OptionError, SegmentLogError
+from storage_core.segment.file_names import LOG_SUFFIX, base_offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -167,6 +170,31 @@ def is_log_directory(entries: Iterable[DirectoryEntry]) -> bool:
     It may be without partitions: during the first job there are none.
     """
     return any(entry.name in _ROOT_FILES or entry.name.startswith(OWN_PREFIX) for entry in entries)
+
+
+# Known directories in log directories that hold no partition.
+OTHER_DIRECTORIES: Final = frozenset({"lost+found", REMOTE_INDEX_CACHE, COMMIT_IN_PROGRESS})
+
+
+def holds_partition_files(filesystem: ReadableFileSystem, path: str) -> bool:
+    """Return True if a directory holds a segment or another file that only a partition's directory has."""
+    # In this order: a tier knows its leader epochs only after a look at each of its segments.
+    for file_name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT):
+        status = filesystem.status(os.path.join(path, file_name))
+        if status is not None and status.is_regular_file:
+            return True
+    try:
+        return any(is_log_file(entry) for entry in filesystem.walk_directory(path))
+    except FileNotFoundError:
+        # A live broker has renamed it for deletion since the root was listed.
+        return False
+
+
+def is_log_file(entry: DirectoryEntry) -> bool:
+    """Return True if an entry has a log file's name. Links, FIFOs and devices are refused when segments are listed."""
+    return (
+        entry.name.endswith(LOG_SUFFIX) and base_offset_of(entry.name) is not None and not entry.is_directory
+    )
 
 
 class LogDirectoryFiles:

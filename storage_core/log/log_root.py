@@ -31,8 +31,7 @@ from storage_core.directory import (
     PartitionDirectory,
     parse_partition_directory_name,
 )
-from storage_core.directory.discovery import OTHER_DIRECTORIES
-from storage_core.directory.log_directory_files import is_log_directory
+from storage_core.directory.log_directory_files import OTHER_DIRECTORIES, is_log_directory
 from storage_core.directory.vouched_end import vouchers_of
 from storage_core.errors import (
     CorruptCheckpointError,

@@ -34,7 +34,14 @@ _COPIES: Final = {
     "viewfs": "hadoop distcp {} {}",
 }
 """Commands that copy a directory from one place to another."""
-_UNKNOWN_SCHEMES: Final = frozenset(["dbfs", "http", "https", "wasb", "wasbs"])
+_UNKNOWN_SCHEMES: Final = {
+    "dbfs": "Databricks shows it as a local directory: below /dbfs, or /Volumes.",
+    "http": "Download the directory, or name its bucket.",
+    "https": "Download the directory, or name its bucket.",
+    "wasb": "Write abfss://<container>@<account>.dfs.core.windows.net/<path>.",
+    "wasbs": "Write abfss://<container>@<account>.dfs.core.windows.net/<path>.",
+}
+"""Schemes that people know and that are not read, and what to do instead."""
 # Hadoop once took keys in the place of a user, and signed URLs hold their signature.
 _CREDENTIALS: Final = re.compile(
     r"://[^/]*:[^/@]*@|[?&](?:sig|(?:X-Amz-|X-Goog-)?Signature|X-Amz-Security-Token)=", re.IGNORECASE
@@ -70,8 +77,8 @@ def path_to_read(text: str) -> str:
     known = _SCHEMES.get(scheme)
     if known is None:
         raise OptionError(
-            f"path {text!r} has the scheme '{scheme}'. Expected a local path, or a URI of "
-            f"{', '.join(_SCHEMES)}: copy or mount the directory."
+            f"path {text!r} has the scheme '{scheme}'. Expected a local path, or a URI of {', '.join(_SCHEMES)}. "
+            f"{_UNKNOWN_SCHEMES.get(scheme, 'Copy or mount the directory.')}"
         )
     place = text[len(scheme) + 1 :]
     # Hadoop's configuration names the name node where a URI does not.

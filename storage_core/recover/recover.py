@@ -41,11 +41,11 @@ from storage_core.commit_files.commits_file import (
 from storage_core.commit_files.journal import require_no_commit
 from storage_core.commit_replay.replay import ROOT_CHECKPOINTS
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, find_partitions
-from storage_core.directory.discovery import OTHER_DIRECTORIES
 from storage_core.directory.log_directory_files import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
     LOCK_FILE,
+    OTHER_DIRECTORIES,
     parse_partition_directory_name,
 )
 from storage_core.errors import (

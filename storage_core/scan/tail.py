@@ -17,8 +17,7 @@ from storage_core.checkpoint import META_PROPERTIES, REPLICATION_OFFSET_CHECKPOI
 from storage_core.checkpoint.truncations_file import truncated_to
 from storage_core.directory import LogDirectoryFiles, find_partitions
 from storage_core.directory.consistent import LOOKS_BETWEEN_COMMITS
-from storage_core.directory.discovery import OTHER_DIRECTORIES
-from storage_core.directory.log_directory_files import LOCK_FILE, is_log_directory
+from storage_core.directory.log_directory_files import LOCK_FILE, OTHER_DIRECTORIES, is_log_directory
 from storage_core.directory.remote_half import with_remote_halves
 from storage_core.directory.visibility import CommitMonitor, read_visible_commits
 from storage_core.errors import LogDirectoryError, SegmentLogError, first_of

@@ -12,8 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, parse_partition_directory_name
-from storage_core.directory.discovery import OTHER_DIRECTORIES, holds_partition_files, partition_named_by
-from storage_core.directory.log_directory_files import is_log_directory
+from storage_core.directory.discovery import partition_named_by
+from storage_core.directory.log_directory_files import (
+    OTHER_DIRECTORIES,
+    holds_partition_files,
+    is_log_directory,
+)
+from storage_core.directory.mistaken_paths import no_log_error
 from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError, UnreadableError
 from storage_core.filesystem import DirectoryEntry, FileVersion, ReadableFileSystem, absolute_path
 from storage_core.filesystem.values import MissingError
@@ -93,11 +98,7 @@ def find_roots(
     for path in split_paths(filesystem, paths):
         roots = list(_roots_at(filesystem, absolute_path(path), follow_symlinks))
         if not roots:
-            raise LogDirectoryError(
-                "Expected a Kafka log directory, a folder of log directories or a partition directory, found none of "
-                "their files. Name a directory of log.dirs in a broker's configuration.",
-                path=path,
-            )
+            raise no_log_error(filesystem, [path])
         for root in roots:
             found[root.path] = _merged(found.get(root.path), root)
     return tuple(found.values())
@@ -121,8 +122,7 @@ def _merged(known: LogDir | None, root: LogDir) -> LogDir:
 def _roots_at(filesystem: ReadableFileSystem, path: str, follow_symlinks: bool) -> Iterator[LogDir]:
     status = filesystem.status(path, follow_symlinks=True)
     if status is None or not status.is_directory:
-        found = "nothing" if status is None else "something else"
-        raise LogDirectoryError(f"Expected a directory, found {found}. Check the path.", path=path)
+        raise no_log_error(filesystem, [path])
     location = _location(os.path.dirname(path), os.path.basename(path)) if partition_named_by(path) else None
     if location is not None and _is_partition(filesystem, path):
         yield LogDir(location.root, (location,), is_whole=False)

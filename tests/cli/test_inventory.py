@@ -123,9 +123,9 @@ def test_damage_ends_with_1(segmentlog, logs, output):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("{tmp}/missing",), 3, "Expected a directory, found nothing"),
-        (("{tmp}/file",), 3, "Expected a directory, found something else"),
-        (("{tmp}/empty",), 3, "Expected a Kafka log directory"),
+        (("{tmp}/missing",), 3, "found nothing. Check the path."),
+        (("{tmp}/file",), 3, "found a file. Name a log directory"),
+        (("{tmp}/empty",), 3, "found an empty directory"),
         ((), 2, "Missing argument"),
         (("{tmp}/logs", "--no-such-flag"), 2, "No such option"),
         (("{tmp}/logs", "--subscribe", "nothere"), 2, "names the topic 'nothere'"),

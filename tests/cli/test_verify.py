@@ -130,10 +130,10 @@ def test_names_and_bytes_of_hostile_files_are_never_printed_raw(segmentlog, root
     [
         ([], 2, "Missing argument 'DIR...'"),
         (["--nonsense", "."], 2, "No such option"),
-        (["/nowhere"], 3, "Expected a directory, found nothing"),
+        (["/nowhere"], 3, "found nothing. Check the path."),
         (["{root}", "--subscribe", "nosuch"], 2, "UnknownTopicOrPartition"),
         (["{root}", "--jobs", "0"], 2, "0 is not in the range x>=1"),
-        (["{root}/orders-0/" + name(10)], 3, "Expected a directory, found something else"),
+        (["{root}/orders-0/" + name(10)], 3, "found one file of a log"),
     ],
 )
 def test_wrong_use_is_one_line_and_its_status(segmentlog, root, arguments, status, message):

@@ -150,7 +150,7 @@ def test_a_missing_path(tmp_path):
 
 def test_a_file(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(LogDirectoryError, match=r"found something else.*/file\]"):
+    with pytest.raises(LogDirectoryError, match=r"found a file\. Name a log directory.*/file\]"):
         found(tmp_path, "file")
 
 
@@ -286,7 +286,7 @@ class TestAPathThatIsTooHigh:
     def test_log_directories_deeper_are_named(self, tmp_path, make_partition, levels):
         deeper = "/".join("abc"[:levels])
         make_partition(f"{deeper}/kafka-logs/orders-0", {0: b""})
-        with pytest.raises(LogDirectoryError, match="one level below it, found none") as caught:
+        with pytest.raises(LogDirectoryError, match=r"found none\. There are some deeper") as caught:
             find_partitions(FileSystem(), [str(tmp_path)], must_be_log_directory=True)
         assert f"There are some deeper: {tmp_path}/{deeper}/kafka-logs. Name them, or a glob" in str(
             caught.value
@@ -302,5 +302,5 @@ class TestAPathThatIsTooHigh:
         for number in range(700):
             (tmp_path / f"folder-{number}" / "deeper").mkdir(parents=True)
         filesystem = FileSystem()
-        with pytest.raises(LogDirectoryError, match="Name a log directory, as"):
+        with pytest.raises(LogDirectoryError, match=r"none of their files\. Name a log directory, as"):
             find_partitions(filesystem, [str(tmp_path)], must_be_log_directory=True)

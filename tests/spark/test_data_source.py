@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StructType
 
 from spark_segmentlog import SegmentLogDataSource
 from spark_segmentlog.reader import PushdownReader, SegmentLogReader
-from storage_core.errors import OptionError
+from storage_core.errors import LogDirectoryError, OptionError
 
 OFFSETS = StructType().add("offset", LongType())
 
@@ -39,6 +39,18 @@ def test_options_are_checked_whether_or_not_spark_asks_for_the_schema():
         wrong.schema()
     with pytest.raises(OptionError, match="startingOffsets"):
         wrong.reader(OFFSETS)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("backup.tar.gz", "found an archive. Unpack it"), (r"C:\kafka", "It is a path of Windows")],
+)
+@pytest.mark.parametrize("view", ["records", "segments"])
+def test_a_path_without_a_log_is_answered_as_in_python(tmp_path, name, text, view):
+    (tmp_path / "backup.tar.gz").touch()
+    reader = source(path=str(tmp_path / name), view=view)
+    with pytest.raises(LogDirectoryError, match=text):
+        reader.reader(reader.schema()).partitions()
 
 
 def test_ignored_options_are_one_log_line_without_their_values(caplog):
