@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage_core.cached_property import cached_property
 from storage_core.directory import PartitionDirectory, PartitionLog, find_partitions
-from storage_core.directory.discovery import directories_that_match, is_glob
+from storage_core.directory.discovery import directories_that_match, is_glob, partition_named_by
 from storage_core.directory.joined_log import join_copies
 from storage_core.directory.remote_half import join_halves, with_remote_halves
 from storage_core.errors import (
@@ -29,6 +29,7 @@ from storage_core.errors import (
     SegmentLogError,
     TimestampNotFoundError,
     UnreadableError,
+    first_of,
 )
 from storage_core.options.bounds import (
     EARLIEST_OFFSET,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # No log is known to have reached this offset.
 _REMOTE_HALF: Final = -1
+_TOPICS_NAMED: Final = 3
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -442,7 +444,7 @@ def outcomes(
 
 
 def without_errors(found: Iterable[_Result | SegmentLogError]) -> list[_Result]:
-    """Raise the first error. If some partitions have no record at a starting timestamp, one error counts all of them."""
+    """Raise the first error. If some partitions have no record at a starting timestamp, one error counts them and their topics."""
     results: list[_Result] = []
     missing: list[TimestampNotFoundError] = []
     for each in found:
@@ -457,8 +459,11 @@ def without_errors(found: Iterable[_Result | SegmentLogError]) -> list[_Result]:
     first = missing[0]
     if len(missing) == 1:
         raise first
+    names = (partition_named_by(each.path or "") for each in missing)
+    topics = list(dict.fromkeys(name.topic for name in names if name is not None))
     raise TimestampNotFoundError(
-        f"{first.args[0]} It is the first of {len(missing)} such partitions, of {len(missing) + len(results)} in all.",
+        f"{first.args[0]} It is one of {len(missing)} such partitions, of {len(missing) + len(results)} in all; their topics: "
+        f"{first_of(topics, _TOPICS_NAMED)}.",
         path=first.path,
     )
 

@@ -65,7 +65,7 @@ def test_a_partition_without_so_young_a_record(three_partitions, ranges_of):
 
 
 def test_several_partitions_without_so_young_a_record_are_counted(three_partitions, ranges_of):
-    expected = r"topic-partition orders-0 and .* It is the first of 2 such partitions, of 3 in all\."
+    expected = r"topic-partition orders-0 and .*Strategy=latest.* It is one of 2 such partitions, of 3 in all; their topics: orders\. \["
     with pytest.raises(TimestampNotFoundError, match=expected):
         ranges_of(three_partitions, startingTimestamp=1900)
 
