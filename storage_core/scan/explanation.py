@@ -6,6 +6,7 @@ An explanation consists of values that can be printed, compared and written as J
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 
 _SPANS_SHOWN: Final = 20
+_ROWS_SHOWN: Final = 1_000
+_HEADER: Final = ("partition", "offsets read", "of offsets", "segments", "bytes", "batches")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,7 @@ class ScanTotals:
     batches: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ScanExplanation:
     """Files and bytes that a read opens, reads and skips, partition by partition.
 
@@ -191,25 +194,36 @@ class ScanExplanation:
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks, without the pieces of log files."""
+        rows = [_row(each) for each in self.partitions[:_ROWS_SHOWN]]
+        if len(self.partitions) > _ROWS_SHOWN:
+            rows.append((f"and {len(self.partitions) - _ROWS_SHOWN} more partitions",))
+        notes = "<br>".join(map(html.escape, self._notes()))
+        return f"<table>{_html_row(_HEADER, 'th')}{''.join(map(_html_row, rows))}</table><p>{notes}</p>"
+
     def _lines(self) -> Iterator[str]:
-        header = ("partition", "offsets read", "of offsets", "segments", "bytes", "batches")
-        rows = [header, *(_row(each) for each in self.partitions if each.skipped is None)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-        widths[0] = max([widths[0], *(len(_name(each)) for each in self.partitions)])
-        layout = "  ".join(f"{{:<{width}}}" for width in widths)
-        yield layout.format(*header).rstrip()
-        for partition in self.partitions:
-            if partition.skipped is not None:
-                yield f"{_name(partition):<{widths[0]}}  not read: {partition.skipped}"
-                continue
-            yield layout.format(*_row(partition)).rstrip()
-            if partition.local_start_offset is not None:
+        rows = [_HEADER, *map(_row, self.partitions)]
+        columns = zip(*(row for row in rows if len(row) == len(_HEADER)), strict=True)
+        widths = [max(map(len, column)) for column in columns]
+        widths[0] = max(len(row[0]) for row in rows)
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        yield lines[0]
+        for line, partition in zip(lines[1:], self.partitions, strict=True):
+            yield line
+            if partition.skipped is None and partition.local_start_offset is not None:
                 place = f"to offset {partition.local_start_offset} from remote storage"
                 yield f"  {partition.remote_segments} segments up {place}"
             for span in partition.spans[:_SPANS_SHOWN]:
                 yield f"  {_span_line(span)}"
             if len(partition.spans) > _SPANS_SHOWN:
                 yield f"  and {len(partition.spans) - _SPANS_SHOWN} more pieces"
+        yield from self._notes()
+
+    def _notes(self) -> Iterator[str]:
         for column in self.columns:
             yield from column.lines()
         totals = self.totals
@@ -236,6 +250,9 @@ def _name(partition: PartitionExplanation) -> str:
 
 
 def _row(partition: PartitionExplanation) -> tuple[str, ...]:
+    """Return the cells of a partition: its name, and why it is not read, or what is."""
+    if partition.skipped is not None:
+        return _name(partition), f"not read: {partition.skipped}"
     return (
         _name(partition),
         f"{partition.read_start_offset} to {partition.read_end_offset}",
@@ -244,6 +261,13 @@ def _row(partition: PartitionExplanation) -> tuple[str, ...]:
         f"{partition.planned_bytes} of {partition.total_bytes}",
         str(sum(span.batches for span in partition.spans)),
     )
+
+
+def _html_row(row: tuple[str, ...], tag: str = "td") -> str:
+    """Return a row of an HTML table; its last cell takes the place of those that it lacks."""
+    *cells, last = map(html.escape, row)
+    whole = "".join(f"<{tag}>{cell}</{tag}>" for cell in cells)
+    return f'<tr>{whole}<{tag} colspan="{len(_HEADER) - len(cells)}">{last}</{tag}></tr>'
 
 
 def _span_line(span: SpanExplanation) -> str:

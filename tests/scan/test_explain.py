@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -133,6 +134,25 @@ def test_an_explanation_is_read_as_a_table(root):
     assert "payments-0  not read: the condition rules it out" in lines
     assert lines[-2].startswith("2 of 4 partitions, 2 of 11 segments, ")
     assert lines[-1].startswith("planning opened ")
+
+
+def test_a_notebook_shows_a_table(root):
+    found = explain(root.path, subscribe="orders", where="offset < 5 AND partition = 1")
+    assert repr(found) == str(found)
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == len(found.partitions) + 1
+    assert "<td>orders-1</td><td>0 to 5</td>" in shown
+    assert '<td>payments-0</td><td colspan="5">not read: the options do not ask for it</td>' in shown
+    assert str(found).splitlines()[-1] in shown
+
+
+def test_a_notebook_shows_neither_markup_of_others_nor_thousands_of_rows(root):
+    found = explain(root.path, subscribe="orders")
+    evil = dataclasses.replace(found.partitions[1], topic="<script>")
+    shown = dataclasses.replace(found, partitions=(evil,) * 1_002)._repr_html_()
+    assert "<script>" not in shown
+    assert shown.count("<td>&lt;script&gt;-1</td>") == 1_000
+    assert '<td colspan="6">and 2 more partitions</td>' in shown
 
 
 def test_long_lists_of_pieces_are_cut_short_in_the_table(root):
