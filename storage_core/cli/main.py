@@ -5,6 +5,7 @@ A command's module is imported when the command runs: `segmentlog --help` import
 
 from __future__ import annotations
 
+import difflib
 import io
 import logging
 import os
@@ -52,6 +53,17 @@ class _Commands(click.Group):
             return None
         command: click.Command = import_module(f"storage_core.cli.{cmd_name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or fail with the one that may be meant."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            nearest = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"Did you mean '{nearest[0]}'?" if nearest else "Name one first: segmentlog inventory DIR."
+            ctx.fail(f"No such command '{name}'. {hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -114,12 +126,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
     stdout, warnings = sys.stdout, _Warnings()
     logging.getLogger("storage_core").addHandler(warnings)
     try:
-        # Returns the status with which a command ended itself.
-        ended = segmentlog.main(
-            args=None if arguments is None else list(arguments), prog_name="segmentlog", standalone_mode=False
-        )
+        status = _run_command(arguments)
         sys.stdout.flush()
-        status = ended if isinstance(ended, int) else 0
     except SystemExit as exit_:
         # If nobody reads the pipe any more, click and rich exit with status 1; click also replaces the stream.
         if sys.stdout is stdout and not isinstance(exit_.__context__, BrokenPipeError):
@@ -127,8 +135,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         sys.stdout = stdout
         status = 0
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx is not None else "segmentlog"
-        status = _fail(f"{error.format_message()} Try '{command} --help'.", USAGE)
+        status = _fail(_usage_line(error), USAGE)
     except click.ClickException as error:
         status = _fail(error.format_message(), USAGE)
     except (click.Abort, KeyboardInterrupt):
@@ -145,6 +152,33 @@ def run(arguments: Sequence[str] | None = None) -> None:
     finally:
         logging.getLogger("storage_core").removeHandler(warnings)
     _end(status)
+
+
+def _run_command(arguments: Sequence[str] | None) -> int:
+    """Run a command, and return the status with which it ended itself."""
+    try:
+        ended = segmentlog.main(
+            args=None if arguments is None else list(arguments), prog_name="segmentlog", standalone_mode=False
+        )
+    except click.UsageError as error:
+        # New in click 8.2: older ones print the help of a group without a command, and end with 0.
+        if not isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            raise
+        click.echo(error.format_message())
+        return 0
+    return ended if isinstance(ended, int) else 0
+
+
+def _usage_line(error: click.UsageError) -> str:
+    command = error.ctx.command_path if error.ctx is not None else "segmentlog"
+    message = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        from storage_core.cli.flags import flag_of  # noqa: PLC0415  (help needs none of it)
+        from storage_core.options.read_options import meant_option  # noqa: PLC0415  (likewise)
+
+        meant = meant_option(error.option_name.lstrip("-"))
+        message = f"{error.message} Did you mean '{flag_of(meant)}'?" if meant else message
+    return f"{message} Try '{command} --help'."
 
 
 def _with_flags(error: Exception, arguments: Sequence[str] | None) -> str:

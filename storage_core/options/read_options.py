@@ -242,7 +242,8 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
                "topic, partition, offset, timestamp, key and value compared with literals (`=`, `!=`, `<`, `<=`, `>`, `>=`, "
                "`<=>`, `IN`, `BETWEEN`, `IS NULL`, `LIKE 'prefix%'`), with `AND`, `OR`, `NOT`. Means what it means in Spark, "
                "but a time without a zone is in `timeZone`, not in the session's; besides, a timestamp may be relative "
-               "(`'-10 minutes'`). Also used to skip data."),
+               "(`'-10 minutes'`). Also used to skip data. For all else (functions, casts, other columns, keys and values with a "
+               "type), use `filter` on the DataFrame or table that was read."),
     Option("maxTimestampDisorder", "max_timestamp_disorder_ms", INTERVAL,
            doc="Your promise that no record is earlier by more than this (`10 minutes`) than any record before it in its "
                "partition: then a read with `timestamp < ...` in its condition ends at the first record that is later by this "
@@ -420,6 +421,15 @@ class StreamOptions:
         return isinstance(start, (TimestampBound, TimestampsBound)) and start.is_relative
 
 
+_OTHER_WORDS: Final = {
+    "topic": "subscribe",
+    "topics": "subscribe",
+    "partition": "assign",
+    "partitions": "assign",
+    "filter": "where",
+}
+
+
 def find_option(name: str) -> Option:
     """Look up a read option by its name in any case, or in snake_case.
 
@@ -428,9 +438,19 @@ def find_option(name: str) -> Option:
     """
     option = _BY_KEY.get(option_key(name))
     if option is None:
-        hint = nearest_hint(name, (known.name for known in READ_OPTIONS))
+        meant = meant_option(name)
+        hint = (
+            f" Did you mean '{meant}'?"
+            if meant
+            else nearest_hint(name, (known.name for known in READ_OPTIONS))
+        )
         raise OptionError(f"Unknown option '{name}'.{hint}")
     return option
+
+
+def meant_option(name: str) -> str | None:
+    """Return the option that a word of other tools means; None if it is no such word."""
+    return _OTHER_WORDS.get(option_key(name))
 
 
 def parse_read_options(raw: Mapping[str, object], *, now_ms: int | None = None) -> ReadOptions:

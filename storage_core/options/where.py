@@ -285,7 +285,10 @@ def _why_unknown(part: _Part) -> str:
     if word.upper() in ("SELECT", "EXISTS"):
         return "subqueries are not available in a condition."
     if is_called:
-        return "functions are not available in a condition; timestamps may be relative ('-10 minutes')."
+        return (
+            "functions are not available in a condition: use filter on the rows that were read. "
+            "Timestamps may be relative ('-10 minutes')."
+        )
     columns = [name for name in _COLUMNS if source.has_content or name not in ("key", "value")]
     hint = nearest_hint(word.strip("`"), columns)
     return f"expected one of the columns {', '.join(columns)}.{hint if 'Did you' in hint else ''}"

@@ -39,6 +39,11 @@ def test_each_command_explains_itself(segmentlog, name: str):
     assert shown.stdout.startswith(f"Usage: segmentlog {name} ")
 
 
+@pytest.mark.parametrize("arguments", [[], ["index"]])
+def test_a_group_without_a_command_prints_its_help(segmentlog, arguments):
+    assert segmentlog(*arguments) == segmentlog(*arguments, "--help")
+
+
 def test_the_help_imports_neither_numpy_nor_arrow_nor_rich():
     code = (
         "import sys\nfrom storage_core.cli.main import run\n"
@@ -57,7 +62,10 @@ DATA = "{data}"
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
-        (["nonsense"], "No such command 'nonsense'"),
+        (["nonsense"], "No such command 'nonsense'. Name one first: segmentlog inventory DIR."),
+        (["inventry"], "Did you mean 'inventory'?"),
+        ([DATA], "Name one first: segmentlog inventory DIR."),
+        (["cat", DATA, "--topic", "orders"], "No such option '--topic'. Did you mean '--subscribe'?"),
         (["--nonsense"], "No such option"),
         (["cat"], "Missing argument 'DIR...'"),
         (["cat", ""], "found an empty path"),

@@ -404,6 +404,14 @@ def test_unknown_names_suggest_the_nearest():
         find_option("zzz")
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"), [("topic", "subscribe"), ("Partitions", "assign"), ("filter", "where")]
+)
+def test_words_of_other_tools_suggest_what_they_mean(word, meant):
+    with pytest.raises(OptionError, match=rf"^Unknown option '{word}'\. Did you mean '{meant}'\?$"):
+        find_option(word)
+
+
 def test_hints():
     assert nearest_hint("ordres", ["orders", "payments"]) == " Did you mean 'orders'?"
     assert nearest_hint("x", ["orders", "Payments"]) == " Known are: orders, Payments."
