@@ -23,7 +23,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_segmentlog.tracebacks import raises_without_frames, without_frames
-from spark_segmentlog.workers import SentToWorkers, explained_memory_limit, require_directories
+from spark_segmentlog.workers import (
+    SentToWorkers,
+    explained_memory_limit,
+    main_module,
+    require_directories,
+)
 from storage_core import views
 from storage_core.errors import OptionError, SegmentLogError
 from storage_core.options import RECORDS
@@ -171,11 +176,8 @@ def is_pushdown_offered() -> bool:
     separate worker program, and only if pushdown is on. If a later Spark renames that program,
     filters are not pushed, and Spark applies them.
     """
-    if _PUSHDOWN_WORKER in sys.modules:
-        return True
     # Without Spark's worker daemon, the program is the main module of this process.
-    specification = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return specification is not None and specification.name == _PUSHDOWN_WORKER
+    return _PUSHDOWN_WORKER in sys.modules or main_module() == _PUSHDOWN_WORKER
 
 
 class PushdownReader(SegmentLogReader):

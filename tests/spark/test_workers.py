@@ -183,7 +183,7 @@ def test_restoring_leaves_the_collector_as_it_was(monkeypatch, new_logs, records
     new_logs.write("a", 0, records_of(3))
     sent_reader = cloudpickle.dumps(reader_of(new_logs.path))
     seen = []
-    monkeypatch.setattr(workers, "freeze_once", lambda: seen.append(gc.isenabled()))
+    monkeypatch.setattr(workers, "prepare_once", lambda: seen.append(gc.isenabled()))
     if not is_collecting:
         gc.disable()
     try:
@@ -191,3 +191,30 @@ def test_restoring_leaves_the_collector_as_it_was(monkeypatch, new_logs, records
         assert (seen, gc.isenabled()) == ([False], is_collecting)
     finally:
         gc.enable()
+
+
+# As Spark's daemon is: the main module. What it runs for a task has frames of PySpark.
+TASK = """
+def task():
+    try:
+        os.write(writing, b"x")
+    except BrokenPipeError:
+        print("the task's own", flush=True)
+"""
+DAEMON = f"""
+import importlib.machinery, os
+__spec__ = importlib.machinery.ModuleSpec("pyspark.daemon", None)
+from spark_segmentlog import workers
+workers.prepare_once()
+reading, writing = os.pipe()
+os.close(reading)
+module = {{"__name__": "pyspark.worker", "os": os, "writing": writing}}
+exec({TASK!r}, module)
+module["task"]()
+os.write(writing, b"x")
+"""
+
+
+def test_a_worker_ends_without_a_word_if_spark_has_stopped_reading():
+    done = subprocess.run([sys.executable, "-c", DAEMON], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the task's own\n", "")
