@@ -21,6 +21,7 @@ from storage_core.commit.partition_state import SegmentTail
 from storage_core.commit_files.journal import AppendOperation, LinkOperation, StagedFileRange
 from storage_core.commit_replay.staged_batches import BatchHeads, StagedFiles, batch_heads, fingerprint
 from storage_core.errors import CorruptRecordError, OptionError
+from storage_core.record.batch_header import batch_sizes_bytes, last_offsets
 from storage_core.segment.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from storage_core.segment.index_file import LARGEST_RELATIVE_OFFSET
 from storage_core.segment.log_segment import exceeds_segment
@@ -242,7 +243,7 @@ def _checked_heads(file: OpenFile, staged: StagedBatches) -> list[BatchHeads]:
         blocks = list(batch_heads(file, staged.position_bytes, end_bytes))
     offset_count = sum(heads.offset_count for heads in blocks)
     if blocks and staged.min_offset is not None:
-        offset_count = int(blocks[-1].last_offsets[-1]) + 1 - staged.min_offset
+        offset_count = int(last_offsets(blocks[-1].headers)[-1]) + 1 - staged.min_offset
     if fingerprint(blocks) != staged.fingerprint or offset_count != staged.offset_count:
         raise not_as_staged(file.path, staged)
     return blocks
@@ -287,14 +288,14 @@ def _part(staged: StagedBatches, heads: BatchHeads) -> StagedBatches:
         first_timestamp_ms=int(timestamps_ms[0]),
         max_timestamp_ms=int(timestamps_ms.max()),
         min_offset=int(heads.headers["base_offset"][0]) if has_offsets else None,
-        max_offset=int(heads.last_offsets[-1]) if has_offsets else None,
+        max_offset=int(last_offsets(heads.headers)[-1]) if has_offsets else None,
     )
 
 
 def _split(blocks: Sequence[BatchHeads]) -> Iterator[BatchHeads]:
     """Yield the same batches in parts of bounded size, at least one batch each."""
     for heads in blocks:
-        ends_bytes = heads.positions_bytes + heads.sizes_bytes
+        ends_bytes = heads.positions_bytes + batch_sizes_bytes(heads.headers)
         first = 0
         while first < len(ends_bytes):
             goal_bytes = int(heads.positions_bytes[first]) + _PART_BYTES

@@ -51,7 +51,7 @@ from storage_core.commit_replay.staged_batches import (
 from storage_core.directory import check_topic_partition
 from storage_core.directory.log_directory_files import LOCK_FILE
 from storage_core.errors import CorruptError, LogDirectoryError, OptionError, SegmentLogError, StorageError
-from storage_core.record.batch_header import MAX_OFFSET
+from storage_core.record.batch_header import MAX_OFFSET, last_offsets
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -197,7 +197,7 @@ def assign_offsets(job: JobContext, staged: StagedBatches, base_offset: int, lea
             if is_changed.any():
                 write_places(file, BatchHeads(placed.positions_bytes[is_changed], placed.headers[is_changed]))
             found = fingerprint([heads], found)
-            end_offset = int(placed.last_offsets[-1]) + 1
+            end_offset = int(last_offsets(placed.headers)[-1]) + 1
         if found != staged.fingerprint or end_offset != base_offset + staged.offset_count:
             raise not_as_staged(path, staged)
         if job.spec.flush:

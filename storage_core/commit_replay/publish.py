@@ -44,6 +44,7 @@ from storage_core.errors import (
     StorageError,
     UnreadableError,
 )
+from storage_core.record.batch_header import batch_sizes_bytes, last_offsets
 from storage_core.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -167,8 +168,9 @@ class PartitionPublisher:
             ) as log:
                 for heads in _joined(self._append_ranges(operation, log)):
                     timestamps_ms = heads.headers["max_timestamp_ms"]
+                    sizes_bytes = batch_sizes_bytes(heads.headers)
                     added = indexes.add(
-                        heads.last_offsets, timestamps_ms, heads.sizes_bytes, heads.start_bytes
+                        last_offsets(heads.headers), timestamps_ms, sizes_bytes, heads.start_bytes
                     )
                     offset_entries += added[0]
                     time_entries += added[1]

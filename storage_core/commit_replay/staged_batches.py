@@ -21,6 +21,7 @@ from storage_core.record.batch_header import (
     HEADER_SIZE_BYTES,
     LOG_OVERHEAD_BYTES,
     batch_fingerprint,
+    batch_sizes_bytes,
 )
 from storage_core.segment.batch_windows import MOST_HOPS, hop_over_batches
 from storage_core.segment.file_names import LOG_SUFFIX
@@ -55,12 +56,6 @@ class BatchHeads:
     positions_bytes: _Int64Array
     headers: npt.NDArray[Any]
 
-    @property
-    def sizes_bytes(self) -> _Int64Array:
-        """The size of each batch."""
-        sizes: _Int64Array = self.headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
-        return sizes
-
     @classmethod
     def joined(cls, parts: Sequence[BatchHeads]) -> BatchHeads:
         """Concatenate parts, at least one, that are adjacent in the file."""
@@ -81,13 +76,6 @@ class BatchHeads:
         """The size of all batches."""
         last_bytes = int(self.headers["batch_length"][-1]) + LOG_OVERHEAD_BYTES
         return int(self.positions_bytes[-1]) + last_bytes - self.start_bytes
-
-    @property
-    def last_offsets(self) -> _Int64Array:
-        """The last offset of each batch."""
-        offsets: _Int64Array = self.headers["base_offset"].astype(np.int64)
-        offsets += self.headers["last_offset_delta"]
-        return offsets
 
     @property
     def offset_count(self) -> int:
@@ -248,7 +236,7 @@ def write_places(file: WritableFile, heads: BatchHeads) -> None:
 def _copy_with_places(pack: OpenFile, log: WritableFile, heads: BatchHeads, moved_bytes: int) -> None:
     """Copy small batches, several with each write."""
     places = np.frombuffer(heads.places(), np.uint8).reshape(-1, PLACE_BYTES)
-    ends_bytes = heads.positions_bytes + heads.sizes_bytes
+    ends_bytes = heads.positions_bytes + batch_sizes_bytes(heads.headers)
     first = 0
     while first < len(places):
         start_bytes = int(heads.positions_bytes[first])

@@ -165,7 +165,7 @@ def read_transactions(
     batches = TransactionalBatches(
         indexes,
         headers["producer_id"].astype(np.int64),
-        last_offsets_of(window)[indexes],
+        window.last_offsets[indexes],
         is_control,
         _control_types(window, indexes[is_control]),
     )
@@ -204,10 +204,3 @@ def _fail_control(window: BatchWindow, index: int) -> None:
     header = window.header(index)
     start = int(window.starts[index])
     control_type(window.buffer.data[start : start + header.size_bytes], header, path=window.path)
-
-
-def last_offsets_of(window: BatchWindow) -> _Int64Array:
-    """Return the last offset of each batch."""
-    last_offsets: _Int64Array = window.headers["base_offset"].astype(np.int64)
-    last_offsets += window.headers["last_offset_delta"]
-    return last_offsets

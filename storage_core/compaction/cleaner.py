@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.compaction.cleaned_transactions import (
-    CleanedTransactions,
-    last_offsets_of,
-    read_transactions,
-)
+from storage_core.compaction.cleaned_transactions import CleanedTransactions, read_transactions
 from storage_core.compaction.rewriting import OutputBatches, SectionRewriter, WindowOutput
 from storage_core.errors import CorruptRecordError
 from storage_core.record.arrow_columns import Slices
@@ -156,7 +152,7 @@ def _check(window: BatchWindow, lowest_offset: int) -> int:
     if len(wrong):
         _fail(window, int(wrong[0]), "the CRC in its header", "another one")
     base_offsets = window.headers["base_offset"].astype(np.int64)
-    last_offsets = last_offsets_of(window)
+    last_offsets = window.last_offsets
     lowest = np.append(lowest_offset, last_offsets[:-1] + 1)
     misfits = np.flatnonzero((base_offsets < lowest) | (last_offsets < base_offsets))
     if len(misfits):
@@ -232,7 +228,7 @@ def decide_batches(
 ) -> BatchDecisions:
     """Decide about the batches of a window, which follows the previous one."""
     headers = window.headers
-    last_offsets = last_offsets_of(window)
+    last_offsets = window.last_offsets
     may_go, kept_transactions = read_transactions(window, transactions)
     attributes = headers["attributes"]
     is_idle_marker = may_go & ((attributes & CONTROL_FLAG) != 0)
@@ -444,7 +440,7 @@ class _MapBuilder:
     def add(self, window: BatchWindow) -> None:
         """Add the keys of a window until the map is full."""
         headers = window.headers
-        last_offsets = last_offsets_of(window)
+        last_offsets = window.last_offsets
         may_go, _ = read_transactions(window, self.transactions)
         is_wanted = ~may_go & ((headers["attributes"] & CONTROL_FLAG) == 0)
         is_wanted &= (headers["record_count"] != 0) & (last_offsets >= self.first_dirty_offset)

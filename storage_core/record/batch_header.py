@@ -307,6 +307,12 @@ def header_rows(buffer: _Bytes, starts: _Int64Array, lowest_offset: int) -> _Row
     return rows
 
 
+def batch_sizes_bytes(headers: _Rows) -> _Int64Array:
+    """Return the size of each batch, header included."""
+    sizes: _Int64Array = headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
+    return sizes
+
+
 def last_offsets(headers: _Rows) -> _Int64Array:
     """Return the offset of the last record that each batch was written with."""
     offsets: _Int64Array = headers["base_offset"].astype(np.int64)

@@ -22,12 +22,12 @@ from storage_core.record.batch_header import (
     HEADER_DTYPE,
     HEADER_SIZE_BYTES,
     LOG_APPEND_TIME_FLAG,
-    LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_V2,
     MAX_OFFSET,
     MIN_V2_LENGTH,
     UNCHECKED_HEADER,
+    batch_sizes_bytes,
     header_error,
     last_offsets,
 )
@@ -74,7 +74,7 @@ class RecordBatches:
             heads[start : start + HEADER_SIZE_BYTES] for start in range(0, len(heads), HEADER_SIZE_BYTES)
         ]
         pieces[1::2] = bodies
-        return cls(np.frombuffer(heads, HEADER_DTYPE), _sizes_bytes(headers), pieces)
+        return cls(np.frombuffer(heads, HEADER_DTYPE), batch_sizes_bytes(headers), pieces)
 
     @classmethod
     def parse(cls, data: BytesLike, *, path: str = "", lowest_offset: int = 0) -> Self:
@@ -95,7 +95,7 @@ class RecordBatches:
             raise window.error
         if window.is_preallocated_after:
             raise header_error(path, window.end, 0, 0)
-        sizes_bytes = _sizes_bytes(window.headers)
+        sizes_bytes = batch_sizes_bytes(window.headers)
         wrong = window.crc_mismatches(np.arange(len(sizes_bytes)))
         if len(wrong):
             header = window.header(int(wrong[0]))
@@ -221,10 +221,6 @@ def _check_end(base_offset: int, count: int) -> None:
             f"{base_offset + count}. This log takes no more records.",
             offset=base_offset,
         )
-
-
-def _sizes_bytes(headers: _Rows) -> _Int64Array:
-    return headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
 
 
 # Sequence numbers wrap to 0 after the largest int32.

@@ -27,9 +27,9 @@ from storage_core.filesystem import ReadableFileSystem
 from storage_core.options import ReadOptions
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
-    LOG_OVERHEAD_BYTES,
     NO_TIMESTAMP_MS,
     TRANSACTIONAL_FLAG,
+    batch_sizes_bytes,
     wrapper_rows,
 )
 from storage_core.segment.file_names import log_file_name
@@ -296,7 +296,7 @@ class _Examination:
         for wanted in resolved_ranges(self._filesystem, options):
             for chunk in PartitionSpans.of(wanted, options).chunks(self._filesystem):
                 buckets.add(chunk)
-                is_transactional |= bool((chunk.headers["attributes"] & TRANSACTIONAL_FLAG).any())
+                is_transactional |= bool((chunk.window.headers["attributes"] & TRANSACTIONAL_FLAG).any())
         return is_transactional
 
     def _options_of(self, summary: PartitionSummary) -> ReadOptions:
@@ -444,11 +444,11 @@ class _Buckets:
 
     def add(self, chunk: HeaderChunk) -> None:
         """Account for the batches of a chunk."""
-        headers = chunk.headers
+        headers = chunk.window.headers
         # A marker has the coordinator's time, not a producer's.
         headers = headers[(headers["attributes"] & CONTROL_FLAG) == 0]
         timestamps_ms = headers["max_timestamp_ms"].astype(np.int64)
-        sizes_bytes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD_BYTES
+        sizes_bytes = batch_sizes_bytes(headers)
         counts = headers["record_count"].astype(np.int64)
         if self.is_counted and wrapper_rows(headers).any():
             self.is_counted = False

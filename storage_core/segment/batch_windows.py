@@ -208,8 +208,7 @@ def read_windows(
         is_last = reader.is_last
         yield window
         if len(window.starts):
-            last = window.headers[-1]
-            lowest_offset = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
+            lowest_offset = window.next_offset
         if window.error is not None or window.is_preallocated_after or is_last:
             return
         reader.advance(window)

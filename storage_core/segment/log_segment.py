@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import numpy as np
 
-from storage_core.record.batch_header import LOG_OVERHEAD_BYTES, BatchHeader
+from storage_core.record.batch_header import (
+    LOG_OVERHEAD_BYTES,
+    BatchHeader,
+    batch_sizes_bytes,
+    last_offsets,
+)
 from storage_core.segment.batch_windows import WINDOW_BYTES, read_windows
 from storage_core.segment.file_names import DELETED_SUFFIX, AbortedTransaction, TimestampOffset, log_file_name
 from storage_core.segment.file_records import LogFile, LogFileView
@@ -307,9 +312,8 @@ class LogSegment:
     def append_pieces(self, headers: npt.NDArray[Any], pieces: Sequence[BytesLike]) -> None:
         """Write at least one batch as `append` does, given the headers, and all bytes in pieces of any size."""
         self._is_sealed = False
-        last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
-        sizes_bytes = headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
-        self._append_many(pieces, last_offsets, headers["max_timestamp_ms"], sizes_bytes)
+        timestamps_ms = headers["max_timestamp_ms"]
+        self._append_many(pieces, last_offsets(headers), timestamps_ms, batch_sizes_bytes(headers))
 
     def append_from_file(self, source: LogSegment, start_position_bytes: int = 0) -> int:
         """Copy batches of another segment from a boundary on, up to the first whose last offset does not fit.
@@ -320,8 +324,7 @@ class LogSegment:
         self._is_sealed = False
         copied_bytes = 0
         for window in source.windows(start_position_bytes, window_bytes=_COPY_BYTES):
-            headers = window.headers
-            last_offsets = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
+            last_offsets = window.last_offsets
             relative_offsets = last_offsets - self.base_offset
             fits = (relative_offsets >= 0) & (relative_offsets <= LARGEST_RELATIVE_OFFSET)
             count = len(fits) if fits.all() else int(fits.argmin())
@@ -329,7 +332,7 @@ class LogSegment:
             if count:
                 size_bytes = int(borders[-1])
                 pieces = [window.buffer.data[:size_bytes]]
-                timestamps_ms = headers["max_timestamp_ms"][:count]
+                timestamps_ms = window.headers["max_timestamp_ms"][:count]
                 self._append_many(pieces, last_offsets[:count], timestamps_ms, np.diff(borders))
                 copied_bytes += size_bytes
             if count < len(fits):

@@ -97,9 +97,8 @@ class SegmentScan:
 
     def take(self, window: BatchWindow) -> bool:
         """Add the valid batches of a window. Return False if the scan ends with them."""
-        base_offsets = window.headers["base_offset"].astype(np.int64)
-        last_offsets = base_offsets + window.headers["last_offset_delta"]
-        count = self._count_valid(window, base_offsets, last_offsets)
+        last_offsets = window.last_offsets
+        count = self._count_valid(window, window.base_offsets, last_offsets)
         if count:
             self._check_range(window, last_offsets[:count])
             count = self._show(window, count)

@@ -110,7 +110,7 @@ class _Rows(NamedTuple):
     @property
     def headers(self) -> npt.NDArray[Any]:
         """Their headers."""
-        return self.chunk.headers
+        return self.chunk.window.headers
 
 
 def _column(rows: _Rows, field: pa.Field) -> pa.Array:
@@ -178,7 +178,7 @@ _DERIVED: Final[dict[str, Callable[[_Rows], Any]]] = {
     "segment": lambda rows: rows.span.file_name,
     "position": lambda rows: rows.chunk.positions,
     "sizeBytes": lambda rows: rows.chunk.sizes_bytes,
-    "lastOffset": lambda rows: rows.chunk.last_offsets,
+    "lastOffset": lambda rows: rows.chunk.window.last_offsets,
     "crcValid": lambda rows: rows.chunk.crcs_are_right(),
     "compression": _compression,
     "timestampType": _timestamp_types,
@@ -215,7 +215,7 @@ def _control_type_of(chunk: HeaderChunk, index: int, limit_bytes: int) -> Contro
     if batch is None or not batch_crc_matches(batch):
         return None
     try:
-        return control_type(batch, chunk.header(index), path=chunk.opened.path)
+        return control_type(batch, chunk.window.header(index), path=chunk.opened.path)
     except _UNDECODABLE:
         return None
 
@@ -230,7 +230,9 @@ def _uncompressed_size_bytes(chunk: HeaderChunk, index: int, limit_bytes: int) -
     if batch is None:
         return None
     try:
-        section = batch_section(batch, chunk.header(index), path=chunk.opened.path, limit_bytes=limit_bytes)
+        section = batch_section(
+            batch, chunk.window.header(index), path=chunk.opened.path, limit_bytes=limit_bytes
+        )
     except _UNDECODABLE:
         return None
     return int(section.ends[0])
@@ -242,15 +244,15 @@ def _with_unwrapped(chunk: HeaderChunk, span: LogSpan, limit_bytes: int) -> Head
     A wrapper's header states neither, so it is decoded. One that cannot be keeps the lower bound and a count of 1; one
     that turns out to begin beyond the span is left out.
     """
-    wrappers = np.flatnonzero(wrapper_rows(chunk.headers)).tolist()
+    wrappers = np.flatnonzero(wrapper_rows(chunk.window.headers)).tolist()
     if not wrappers:
         return chunk
-    headers = chunk.headers.copy()
+    headers = chunk.window.headers.copy()
     for index in wrappers:
         batch = chunk.batch(index, limit_bytes)
         if batch is None or not batch_crc_matches(batch):
             continue
-        header = chunk.header(index)
+        header = chunk.window.header(index)
         if header.position_bytes == span.position_bytes:
             # Its first messages may be below the offsets that are asked for.
             header = header.with_base_offset(span.base_offset)
@@ -262,7 +264,7 @@ def _with_unwrapped(chunk: HeaderChunk, span: LogSpan, limit_bytes: int) -> Head
         row["base_offset"], row["last_offset_delta"] = offsets[0], header.last_offset - int(offsets[0])
         row["record_count"] = len(offsets)
     unwrapped = HeaderChunk(chunk.opened, dataclasses.replace(chunk.window, headers=headers))
-    return unwrapped.part(0, int(np.count_nonzero(unwrapped.base_offsets < span.end_offset)))
+    return unwrapped.part(0, int(np.count_nonzero(unwrapped.window.base_offsets < span.end_offset)))
 
 
 _CONTROL_TYPES: Final = {

@@ -388,8 +388,8 @@ class _Marker(NamedTuple):
 def _markers(filesystem: ReadableFileSystem, task: GroupOffsetsTask) -> Iterator[_Marker]:
     """Yield the markers up to the time that counts, in the order of the log."""
     for chunk in task.part.chunks(filesystem):
-        for index in (chunk.headers["attributes"] & CONTROL_FLAG).nonzero()[0].tolist():
-            header = chunk.header(index)
+        for index in (chunk.window.headers["attributes"] & CONTROL_FLAG).nonzero()[0].tolist():
+            header = chunk.window.header(index)
             if task.as_of_ms is not None and header.max_timestamp_ms > task.as_of_ms:
                 continue
             marker = chunk.marker(index)
@@ -686,7 +686,9 @@ def _note(
     if not 0 < log.end_offset - offset <= _MOST_MARKERS:
         return None
     rest = PartitionSpans.of(log.part(offset, log.end_offset), tolerating_damage(options))
-    controls = [bool((chunk.headers["attributes"] & CONTROL_FLAG).all()) for chunk in rest.chunks(filesystem)]
+    controls = [
+        bool((chunk.window.headers["attributes"] & CONTROL_FLAG).all()) for chunk in rest.chunks(filesystem)
+    ]
     return ONLY_MARKERS if controls and all(controls) else None
 
 

@@ -109,9 +109,9 @@ def _rows(
 
 def _producer_batches(chunk: HeaderChunk) -> tuple[ProducerBatch, ...]:
     """Return the batches that change the state of producers, without damaged markers."""
-    is_control = (chunk.headers["attributes"] & CONTROL_FLAG) != 0
+    is_control = (chunk.window.headers["attributes"] & CONTROL_FLAG) != 0
     is_kept = ~is_control
-    for index in np.flatnonzero(is_control & (chunk.headers["producer_id"] >= 0)).tolist():
+    for index in np.flatnonzero(is_control & (chunk.window.headers["producer_id"] >= 0)).tolist():
         is_kept[index] = chunk.marker(index) is not None
     chosen = np.flatnonzero(is_kept)
 
@@ -121,7 +121,7 @@ def _producer_batches(chunk: HeaderChunk) -> tuple[ProducerBatch, ...]:
         assert batch is not None  # noqa: S101  (its marker was read)
         return batch, int(chunk.positions[index])
 
-    return ProducerBatches.of_headers(chunk.headers[chosen], batch_at, path=chunk.opened.path).batches
+    return ProducerBatches.of_headers(chunk.window.headers[chosen], batch_at, path=chunk.opened.path).batches
 
 
 def _row(task: _ProducersTask, state: ProducerState, *, is_from_log: bool) -> tuple[object, ...]:

@@ -168,7 +168,7 @@ class HeaderStatistics:
 
     def add(self, chunk: HeaderChunk, start_offset: int = 0) -> None:
         """Count more batches, and their records from an offset on."""
-        headers = chunk.headers
+        headers = chunk.window.headers
         attributes = headers["attributes"]
         is_control = (attributes & CONTROL_FLAG) != 0
         self.batch_count += len(headers)
@@ -204,14 +204,14 @@ class HeaderStatistics:
 
 def _record_counts(chunk: HeaderChunk, start_offset: int) -> npt.NDArray[np.int64]:
     """Count the records of each batch from an offset on."""
-    counts: npt.NDArray[np.int64] = chunk.headers["record_count"].astype(np.int64)
-    if chunk.base_offsets[0] >= start_offset:
+    counts: npt.NDArray[np.int64] = chunk.window.headers["record_count"].astype(np.int64)
+    if chunk.window.base_offsets[0] >= start_offset:
         return counts
-    last_offsets = chunk.last_offsets
+    last_offsets = chunk.window.last_offsets
     counts[last_offsets < start_offset] = 0
     # One batch at most: offsets ascend.
     for index in np.flatnonzero(
-        (chunk.base_offsets < start_offset) & (last_offsets >= start_offset)
+        (chunk.window.base_offsets < start_offset) & (last_offsets >= start_offset)
     ).tolist():
         counts[index] = _count_from(chunk, index, start_offset)
     return counts
@@ -219,7 +219,7 @@ def _record_counts(chunk: HeaderChunk, start_offset: int) -> npt.NDArray[np.int6
 
 def _count_from(chunk: HeaderChunk, index: int, start_offset: int) -> int:
     """Count the records of a batch at or after an offset within it."""
-    header = chunk.header(index)
+    header = chunk.window.header(index)
     below = start_offset - header.base_offset
     # Without holes, the header tells. Of wrappers, nothing does.
     if header.magic == MAGIC_V2 and header.record_count <= header.last_offset - header.base_offset:

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,8 @@ from storage_core.errors import CorruptError, FileReplacedError
 from storage_core.record.batch_header import (
     HEADER_DTYPE,
     LOG_OVERHEAD_BYTES,
-    BatchHeader,
     batch_crc_matches,
+    batch_sizes_bytes,
 )
 from storage_core.record.batch_window import BatchWindow
 from storage_core.record.control_records import MAX_CONTROL_BYTES, read_marker
@@ -62,30 +62,14 @@ class HeaderChunk:
         return len(self.window.starts)
 
     @property
-    def headers(self) -> npt.NDArray[Any]:
-        """Per batch, its header: a structured array of `HEADER_DTYPE`."""
-        return self.window.headers
-
-    @property
     def positions(self) -> _Int64Array:
         """Per batch, where it begins."""
         return self.window.position_bytes + self.window.starts
 
     @property
-    def base_offsets(self) -> _Int64Array:
-        """Per batch, its base offset."""
-        return self.window.base_offsets
-
-    @property
-    def last_offsets(self) -> _Int64Array:
-        """Per batch, its last offset."""
-        return self.window.last_offsets
-
-    @property
     def sizes_bytes(self) -> _Int64Array:
         """Per batch, its size, header included."""
-        sizes_bytes: _Int64Array = self.headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES)
-        return sizes_bytes
+        return batch_sizes_bytes(self.window.headers)
 
     @property
     def _has_bytes(self) -> bool:
@@ -95,17 +79,13 @@ class HeaderChunk:
         """Return some of the batches."""
         return HeaderChunk(self.opened, part_of(self.window, start, end))
 
-    def header(self, index: int) -> BatchHeader:
-        """Return the header of one batch."""
-        return self.window.header(index)
-
     def batch(self, index: int, limit_bytes: int) -> memoryview | None:
         """Read the bytes of one batch.
 
         Returns:
             None if they are more than ``limit_bytes``, or if the file is shorter by now.
         """
-        size_bytes = int(self.headers["batch_length"][index]) + LOG_OVERHEAD_BYTES
+        size_bytes = int(self.window.headers["batch_length"][index]) + LOG_OVERHEAD_BYTES
         start = int(self.window.starts[index])
         if size_bytes > limit_bytes:
             return None
@@ -120,7 +100,7 @@ class HeaderChunk:
         Returns:
             None if it is about something else, is emptied, or is damaged.
         """
-        header = self.header(index)
+        header = self.window.header(index)
         if header.record_count == 0:
             return None
         batch = self.batch(index, MAX_CONTROL_BYTES)
@@ -146,7 +126,7 @@ class HeaderChunk:
             return are_right
         probe = BatchProbe(self.opened, self.opened.size_bytes())
         for index in range(len(self)):
-            header = self.header(index)
+            header = self.window.header(index)
             are_right[index] = (
                 header.end_position_bytes <= probe.end_bytes and probe.batch_crc(header) == header.crc
             )
@@ -262,8 +242,9 @@ def iter_header_chunks(
 
 def _overlapping(chunk: HeaderChunk, span: LogSpan) -> Iterator[HeaderChunk]:
     """Yield the batches of a chunk that hold an offset of the span. No batch is in two spans, which are cut between batches."""
+    window = chunk.window
     inside = np.flatnonzero(
-        (chunk.last_offsets >= span.start_offset) & (chunk.base_offsets < span.end_offset)
+        (window.last_offsets >= span.start_offset) & (window.base_offsets < span.end_offset)
     )
     if len(inside) == len(chunk):
         yield chunk

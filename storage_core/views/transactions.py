@@ -24,9 +24,10 @@ from storage_core.filesystem import ReadableFileSystem
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
-    LOG_OVERHEAD_BYTES,
     NO_TIMESTAMP_MS,
     TRANSACTIONAL_FLAG,
+    batch_sizes_bytes,
+    last_offsets,
 )
 from storage_core.record.control_records import EndTransactionMarker
 from storage_core.scan import ReadOptions
@@ -251,7 +252,7 @@ class _OpenTransactions:
             ended = self._end(chunk, step.row)
             if ended is not None and self._counts(ended):
                 yield ended
-        self.next_offset = int(chunk.last_offsets[-1]) + 1
+        self.next_offset = int(chunk.window.last_offsets[-1]) + 1
 
     def note_damage(self, damage: DamagedRange) -> None:
         """Warn that markers may be lost: what is open there may have ended."""
@@ -302,7 +303,7 @@ class _OpenTransactions:
         Returns:
             The transaction, without data if the log has none; None if the batch is no marker.
         """
-        header = chunk.header(row)
+        header = chunk.window.header(row)
         marker = chunk.marker(row)
         if marker is None:
             return None
@@ -335,11 +336,13 @@ class _Step(NamedTuple):
 
 def _steps(chunk: HeaderChunk) -> Iterator[_Step]:
     """Yield what changes transactions in a chunk of batches, in order."""
-    attributes = chunk.headers["attributes"]
-    rows = np.flatnonzero(((attributes & TRANSACTIONAL_FLAG) != 0) & (chunk.headers["producer_id"] >= 0))
+    attributes = chunk.window.headers["attributes"]
+    rows = np.flatnonzero(
+        ((attributes & TRANSACTIONAL_FLAG) != 0) & (chunk.window.headers["producer_id"] >= 0)
+    )
     if not len(rows):
         return
-    producer_ids = chunk.headers["producer_id"][rows].astype(np.int64)
+    producer_ids = chunk.window.headers["producer_id"][rows].astype(np.int64)
     is_control = (attributes[rows] & CONTROL_FLAG) != 0
     # Data before the first control batch is stretch 0, that batch is stretch 1, data after it is stretch 2.
     stretches = 2 * np.cumsum(is_control) - is_control
@@ -348,7 +351,7 @@ def _steps(chunk: HeaderChunk) -> Iterator[_Step]:
     firsts = np.concatenate([[0], np.flatnonzero(is_border) + 1])
     lasts = np.append(firsts[1:], len(order)) - 1
     rows = rows[order]
-    headers = chunk.headers[rows]
+    headers = chunk.window.headers[rows]
     first, last = headers[firsts], headers[lasts]
     has_horizon = (first["attributes"] & DELETE_HORIZON_FLAG) != 0
     columns = (
@@ -357,12 +360,12 @@ def _steps(chunk: HeaderChunk) -> Iterator[_Step]:
         first["producer_id"],
         first["producer_epoch"],
         first["base_offset"],
-        last["base_offset"].astype(np.int64) + last["last_offset_delta"],
+        last_offsets(last),
         # The header tells no more than this.
         np.where(has_horizon, first["max_timestamp_ms"], first["base_timestamp_ms"]),
         last["max_timestamp_ms"],
         np.add.reduceat(headers["record_count"].astype(np.int64), firsts),
-        np.add.reduceat(headers["batch_length"] + np.int64(LOG_OVERHEAD_BYTES), firsts),
+        np.add.reduceat(batch_sizes_bytes(headers), firsts),
     )
     yield from map(_Step, *(column.tolist() for column in columns))
 

@@ -10,6 +10,7 @@ from storage_core import FileSystem
 from storage_core.commit_files.journal import StagedFileRange
 from storage_core.commit_replay.staged_batches import copy_batches
 from storage_core.errors import CorruptRecordError
+from storage_core.record.batch_header import last_offsets
 from storage_core.record.record_batches import RecordBatches
 from tests.commit_replay.test_append import batch
 from tests.faults.simulated_filesystem import SimulatedFileSystem
@@ -45,7 +46,7 @@ def test_each_batch_gets_its_offset_and_the_epoch(tmp_path, name):
     expected = RecordBatches.parse(data).with_offsets(1000, EPOCH)
     content, found = copied(FileSystem(), tmp_path, data, before=b"before", after=batch())
     assert content == b"before" + b"".join(bytes(piece) for piece in expected.pieces)
-    assert [offset for heads in found for offset in heads.last_offsets.tolist()] == (
+    assert [offset for heads in found for offset in last_offsets(heads.headers).tolist()] == (
         expected.last_offsets.tolist()
     )
     starts = 6 + expected.sizes_bytes.cumsum() - expected.sizes_bytes

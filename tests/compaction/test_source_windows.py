@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from storage_core.compaction.cleaned_transactions import last_offsets_of
 from storage_core.compaction.cleaner import source_windows
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from tests.compaction.segments import open_segment
@@ -17,7 +16,7 @@ def read(segment, start_position_bytes=0, **options):
     found, last_offsets = b"", []
     for window in source_windows(segment, start_position_bytes, **options):
         found += window.buffer[: window.end].tobytes()
-        last_offsets += last_offsets_of(window).tolist()
+        last_offsets += window.last_offsets.tolist()
     return found, last_offsets
 
 
