@@ -17,6 +17,7 @@ import contextlib
 import os
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -58,8 +59,8 @@ if TYPE_CHECKING:
     from storage_core.values.column_format import ColumnFormat
 
 
-# Two batches of some megabytes: one being handed over, the next one ready.
-_BATCHES_AHEAD: Final = 2
+# About two batches of a full size.
+_AHEAD_BYTES: Final = 16 << 20
 
 
 class BatchReader(SentToWorkers, DataSourceReader):
@@ -108,9 +109,7 @@ def read_records_of(task: ScanTask, schema: pa.Schema, planned_on: str) -> Itera
         roots = {os.path.dirname(span.directory) for span in task.spans}
         filesystem = open_file_system(task.settings.storage)
         require_directories(filesystem, roots, planned_on)
-        batches = read_ahead(
-            lambda each: read_task(filesystem, each, schema), [task], room=_BATCHES_AHEAD, size_of=lambda _: 1
-        )
+        batches = read_ahead(partial(read_task, filesystem, schema=schema), [task], room_bytes=_AHEAD_BYTES)
         with explained_memory_limit(), contextlib.closing(batches):
             yield from batches
     except SegmentLogError as error:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 _Task = TypeVar("_Task")
-_Item = TypeVar("_Item")
 _BATCH_OVERHEAD_BYTES: Final = 4096
 # About the rows of two tasks that are read at a time.
 _READY_BYTES: Final = 96 << 20
@@ -34,34 +33,32 @@ def memory_bytes(batch: pa.RecordBatch) -> int:
 
 
 def read_ahead(
-    read: Callable[[_Task], Generator[_Item]],
+    read: Callable[[_Task], Generator[pa.RecordBatch]],
     tasks: Sequence[_Task],
     *,
     threads: int = 1,
-    room: int = _READY_BYTES,
-    size_of: Callable[[_Item], int] = memory_bytes,
+    room_bytes: int = _READY_BYTES,
     finished: Callable[[_Task], None] = lambda _: None,
-) -> Generator[_Item]:
-    """Yield the items of ``read(task)`` for one task after the other, while threads read ahead.
+) -> Generator[pa.RecordBatch]:
+    """Yield the batches of ``read(task)`` for one task after the other, while threads read ahead.
 
-    The error of a task is raised after the items before it, and no task is begun after an error. When the consumer stops
+    The error of a task is raised after the batches before it, and no task is begun after an error. When the consumer stops
     early, each thread closes the iterator that it reads, and so its files, and is joined.
 
     Args:
         read: Called in a thread.
         tasks: Each is read by one thread.
         threads: How many tasks are read at a time; with 0, the consumer's thread reads.
-        room: A thread waits while items of this size are ready, unless the consumer waits for its task.
-        size_of: The size of an item; unless given, that of a record batch in bytes.
-        finished: Called by the consumer after the last item of a task.
+        room_bytes: A thread waits while batches of this size are ready, unless the consumer waits for its task.
+        finished: Called by the consumer after the last batch of a task.
     """
     if not threads:
         for task in tasks:
-            with contextlib.closing(read(task)) as items:
-                yield from items
+            with contextlib.closing(read(task)) as batches:
+                yield from batches
             finished(task)
         return
-    queue = _TaskQueue(read, tasks, room, size_of)
+    queue = _TaskQueue(read, tasks, room_bytes)
     try:
         queue.start(min(threads, len(tasks)))
         for task in tasks:
@@ -81,26 +78,21 @@ class _End:
     error: BaseException | None
 
 
-class _TaskQueue(Generic[_Task, _Item]):
+class _TaskQueue(Generic[_Task]):
     """A bounded queue for each task between the threads that read them and one consumer, which either side can end."""
 
     def __init__(
-        self,
-        read: Callable[[_Task], Generator[_Item]],
-        tasks: Sequence[_Task],
-        room: int,
-        size_of: Callable[[_Item], int],
+        self, read: Callable[[_Task], Generator[pa.RecordBatch]], tasks: Sequence[_Task], room_bytes: int
     ) -> None:
         self._read = read
         self._left: Iterator[tuple[int, _Task]] = enumerate(tasks)
-        self._room = room
-        self._size_of = size_of
+        self._room_bytes = room_bytes
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
         # Those of tasks that were begun and are not consumed, with their sizes.
-        self._items: defaultdict[int, deque[tuple[_Item | _End, int]]] = defaultdict(deque)
+        self._items: defaultdict[int, deque[tuple[pa.RecordBatch | _End, int]]] = defaultdict(deque)
         self._consumed = 0
-        self._ready = 0
+        self._ready_bytes = 0
         self._is_closed = False
 
     def start(self, threads: int) -> None:
@@ -111,14 +103,14 @@ class _TaskQueue(Generic[_Task, _Item]):
             thread.start()
             self._threads.append(thread)
 
-    def take(self) -> _Item | _End:
+    def take(self) -> pa.RecordBatch | _End:
         """Wait for the next item, or the end, of the first task that is not consumed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._items[self._consumed])
             if self._is_closed:
                 raise ValueError("The reader is closed.")
-            item, size = self._items[self._consumed].popleft()
-            self._ready -= size
+            item, size_bytes = self._items[self._consumed].popleft()
+            self._ready_bytes -= size_bytes
             if isinstance(item, _End):
                 del self._items[self._consumed]
                 self._consumed += 1
@@ -149,9 +141,9 @@ class _TaskQueue(Generic[_Task, _Item]):
             number, task = begun
             try:
                 # Files are closed by the thread that opened them, before the consumer goes on.
-                with contextlib.closing(self._read(task)) as items:
-                    for item in items:
-                        if not self._put(number, item, self._size_of(item)):
+                with contextlib.closing(self._read(task)) as batches:
+                    for batch in batches:
+                        if not self._put(number, batch, memory_bytes(batch)):
                             break
             except BaseException as error:  # noqa: BLE001  (the consumer raises it)
                 self._left = iter(())
@@ -164,24 +156,24 @@ class _TaskQueue(Generic[_Task, _Item]):
         with self._changed:
             return None if self._is_closed else next(self._left, None)
 
-    def _put(self, number: int, item: _Item | _End, size: int) -> bool:
+    def _put(self, number: int, item: pa.RecordBatch | _End, size_bytes: int) -> bool:
         """Wait for room, if an item takes any, and add it. Return False if the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or not size or self._has_room(number))
+            self._changed.wait_for(lambda: self._is_closed or not size_bytes or self._has_room(number))
             if not self._is_closed:
-                self._items[number].append((item, size))
-                self._ready += size
+                self._items[number].append((item, size_bytes))
+                self._ready_bytes += size_bytes
                 self._changed.notify_all()
             return not self._is_closed
 
     def _has_room(self, number: int) -> bool:
         # The consumer waits for this task alone: items of later tasks must not keep it waiting.
         is_awaited = number == self._consumed and not self._items[number]
-        return is_awaited or self._ready < self._room
+        return is_awaited or self._ready_bytes < self._room_bytes
 
 
 # Those whose consumers have not finished.
-_OPEN: Final[weakref.WeakSet[_TaskQueue[Any, Any]]] = weakref.WeakSet()
+_OPEN: Final[weakref.WeakSet[_TaskQueue[Any]]] = weakref.WeakSet()
 
 
 @atexit.register

@@ -11,12 +11,18 @@ import time
 
 import pytest
 
+from storage_core.scan import read_ahead as module
 from storage_core.scan.read_ahead import read_ahead
+
+
+@pytest.fixture(autouse=True)
+def each_item_counts_as_one_byte(monkeypatch):
+    monkeypatch.setattr(module, "memory_bytes", lambda _: 1)
 
 
 def counted(read, tasks, *, room=2, **settings):
     """Room is a number of items."""
-    return read_ahead(read, tasks, room=room, size_of=lambda _: 1, **settings)
+    return read_ahead(read, tasks, room_bytes=room, **settings)
 
 
 def one_task(produce, room=2):
@@ -182,7 +188,8 @@ def test_the_task_that_is_awaited_goes_on_while_later_ones_have_no_room():
     assert list(items) == [(task, item) for task in range(3) for item in range(10)][1:]
 
 
-def test_items_count_by_their_size():
+def test_items_count_by_their_size(monkeypatch):
+    monkeypatch.setattr(module, "memory_bytes", lambda item: item)
     produced = []
 
     def read(_):
@@ -190,7 +197,7 @@ def test_items_count_by_their_size():
             produced.append(size)
             yield size
 
-    items = read_ahead(read, [0], room=10, size_of=lambda item: item)
+    items = read_ahead(read, [0], room_bytes=10)
     assert next(items) == 5
     # Two are ready, and a third one waits for room.
     wait_until(lambda: len(produced) == 4)
@@ -270,7 +277,7 @@ def test_a_reader_thread_may_collect_its_own_consumer(is_locked):
         yield task
 
     tasks = Tasks(range(4), lambda: gc.collect() if is_dropped.is_set() else None)
-    consumer = Consumer(read_ahead(read, tasks, threads=2, room=100, size_of=lambda _: 1))
+    consumer = Consumer(counted(read, tasks, threads=2, room=100))
     gc.disable()
     try:
         next(consumer.items)
@@ -294,7 +301,7 @@ def read(task):
     finally:
         os.write(1, b"closed %d\\n" % task)
 
-items = read_ahead(read, range(4), threads=2, room=1 << 30, size_of=lambda item: item.nbytes)
+items = read_ahead(read, range(4), threads=2, room_bytes=1 << 30)
 for _ in range(50):
     next(items)
 kept = sys.modules["kept"] = items
@@ -315,7 +322,10 @@ def test_the_interpreter_ends_with_a_reader_that_is_half_read(end):
 
 FORKED = """
 import os, signal, sys, threading
+from storage_core.scan import read_ahead as module
 from storage_core.scan.read_ahead import read_ahead
+
+module.memory_bytes = lambda _: 1
 
 taken, is_locked, proceed = threading.Event(), threading.Event(), threading.Event()
 
@@ -337,7 +347,7 @@ def read(task):
     taken.wait()
     yield task
 
-items = read_ahead(read, Tasks(range(4)), threads=1, room=100, size_of=lambda _: 1)
+items = read_ahead(read, Tasks(range(4)), threads=1, room_bytes=100)
 next(items)
 taken.set()
 is_locked.wait()

@@ -32,7 +32,7 @@ THREADS = [1, 2, 3]
 def small_tasks(monkeypatch):
     """Small logs are cut for threads, and more is left than what is ready."""
     monkeypatch.setattr(batches_module, "_TASK_BYTES", 4 << 10)
-    monkeypatch.setattr(batches_module, "read_ahead", functools.partial(read_ahead, room=8 << 10))
+    monkeypatch.setattr(batches_module, "read_ahead", functools.partial(read_ahead, room_bytes=8 << 10))
 
 
 @pytest.fixture(autouse=True)

@@ -153,9 +153,7 @@ def test_a_consumer_that_stops_early_has_only_a_few_batches_read(new_logs, recor
     plan = plan_scan(FileSystem(), parse_read_options({"path": new_logs.path}))
     filesystem = FileSystem()
     schema = record_schema(include_headers=False, include_metadata=False)
-    batches = read_ahead(
-        lambda task: read_task(filesystem, task, schema), plan.tasks, room=2, size_of=lambda _: 1
-    )
+    batches = read_ahead(lambda task: read_task(filesystem, task, schema), plan.tasks, room_bytes=2 << 20)
     next(batches)
     batches.close()
     assert filesystem.statistics.bytes_read <= 40 << 20
