@@ -1,6 +1,6 @@
 """Kafka's configuration keys of a log: the name, default, range and meaning of each.
 
-They are those of Kafka 4.1.0 (its ``LogConfig`` and ``TopicConfig``). `storage_core.properties_file` generates
+They are those of Kafka 4.1.0 (its ``LogConfig`` and ``TopicConfig``). `tests.properties_file` generates
 ``conf/segmentlog.properties`` from this table. Properties files are parsed as by ``java.util.Properties.load``.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_core.config import CONFIG_KEYS, INTERNAL_KEYS, ConfigKey, ConfigKind
-from storage_core.properties_file import properties_text
+from tests.properties_file import properties_text
 
 # As a user of Kafka 4.1 knows them.
 KNOWN_DEFAULTS = {

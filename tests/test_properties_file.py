@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from storage_core.properties_file import properties_text
+from tests.properties_file import properties_text
 
 ROOT = Path(__file__).parent.parent
 PROPERTIES = ROOT / "conf" / "segmentlog.properties"
@@ -14,13 +14,13 @@ PROPERTIES = ROOT / "conf" / "segmentlog.properties"
 
 def test_properties_file_is_the_generated_one():
     assert PROPERTIES.read_text(encoding="utf-8") == properties_text(), (
-        "run: python -m storage_core.properties_file > conf/segmentlog.properties"
+        "run: python -m tests.properties_file > conf/segmentlog.properties"
     )
 
 
 def test_module_prints_the_properties_file():
     printed = subprocess.run(
-        [sys.executable, "-m", "storage_core.properties_file"],
+        [sys.executable, "-m", "tests.properties_file"],
         cwd=ROOT,
         capture_output=True,
         text=True,

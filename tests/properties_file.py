@@ -2,7 +2,7 @@
 
 To regenerate it::
 
-python -m storage_core.properties_file > conf/segmentlog.properties
+python -m tests.properties_file > conf/segmentlog.properties
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from storage_core.config import CONFIG_GROUPS, ConfigValue
 
 _HEADER = """\
 # Kafka's topic-level configuration keys, one of a producer and one of a broker, with their defaults (Kafka 4.1.0).
-# Generated: python -m storage_core.properties_file > conf/segmentlog.properties
+# Generated: python -m tests.properties_file > conf/segmentlog.properties
 """
 
 
