@@ -17,7 +17,6 @@ import numpy.typing as npt
 from storage_core.compaction.cleaned_transactions import CleanedTransactions, read_transactions
 from storage_core.compaction.rewriting import OutputBatches, SectionRewriter, WindowOutput
 from storage_core.errors import CorruptRecordError
-from storage_core.record.arrow_columns import Slices
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
@@ -263,7 +262,7 @@ def retained_records(
     if is_control.any():
         is_retained |= np.repeat(is_control, columns.row_counts)
     rows = np.flatnonzero(~is_retained & (keys.lengths >= 0))
-    found = offset_map.get_many(section.buffer, Slices(keys.starts[rows], keys.lengths[rows]))
+    found = offset_map.get_many(section.buffer, keys.take(rows))
     is_retained[rows] = columns.offsets[rows] >= found
     is_tombstone = values.lengths[rows] < 0
     if is_tombstone.any():
@@ -452,7 +451,7 @@ class _MapBuilder:
             self.records_read += len(columns.offsets)
             rows = np.flatnonzero((keys.lengths >= 0) & (columns.offsets >= self.first_dirty_offset))
             offsets = columns.offsets[rows]
-            slices = Slices(keys.starts[rows], keys.lengths[rows])
+            slices = keys.take(rows)
             taken = self.offset_map.put_many(section.buffer, slices, offsets)
             if taken < len(rows):
                 self.is_full = True

@@ -286,7 +286,7 @@ class SectionRewriter:
         timestamps_ms = columns.timestamps_ms
         assert timestamps_ms is not None  # noqa: S101  (requested above)
         if columns.tails is not None:
-            buffer, tails = section.buffer, Slices(columns.tails.starts[rows], columns.tails.lengths[rows])
+            buffer, tails = section.buffer, columns.tails.take(rows)
         else:
             deltas = offsets - np.repeat(offsets[np.cumsum(counts) - counts], counts)
             buffer, tails = self._encoder.message_tails(section.buffer, columns, rows, deltas)

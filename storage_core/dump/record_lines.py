@@ -17,7 +17,7 @@ from storage_core.dump.record_iteration import IteratedRecord, header_of, iterat
 from storage_core.errors import CorruptError, SegmentLogError
 from storage_core.internal_records.internal_records import MESSAGE_DECODERS, control_record_text
 from storage_core.internal_records.message_schema import java_text
-from storage_core.record.arrow_columns import RecordHeaders, Slices, binary_array
+from storage_core.record.arrow_columns import RecordHeaders, Slices, binary_array, number_array
 from storage_core.record.batch_header import (
     CONTROL_FLAG,
     HEADER_DTYPE,
@@ -277,7 +277,7 @@ class _SectionText:
         columns = self._columns
         assert columns.keys is not None  # noqa: S101  (they were asked for)
         assert columns.values is not None  # noqa: S101
-        keys, values = _sliced(columns.keys, rows), _sliced(columns.values, rows)
+        keys, values = columns.keys.take(rows), columns.values.take(rows)
         parts: list[_Part] = [_INDENT] if self._format.has_metadata else []
         if self._format.has_metadata:
             parts += self._metadata(rows, keys, values)
@@ -335,21 +335,14 @@ def _is_utf8(text: pa.BinaryArray) -> bool:
     return True
 
 
-def _sliced(column: Slices, rows: slice) -> Slices:
-    return Slices(column.starts[rows], column.lengths[rows])
-
-
 def _numbers(column: npt.NDArray[Any]) -> _Part:
     """Convert numbers to text; a column of equal numbers to one text."""
     first = int(column[0])
     if (column == first).all():
         return b"%d" % first
-    return pc.cast(pc.cast(_arrow(column.astype(np.int64, copy=False), pa.int64()), pa.string()), pa.binary())
-
-
-def _arrow(column: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """Wrap a column as an Arrow array. `pyarrow.array` would import pandas, which takes as long as all the rest."""
-    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(np.ascontiguousarray(column))])
+    return pc.cast(
+        pc.cast(number_array(column.astype(np.int64, copy=False), pa.int64()), pa.string()), pa.binary()
+    )
 
 
 def _prefixed(prefix: bytes, column: pa.BinaryArray) -> pa.BinaryArray:
@@ -360,8 +353,8 @@ def _prefixed(prefix: bytes, column: pa.BinaryArray) -> pa.BinaryArray:
 
 def _header_keys(buffer: npt.NDArray[np.uint8], headers: RecordHeaders, rows: slice) -> pa.BinaryArray:
     first = headers.first[rows.start : rows.stop + 1]
-    keys = binary_array(buffer, _sliced(headers.keys, slice(int(first[0]), int(first[-1]))))
-    lists = pa.ListArray.from_arrays(_arrow((first - first[0]).astype(np.int32), pa.int32()), keys)
+    keys = binary_array(buffer, headers.keys.take(slice(int(first[0]), int(first[-1]))))
+    lists = pa.ListArray.from_arrays(number_array((first - first[0]).astype(np.int32), pa.int32()), keys)
     return pc.binary_join(lists, _scalar(b","))
 
 

@@ -55,6 +55,10 @@ class Slices:
     starts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
 
+    def take(self, rows: slice | npt.NDArray[np.int64]) -> Slices:
+        """Return the slices of some rows."""
+        return Slices(self.starts[rows], self.lengths[rows])
+
 
 @dataclass(frozen=True, slots=True)
 class ByteStrings:

@@ -77,7 +77,7 @@ def inner_crc_mismatches(buffer: _Bytes, slices: Slices, expected: _UInt32Array)
         if _combined_crc_matches(buffer, slices.starts[rows], int(lengths[first]), expected[rows]):
             is_unchecked[rows] = False
     rows = np.flatnonzero(is_unchecked)
-    left = Slices(slices.starts[rows], slices.lengths[rows])
+    left = slices.take(rows)
     wrong: _Int64Array = rows[checksums(buffer, left, zlib.crc32) != expected[rows]]
     return wrong
 

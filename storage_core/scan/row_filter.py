@@ -30,7 +30,7 @@ from storage_core.options.predicate import (
 )
 from storage_core.record.batch_header import LOG_APPEND_TIME_FLAG, MAGIC_V2, MAX_OFFSET
 from storage_core.scan.pruning import Bounds, KnownFields, prune, residual
-from storage_core.scan.rows import RecordBatchBuilder, chosen_slices
+from storage_core.scan.rows import RecordBatchBuilder
 from storage_core.scan.spans import LogSpan, ReadSettings, record_schema
 from storage_core.values.column_format import HEADER_NAMES
 
@@ -159,8 +159,8 @@ def _chosen(columns: RecordColumns, rows: npt.NDArray[np.int64]) -> RecordColumn
         row_counts=np.diff(up_to_batch, prepend=0),
         offsets=columns.offsets[rows],
         timestamps_ms=None if columns.timestamps_ms is None else columns.timestamps_ms[rows],
-        keys=None if columns.keys is None else chosen_slices(columns.keys, rows),
-        values=None if columns.values is None else chosen_slices(columns.values, rows),
+        keys=None if columns.keys is None else columns.keys.take(rows),
+        values=None if columns.values is None else columns.values.take(rows),
         headers=None,
     )
 

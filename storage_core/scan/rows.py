@@ -303,7 +303,7 @@ class _SectionSlice:
 
         return headers_array(
             self._section.buffer,
-            RecordHeaders(first - own.start, _part(headers.keys, own), _part(headers.values, own)),
+            RecordHeaders(first - own.start, headers.keys.take(own), headers.values.take(own)),
             replaced,
         )
 
@@ -317,7 +317,7 @@ class _SectionSlice:
         own = slice(int(first[0]), int(first[-1]))
         import pyarrow.compute as pc  # noqa: PLC0415  (takes 20 ms, and plain reads do not need it)
 
-        keys = binary_array(self._section.buffer, _part(headers.keys, own))
+        keys = binary_array(self._section.buffer, headers.keys.take(own))
         is_named = pc.or_(
             pc.equal(keys, HEADER_NAMES[column].encode()), pc.starts_with(keys, f"apicurio.{column}.")
         )
@@ -326,7 +326,7 @@ class _SectionSlice:
         chosen += own.start
         return headers_array(
             self._section.buffer,
-            RecordHeaders(first, chosen_slices(headers.keys, chosen), chosen_slices(headers.values, chosen)),
+            RecordHeaders(first, headers.keys.take(chosen), headers.values.take(chosen)),
         )
 
     def metadata(self) -> pa.StructArray:
@@ -367,7 +367,7 @@ class _SectionSlice:
 
     def _binary(self, column: Slices | None) -> pa.BinaryArray:
         assert column is not None  # noqa: S101  (it was asked for)
-        return binary_array(self._section.buffer, _part(column, self._rows))
+        return binary_array(self._section.buffer, column.take(self._rows))
 
     def _timestamps_ms(self) -> npt.NDArray[np.int64]:
         assert self._columns.timestamps_ms is not None  # noqa: S101  (it was asked for)
@@ -409,15 +409,6 @@ def unfit_timestamps(timestamps_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.boo
         return None
     unfit: npt.NDArray[np.bool_] = (timestamps_ms > largest_ms) | (timestamps_ms < -largest_ms)
     return unfit
-
-
-def chosen_slices(column: Slices, rows: npt.NDArray[np.int64]) -> Slices:
-    """Return the slices of some rows."""
-    return Slices(column.starts[rows], column.lengths[rows])
-
-
-def _part(column: Slices, rows: slice) -> Slices:
-    return Slices(column.starts[rows], column.lengths[rows])
 
 
 _COLUMNS: Final[dict[str, Callable[[_SectionSlice], pa.Array]]] = {
