@@ -6,6 +6,6 @@ interrupted. `storage_core.commit` decides what the journal says.
 
 from __future__ import annotations
 
-from storage_core.commit_replay.replay import finish_commit, has_unfinished_commit
+from storage_core.commit_replay.replay import finish_commit
 
-__all__ = ["finish_commit", "has_unfinished_commit"]
+__all__ = ["finish_commit"]

@@ -339,14 +339,6 @@ def _next_offset(path: str, batches: RecordBatches, next_offset: int, *, has_gap
     return batches.next_offset
 
 
-def has_unfinished_commit(filesystem: FileSystem, root: str) -> bool:
-    """Return True if a commit is running in a log directory, or was interrupted there."""
-    return any(
-        filesystem.status(os.path.join(root, name)) is not None
-        for name in (COMMIT_IN_PROGRESS, COMMIT_JOURNAL)
-    )
-
-
 def finish_commit(
     filesystem: FileSystem,
     root: str,

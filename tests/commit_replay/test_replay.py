@@ -7,8 +7,8 @@ import random
 import pytest
 
 from storage_core import LogDirectory
-from storage_core.commit_files.journal import COMMIT_JOURNAL, read_commit_journal
-from storage_core.commit_replay import finish_commit, has_unfinished_commit
+from storage_core.commit_files.journal import COMMIT_IN_PROGRESS, COMMIT_JOURNAL, read_commit_journal
+from storage_core.commit_replay import finish_commit
 from storage_core.errors import CommitInDoubtError, CorruptCheckpointError, CorruptError, LogDirectoryError
 from tests.commit.jobs import CONFIG, JOBS, ROOT, contents, fill, rows_of, staged_job
 from tests.faults.simulated_filesystem import SimulatedCrash, SimulatedFileSystem
@@ -17,6 +17,10 @@ from tests.log.logs import Clock
 
 def config_of(topic):
     return CONFIG
+
+
+def has_unfinished_commit(filesystem, root):
+    return any(filesystem.exists(f"{root}/{name}") for name in (COMMIT_IN_PROGRESS, COMMIT_JOURNAL))
 
 
 @pytest.fixture
