@@ -318,5 +318,5 @@ class _LargestTimestamps:
             raise tool_fails(f"Found a batch of {found.size_bytes} bytes", path, found.position_bytes)
         batch = memoryview(self._file.read_at(found.size_bytes, found.position_bytes))
         header = header_of(batch, found.position_bytes, path)
-        records = iterate_records(batch, header, path=path, limit_bytes=MAX_BATCH_BYTES)
+        records = iterate_records(batch, header, path=path)
         return max(itertools.chain((NO_TIMESTAMP_MS,), (record.timestamp_ms for record in records)))

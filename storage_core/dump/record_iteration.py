@@ -11,7 +11,7 @@ import dataclasses
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from storage_core.dump.log_text import increment_sequence, java_long, tool_fails
+from storage_core.dump.log_text import MAX_BATCH_BYTES, increment_sequence, java_long, tool_fails
 from storage_core.errors import BatchTooLargeError, CorruptRecordError, SegmentLogError
 from storage_core.record.batch_header import (
     CODEC_MASK,
@@ -112,7 +112,7 @@ def _message_header(batch: memoryview, position_bytes: int, path: str) -> BatchH
 
 
 def iterate_records(
-    batch: memoryview, header: BatchHeader, *, path: str, limit_bytes: int, has_fields: bool = True
+    batch: memoryview, header: BatchHeader, *, path: str, has_fields: bool = True
 ) -> Iterator[IteratedRecord]:
     """Iterate over the records of one whole batch of any format.
 
@@ -120,23 +120,21 @@ def iterate_records(
         batch: All of its bytes.
         header: Its header. A magic above 2 is treated as 2, as in Kafka.
         path: The file, for errors.
-        limit_bytes: The largest size of the records, decompressed.
         has_fields: Whether more than the offset of a message is needed. If not, Kafka does not meet malformed fields.
 
     Raises:
-        CorruptRecordError: Kafka's iterator fails here, or they inflate to more than the limit; records before were given.
+        CorruptRecordError: Kafka's iterator fails here, or they inflate to more than `MAX_BATCH_BYTES`; records before were given.
     """
     if header.magic < MAGIC_V2:
-        return _iterate_messages(batch, header, path, limit_bytes, has_fields)
-    return _V2Records(batch, header, path, limit_bytes).iterate()
+        return _iterate_messages(batch, header, path, has_fields)
+    return _V2Records(batch, header, path).iterate()
 
 
 class _V2Records:
-    def __init__(self, batch: memoryview, header: BatchHeader, path: str, limit_bytes: int) -> None:
+    def __init__(self, batch: memoryview, header: BatchHeader, path: str) -> None:
         self._batch = batch
         self._header = header
         self._path = path
-        self._limit_bytes = limit_bytes
         self._header_count = 0
 
     def iterate(self) -> Iterator[IteratedRecord]:
@@ -156,7 +154,7 @@ class _V2Records:
         yield from self._records(data)
 
     def _data(self) -> memoryview:
-        return _decompressed(self._batch, self._header, HEADER_SIZE_BYTES, self._path, self._limit_bytes)
+        return _decompressed(self._batch, self._header, HEADER_SIZE_BYTES, self._path)
 
     def _records(self, data: memoryview) -> Iterator[IteratedRecord]:
         position = self._header_count = 0
@@ -224,7 +222,7 @@ class _V2Records:
 
 
 def _iterate_messages(
-    batch: memoryview, header: BatchHeader, path: str, limit_bytes: int, has_fields: bool
+    batch: memoryview, header: BatchHeader, path: str, has_fields: bool
 ) -> Iterator[IteratedRecord]:
     if not header.codec:
         yield (
@@ -235,7 +233,7 @@ def _iterate_messages(
         return
     if header.codec >= len(CODEC_NAMES) - 1:
         _fail(f"Found a wrapper of format v{header.magic} with codec {header.codec}", header, path)
-    messages = _inner_messages(batch, header, path, limit_bytes)
+    messages = _inner_messages(batch, header, path)
     if not messages:
         _fail("Found a wrapper without messages", header, path)
     shift = 0
@@ -258,18 +256,16 @@ def _iterate_messages(
         )
 
 
-def _inner_messages(batch: memoryview, header: BatchHeader, path: str, limit_bytes: int) -> list[memoryview]:
+def _inner_messages(batch: memoryview, header: BatchHeader, path: str) -> list[memoryview]:
     _, start = _length_at(batch, _value_length_position(batch, header, path), header, path)
-    data = _decompressed(batch, header, start, path, limit_bytes)
+    data = _decompressed(batch, header, start, path)
     messages: list[memoryview] = []
     position = 0
     while position + LOG_OVERHEAD_BYTES <= len(data):
         length = int.from_bytes(
             data[position + LENGTH_POSITION : position + LOG_OVERHEAD_BYTES], "big", signed=True
         )
-        if length < MIN_LENGTH:
-            _fail(f"Found a message of {length} bytes in a wrapper", header, path)
-        if length > limit_bytes:
+        if not MIN_LENGTH <= length <= MAX_BATCH_BYTES:
             _fail(f"Found a message of {length} bytes in a wrapper", header, path)
         end = position + LOG_OVERHEAD_BYTES + length
         if len(messages) > _MOST_MESSAGES:
@@ -282,9 +278,7 @@ def _inner_messages(batch: memoryview, header: BatchHeader, path: str, limit_byt
     return messages
 
 
-def _decompressed(
-    batch: memoryview, header: BatchHeader, start: int, path: str, limit_bytes: int
-) -> memoryview:
+def _decompressed(batch: memoryview, header: BatchHeader, start: int, path: str) -> memoryview:
     """Decompress the records of a batch, which begin at ``start``, as leniently as Kafka does."""
     copied = bytearray(batch)
     if header.magic > MAGIC_V2:
@@ -292,7 +286,7 @@ def _decompressed(
         copied[MAGIC_POSITION] = MAGIC_V2
     try:
         as_lenient_as_kafka(header.codec, memoryview(copied)[start:])
-        section = batch_section(memoryview(copied), header, path=path, limit_bytes=limit_bytes)
+        section = batch_section(memoryview(copied), header, path=path, limit_bytes=MAX_BATCH_BYTES)
     except (SegmentLogError, UndecodableError) as error:
         codec = CODEC_NAMES[header.codec]
         raise tool_fails(

@@ -10,7 +10,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from storage_core.dump.log_text import MAX_BATCH_BYTES, Batches, increment_sequence, java_long
+from storage_core.dump.log_text import Batches, increment_sequence, java_long
 from storage_core.dump.plain_values import is_typed, plain_values
 from storage_core.dump.record_iteration import IteratedRecord, header_of, iterate_records
 from storage_core.record.batch_header import (
@@ -83,7 +83,7 @@ class RecordObjects:
             batch = memoryview(batches.buffer)[start : batches.ends[number]]
             header = header_of(batch, batches.position_bytes + start, self._path)
             fields = self._batch_fields(header, is_valid=line.endswith(_VALID))
-            for record in iterate_records(batch, header, path=self._path, limit_bytes=MAX_BATCH_BYTES):
+            for record in iterate_records(batch, header, path=self._path):
                 yield json_line(self._object(record, header, fields), is_ascii=self._is_ascii)
 
     def _object(

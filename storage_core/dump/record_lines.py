@@ -159,9 +159,7 @@ class RecordLines:
         batch = memoryview(batches.buffer)[start : batches.ends[number]]
         header = header_of(batch, batches.position_bytes + start, self._path)
         has_fields = self._format.has_metadata or self._format.has_content
-        for record in iterate_records(
-            batch, header, path=self._path, limit_bytes=MAX_BATCH_BYTES, has_fields=has_fields
-        ):
+        for record in iterate_records(batch, header, path=self._path, has_fields=has_fields):
             self.gaps.add(record.offset)
             yield from self._line(record, header)
 
