@@ -37,7 +37,7 @@ from storage_core.segment.file_names import log_file_name
 from storage_core.views.roots import require_outside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -128,7 +128,8 @@ def convert(
         SegmentLogError: The records cannot be read.
     """
     settings = settings or ConvertSettings()
-    schema = _file_schema(options, plan)
+    wanted = read_schema(options, plan.formats)
+    schema = pa.schema([field for field in wanted if field.name != "topic"])
     if not schema.names:
         raise OptionError(
             "columns: files do not have the topic, which their path tells. Name another column, too."
@@ -138,32 +139,25 @@ def convert(
     place = _Target(filesystem.local, target, is_overwriting=settings.is_overwriting)
     sources = _log_directories(filesystem, plan, options)
     place.begin(sources, [*sources, *_partition_files(plan)])
+    # Those that tell topic and day.
+    needed = [record_schema().field(name) for name in ("topic", "timestamp") if name not in wanted.names]
+    batches = read_plan(filesystem, plan, pa.schema([*wanted, *needed]), threads=threads, progress=advance)
     try:
-        batches = read_plan(
-            filesystem, plan, _needed_schema(options, plan), threads=threads, progress=advance
-        )
-        files = _write(filesystem.local, batches, place, schema, settings)
+        with (
+            contextlib.closing(batches),
+            _DatasetWriter(filesystem.local, place, schema, settings) as writer,
+        ):
+            for batch in batches:
+                writer.write(batch)
+            writer.finish()
     except BaseException:
         place.abandon()
         raise
     place.commit()
+    files = writer.files
     return Conversion(
         place.path, sum(each.rows for each in files), sum(each.size_bytes for each in files), tuple(files)
     )
-
-
-def _write(
-    filesystem: FileSystem,
-    batches: Generator[pa.RecordBatch],
-    place: _Target,
-    schema: pa.Schema,
-    settings: ConvertSettings,
-) -> list[ConvertedFile]:
-    with contextlib.closing(batches), _DatasetWriter(filesystem, place, schema, settings) as writer:
-        for batch in batches:
-            writer.write(batch)
-        writer.finish()
-        return writer.files
 
 
 def _log_directories(filesystem: ReadableFileSystem, plan: ScanPlan, options: ReadOptions) -> list[str]:
@@ -185,17 +179,6 @@ def _partition_files(plan: ScanPlan) -> Iterator[str]:
         bases = each.log.segments.base_offsets
         if bases:
             yield os.path.join(each.log.directory.path, log_file_name(bases[-1]))
-
-
-def _needed_schema(options: ReadOptions, plan: ScanPlan) -> pa.Schema:
-    """Return the wanted columns, and those that tell topic and day."""
-    wanted = read_schema(options, plan.formats)
-    needed = [record_schema().field(name) for name in ("topic", "timestamp") if name not in wanted.names]
-    return pa.schema([*wanted, *needed])
-
-
-def _file_schema(options: ReadOptions, plan: ScanPlan) -> pa.Schema:
-    return pa.schema([field for field in read_schema(options, plan.formats) if field.name != "topic"])
 
 
 def _require_storable(kind: pa.DataType, path: str) -> None:
