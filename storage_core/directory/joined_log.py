@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage_core.cached_property import cached_property
-from storage_core.directory.log_directory_files import INTERNAL_TOPICS
 from storage_core.directory.partition_log import PartitionLog, ProducerSnapshot, SegmentSequence
 from storage_core.directory.segment_listing import FileNames
 from storage_core.errors import CorruptError, SegmentLogError
@@ -229,7 +228,7 @@ class _Join:
     def __init__(self, scouts: Sequence[PartitionLog]) -> None:
         self.notices: list[str] = []
         self._scouts = scouts
-        self._is_compacted = any(_is_compacted(scout) for scout in scouts)
+        self._is_compacted = any(scout.directory.is_compacted for scout in scouts)
         self._name = f"{scouts[0].topic}-{scouts[0].partition}"
         self._added: list[PartitionLog] = []
         self._pieces: list[Piece] = []
@@ -303,12 +302,6 @@ class _Join:
                     "created anew."
                 )
         return limit_offset
-
-
-def _is_compacted(log: PartitionLog) -> bool:
-    """Return True if gaps in a log are no sign of lost records."""
-    directory = log.directory
-    return directory.topic in INTERNAL_TOPICS or directory.topic_partition in directory.root.cleaner_offsets
 
 
 def _ranges_of(

@@ -372,3 +372,8 @@ class PartitionDirectory:
     def is_internal(self) -> bool:
         """Return True if the topic is an internal one."""
         return self.topic in INTERNAL_TOPICS
+
+    @property
+    def is_compacted(self) -> bool:
+        """Return True if gaps in the log are no sign of lost records."""
+        return self.is_internal or self.topic_partition in self.root.cleaner_offsets

@@ -567,12 +567,7 @@ class _TaskReader:
 
     def _may_be_cleaned(self, log: PartitionLog) -> bool:
         """Return True if all records of a segment that is gone may be compacted. A live broker's checkpoint says it afterwards."""
-        directory = log.directory
-        return (
-            not self._filesystem.traits_of(log.path).are_files_fixed
-            or directory.topic in INTERNAL_TOPICS
-            or directory.topic_partition in directory.root.cleaner_offsets
-        )
+        return not self._filesystem.traits_of(log.path).are_files_fixed or log.directory.is_compacted
 
     def _present_log(self, span: LogSpan, next_offset: int) -> PartitionLog | None:
         if self._filesystem.status(span.directory, follow_symlinks=True) is None:
