@@ -38,10 +38,9 @@ from storage_core.scan.isolation import AbortedTransactions
 from storage_core.scan.offset_ranges import PartitionRange, locate_spans, report_data_loss
 from storage_core.scan.read_notes import ReadNotes
 from storage_core.scan.rows import (
-    BatchBuilder,
     DamageReporter,
     RecordBatchBuilder,
-    TimestampRangeFilter,
+    fitting_rows,
     schema_with_condition,
     wanted_fields,
 )
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from storage_core.options import ReadOptions
     from storage_core.record.batch_window import BatchWindow
     from storage_core.record.section import RecordColumns, RecordSection
+    from storage_core.scan.rows import RowMaker
     from storage_core.scan.span_reader import WindowPart
     from storage_core.scan.spans import LogSpan, ScanTask
     from storage_core.values.column_format import ColumnFormat
@@ -304,11 +304,10 @@ class _TaskReader:
             from storage_core.scan.row_filter import PredicateFilter  # noqa: PLC0415  (slow to import)
 
             self._filter = PredicateFilter(schema, predicate, task.settings, notes)
-        rows: BatchBuilder = self._filter or RecordBatchBuilder(schema, task.settings, notes)
+        self._rows: RowMaker = (self._filter or RecordBatchBuilder(schema, task.settings, notes)).batches
         if task.settings.mode == "DROPMALFORMED" and "timestamp" in needed.names:
-            rows = TimestampRangeFilter(rows)
+            self._rows = partial(fitting_rows, self._rows)
         self._damage = DamageReporter(schema, task.settings)
-        self._rows = rows
         self._records = RecordReader(SectionMaker(task.settings.max_batch_bytes, wanted), wanted)
         self._truncations_bytes = dict(task.settings.truncations_bytes)
         largest_bytes = max((span.size_bytes for span in task.spans), default=0)
@@ -401,7 +400,6 @@ class _TaskReader:
             # Where a request takes long, windows that are fetched ahead come sooner than one header after the other.
             with_bytes=not by_headers or self._filesystem.traits_of(span.directory).request_cost_bytes > 0,
         )
-        rows_of = partial(self._rows.batches, span=span)
         report = None if self._damage.is_fatal else partial(self._damage.report, span=span)
         is_sure = False
         has_damage = False
@@ -427,7 +425,12 @@ class _TaskReader:
                 if by_headers:
                     yield from self._counted(opened, part, span)
                 else:
-                    yield from self._records.batches(part.window, decoded, rows_of, report)
+                    yield from self._records.batches(
+                        part.window,
+                        decoded,
+                        lambda section, columns: self._rows(section, columns, span),
+                        report,
+                    )
                 next_offset = part.next_offset
                 last = part.window.headers[part.end - 1]
                 self._last_batch = (next_offset - 1, int(last["crc"])) if last["magic"] == MAGIC_V2 else None

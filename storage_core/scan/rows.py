@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
+
+    # Makes record batches of the decoded records of a section that are within a span's offsets.
+    RowMaker: TypeAlias = Callable[[RecordSection, RecordColumns, LogSpan], Iterator[pa.RecordBatch]]
 
 
 _log = logging.getLogger(__name__)
@@ -139,16 +142,6 @@ def schema_with_condition(schema: pa.Schema, predicate: Predicate | None) -> pa.
     for name in sorted(columns_of(predicate) - set(schema.names)):
         schema = schema.append(records.field(name))
     return schema
-
-
-class BatchBuilder(Protocol):
-    """What makes record batches of decoded records."""
-
-    def batches(
-        self, section: RecordSection, columns: RecordColumns, span: LogSpan
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a section that are within a span's offsets."""
-        ...
 
 
 class RecordBatchBuilder:
@@ -428,39 +421,33 @@ _COLUMNS: Final[dict[str, Callable[[_SectionSlice], pa.Array]]] = {
 }
 
 
-class TimestampRangeFilter:
-    """Leaves out rows whose timestamp does not fit the column."""
-
-    def __init__(self, rows: BatchBuilder) -> None:
-        self._rows = rows
-
-    def batches(
-        self, section: RecordSection, columns: RecordColumns, span: LogSpan
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a section that are within a span's offsets."""
-        timestamps_ms = columns.timestamps_ms
-        unfit = None if timestamps_ms is None else unfit_timestamps(timestamps_ms)
-        if unfit is None or timestamps_ms is None:
-            yield from self._rows.batches(section, columns, span)
-            return
-        unfit_rows = np.flatnonzero(unfit)
-        offsets = columns.offsets[unfit_rows]
-        within = (offsets >= span.start_offset) & (offsets <= span.end_offset - 1)
-        if within.any():
-            _log.warning(
-                "Left out %d records of %s-%d whose timestamps do not fit microseconds, the first of them at "
-                "offset %d of %s with %d ms.",
-                within.sum(),
-                span.topic,
-                span.partition,
-                offsets[within][0],
-                section.path,
-                timestamps_ms[unfit_rows[within][0]],
-            )
-        start_offset = span.start_offset
-        # The rows between two that do not fit, and those after the last one.
-        for offset in [*offsets[within].tolist(), span.end_offset]:
-            if start_offset < offset:
-                part = dataclasses.replace(span, start_offset=start_offset, end_offset=offset)
-                yield from self._rows.batches(section, columns, part)
-            start_offset = offset + 1
+def fitting_rows(
+    rows_of: RowMaker, section: RecordSection, columns: RecordColumns, span: LogSpan
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that a function makes, without those whose timestamp does not fit the column."""
+    timestamps_ms = columns.timestamps_ms
+    unfit = None if timestamps_ms is None else unfit_timestamps(timestamps_ms)
+    if unfit is None or timestamps_ms is None:
+        yield from rows_of(section, columns, span)
+        return
+    unfit_rows = np.flatnonzero(unfit)
+    offsets = columns.offsets[unfit_rows]
+    within = (offsets >= span.start_offset) & (offsets <= span.end_offset - 1)
+    if within.any():
+        _log.warning(
+            "Left out %d records of %s-%d whose timestamps do not fit microseconds, the first of them at "
+            "offset %d of %s with %d ms.",
+            within.sum(),
+            span.topic,
+            span.partition,
+            offsets[within][0],
+            section.path,
+            timestamps_ms[unfit_rows[within][0]],
+        )
+    start_offset = span.start_offset
+    # The rows between two that do not fit, and those after the last one.
+    for offset in [*offsets[within].tolist(), span.end_offset]:
+        if start_offset < offset:
+            part = dataclasses.replace(span, start_offset=start_offset, end_offset=offset)
+            yield from rows_of(section, columns, part)
+        start_offset = offset + 1
