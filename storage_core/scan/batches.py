@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from storage_core.errors import OptionError, SegmentLogError
+from storage_core.errors import SegmentLogError
 from storage_core.progress import Progress, advancing
 from storage_core.record.batch_header import CODEC_NAMES, MAGIC_V2
 from storage_core.scan.plan import DEFAULT_TASK_BYTES, ScanPlan, cut_tasks, plan_scan
@@ -89,12 +89,6 @@ def read_plan(
             )
         finally:
             notes.report()
-
-
-def require_threads(threads: object) -> None:
-    """Raise `OptionError` if a number of threads is not one."""
-    if threads is not None and not (isinstance(threads, int) and threads > 0):
-        raise OptionError(f"threads: expected a number from 1 on, or None, found {threads!r}.")
 
 
 def _task_bytes(filesystem: ReadableFileSystem, plan: ScanPlan) -> int:

@@ -46,12 +46,7 @@ from storage_core.options.predicate import (
 from storage_core.progress import Progress
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.scan.batch_reader import BatchReader
-from storage_core.scan.batches import (
-    join_small_batches,
-    plan_records,
-    read_plan,
-    require_threads,
-)
+from storage_core.scan.batches import join_small_batches, plan_records, read_plan
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.scan.pruning import conjunction
 from storage_core.scan.read import read_schema, read_tasks
@@ -207,10 +202,11 @@ def read_batches(
 
 
 def _open_reader(
-    options: ReadOptions, filesystem: object, threads: int | None, progress: Progress, *, is_ahead: bool
+    options: ReadOptions, filesystem: object, threads: Any, progress: Progress, *, is_ahead: bool
 ) -> BatchReader:
     """Plan a read; its one thread, if it has no more, is that of the consumer unless it reads ahead."""
-    require_threads(threads)
+    if threads is not None and not (isinstance(threads, int) and threads > 0):
+        raise OptionError(f"threads: expected a number from 1 on, or None, found {threads!r}.")
     opened = open_file_system(options.storage, filesystem)
     if options.view == RECORDS:
         plan = plan_records(opened, options)
