@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import (
@@ -159,13 +160,10 @@ class PartitionPublisher:
             for each in self.partition.operations
         )
         offset_entries, time_entries = bytearray(), bytearray()
-        with open_truncated(
-            filesystem, time_index_path, operation.time_index_size_before_bytes, is_linked=is_linked
-        ) as time_index:
+        opened = partial(open_truncated, filesystem, is_linked=is_linked)
+        with opened(time_index_path, operation.time_index_size_before_bytes) as time_index:
             indexes = _index_builder(time_index, operation, self.config)
-            with open_truncated(
-                filesystem, log_path, operation.size_before_bytes, is_linked=is_linked
-            ) as log:
+            with opened(log_path, operation.size_before_bytes) as log:
                 for heads in _joined(self._append_ranges(operation, log)):
                     timestamps_ms = heads.headers["max_timestamp_ms"]
                     sizes_bytes = batch_sizes_bytes(heads.headers)
@@ -174,9 +172,7 @@ class PartitionPublisher:
                     )
                     offset_entries += added[0]
                     time_entries += added[1]
-            with open_truncated(
-                filesystem, index_path, operation.index_size_before_bytes, is_linked=is_linked
-            ) as index:
+            with opened(index_path, operation.index_size_before_bytes) as index:
                 index.write_at([offset_entries], operation.index_size_before_bytes)
             time_entries += indexes.last_entry()
             time_index.write_at([time_entries], operation.time_index_size_before_bytes)
@@ -399,9 +395,7 @@ def _joined(parts: Iterable[BatchHeads]) -> Iterator[BatchHeads]:
         yield BatchHeads.joined(pending)
 
 
-def open_truncated(
-    filesystem: FileSystem, path: str, size_bytes: int, *, is_linked: bool = False
-) -> WritableFile:
+def open_truncated(filesystem: FileSystem, path: str, size_bytes: int, *, is_linked: bool) -> WritableFile:
     """Open a file, which must not be shorter, and truncate it to a size. A file of size 0 is created."""
     file = filesystem.open_for_writing(path, create=size_bytes == 0)
     if is_linked:

@@ -10,6 +10,7 @@ import html
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
+from operator import sub
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from storage_core.errors import CorruptError, UnsupportedFormatError
@@ -304,14 +305,9 @@ def explain(
     """
     parsed = options_of(paths, options)
     opened = open_file_system(parsed.storage, filesystem)
-    before = dataclasses.replace(opened.statistics)
+    before = dataclasses.astuple(opened.statistics)
     plan = plan_scan(opened, parsed, formats=plan_formats(opened, parsed))
-    planning = IoStatistics(
-        **{
-            field.name: getattr(opened.statistics, field.name) - getattr(before, field.name)
-            for field in dataclasses.fields(IoStatistics)
-        }
-    )
+    planning = IoStatistics(*map(sub, dataclasses.astuple(opened.statistics), before))
     return explain_plan(plan, planning)
 
 
