@@ -18,7 +18,7 @@ import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -145,7 +145,7 @@ def convert(
     try:
         with (
             contextlib.closing(batches),
-            _DatasetWriter(filesystem.local, place, schema, settings) as writer,
+            contextlib.closing(_DatasetWriter(filesystem.local, place, schema, settings)) as writer,
         ):
             for batch in batches:
                 writer.write(batch)
@@ -356,7 +356,7 @@ class _OpenParquetFile:
 
 
 class _DatasetWriter:
-    """Sorts rows by topic and day, and writes them. Use as a context manager; `finish` makes the files whole."""
+    """Sorts rows by topic and day, and writes them. `finish` makes the files whole; `close` it."""
 
     def __init__(
         self, filesystem: FileSystem, place: _Target, schema: pa.Schema, settings: ConvertSettings
@@ -371,10 +371,8 @@ class _DatasetWriter:
         # The least recently used file first.
         self._open: OrderedDict[_Day, _OpenParquetFile] = OrderedDict()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close files that are not whole."""
         while self._open:
             self._open.popitem()[1].give_up()
 
