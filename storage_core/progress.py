@@ -25,11 +25,8 @@ def advancing(
     Yields:
         A function that takes how many bytes were done since its last call.
     """
-    if callable(progress):
-        yield progress
-        return
-    if not progress:
-        yield lambda _: None
+    if callable(progress) or not progress:
+        yield progress or (lambda _: None)
         return
     try:
         import rich.progress as shown  # noqa: PLC0415
