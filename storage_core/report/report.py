@@ -291,7 +291,7 @@ class _Examination:
 
     def _walk_partition(self, summary: PartitionSummary, buckets: _Buckets) -> bool:
         """Account for the batches of a partition; return True if any is transactional."""
-        options = tolerating_damage(self._options_of(summary))
+        options = self._options_of(summary)
         is_transactional = False
         for wanted in resolved_ranges(self._filesystem, options):
             for chunk in PartitionSpans.of(wanted, options).chunks(self._filesystem):

@@ -21,14 +21,7 @@ from storage_core.filesystem import ReadableFileSystem
 from storage_core.record.batch_window import BatchWindow
 from storage_core.scan import ReadOptions
 from storage_core.views.span_headers import PartitionSpans
-from storage_core.views.view import (
-    PARTITION_COLUMNS,
-    Column,
-    View,
-    resolved_ranges,
-    rows_read,
-    tolerating_damage,
-)
+from storage_core.views.view import PARTITION_COLUMNS, Column, View, resolved_ranges, rows_read
 
 _log = logging.getLogger(__name__)
 # fmt: off
@@ -71,9 +64,8 @@ class EpochRun(NamedTuple):
 
 
 def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> list[_EpochsTask]:
-    tolerant = tolerating_damage(options)
     return [
-        _EpochsTask(PartitionSpans.of(wanted, tolerant), _checkpointed(wanted.log), wanted.log.log_end_offset)
+        _EpochsTask(PartitionSpans.of(wanted, options), _checkpointed(wanted.log), wanted.log.log_end_offset)
         for wanted in resolved_ranges(filesystem, options)
     ]
 

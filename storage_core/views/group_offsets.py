@@ -251,7 +251,7 @@ def _plan_partition(
         max_bytes_per_partition=None,
     )
     return GroupOffsetsTask(
-        PartitionSpans.of(wanted, tolerating_damage(options)),
+        PartitionSpans.of(wanted, options),
         tuple(plan_ranges(filesystem, (wanted,), records).tasks),
         dataclasses.replace(options, where=None),
         now_ms,
@@ -685,7 +685,7 @@ def _note(
         return BELOW_START
     if not 0 < log.end_offset - offset <= _MOST_MARKERS:
         return None
-    rest = PartitionSpans.of(log.part(offset, log.end_offset), tolerating_damage(options))
+    rest = PartitionSpans.of(log.part(offset, log.end_offset), options)
     controls = [
         bool((chunk.window.headers["attributes"] & CONTROL_FLAG).all()) for chunk in rest.chunks(filesystem)
     ]

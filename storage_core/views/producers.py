@@ -24,15 +24,7 @@ from storage_core.scan import ReadOptions
 from storage_core.scan.offset_ranges import PartitionRange
 from storage_core.segment.file_names import snapshot_file_name
 from storage_core.views.span_headers import HeaderChunk, PartitionSpans
-from storage_core.views.view import (
-    PARTITION_COLUMNS,
-    TIMESTAMP,
-    Column,
-    View,
-    resolved_ranges,
-    rows_read,
-    tolerating_damage,
-)
+from storage_core.views.view import PARTITION_COLUMNS, TIMESTAMP, Column, View, resolved_ranges, rows_read
 
 _log = logging.getLogger(__name__)
 # fmt: off
@@ -83,12 +75,11 @@ def newest_snapshot(filesystem: ReadableFileSystem, log: PartitionLog, up_to_off
 
 
 def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> list[_ProducersTask]:
-    tolerant = tolerating_damage(options)
     tasks = []
     for wanted in resolved_ranges(filesystem, options):
         snapshot = newest_snapshot(filesystem, wanted.log, wanted.end_offset)
         later = PartitionRange(wanted.log, snapshot.offset, wanted.end_offset)
-        tasks.append(_ProducersTask(PartitionSpans.of(later, tolerant), snapshot))
+        tasks.append(_ProducersTask(PartitionSpans.of(later, options), snapshot))
     return tasks
 
 

@@ -147,9 +147,7 @@ class PartitionSpans:
     @classmethod
     def of(cls, wanted: PartitionRange, options: ReadOptions) -> PartitionSpans:
         """Locate a range of offsets. Damage is skipped if the log was loaded so."""
-        settings = ReadSettings(
-            options.max_decompressed_batch_bytes, options.fail_on_data_loss, mode=options.mode
-        )
+        settings = ReadSettings(options.max_decompressed_batch_bytes, options.fail_on_data_loss)
         spans = () if wanted.is_empty else tuple(locate_spans(wanted))
         return cls(wanted.topic, wanted.partition, wanted.start_offset, wanted.end_offset, spans, settings)
 

@@ -43,7 +43,6 @@ from storage_core.views.view import (
     View,
     resolved_ranges,
     rows_read,
-    tolerating_damage,
 )
 
 _log = logging.getLogger(__name__)
@@ -161,9 +160,8 @@ def plan_transactions(
         SegmentLogError: These directories cannot give what the options ask for.
     """
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-    tolerant = tolerating_damage(options)
     return [
-        _plan_partition(filesystem, wanted, tolerant, now_ms, bootstrap_server, only_open=only_open)
+        _plan_partition(filesystem, wanted, options, now_ms, bootstrap_server, only_open=only_open)
         for wanted in resolved_ranges(filesystem, options, with_internal_topics=True)
         if not wanted.is_empty
     ]
