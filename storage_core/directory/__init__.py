@@ -8,9 +8,7 @@ from storage_core.directory.log_directory_files import (
     INTERNAL_TOPICS,
     LogDirectoryFiles,
     PartitionDirectory,
-    PartitionDirectoryName,
     check_topic_partition,
-    is_legal_topic_name,
     parse_partition_directory_name,
 )
 from storage_core.directory.partition_log import PartitionLog, ProducerSnapshot, SegmentSequence
@@ -20,12 +18,10 @@ __all__ = [
     "INTERNAL_TOPICS",
     "LogDirectoryFiles",
     "PartitionDirectory",
-    "PartitionDirectoryName",
     "PartitionLog",
     "ProducerSnapshot",
     "SegmentSequence",
     "check_topic_partition",
     "find_partitions",
-    "is_legal_topic_name",
     "parse_partition_directory_name",
 ]

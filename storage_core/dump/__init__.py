@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from storage_core.dump.dump_log import LogDump
-from storage_core.dump.log_text import DumpOptions, DumpReport, RecordFormat
+from storage_core.dump.log_text import DumpOptions, RecordFormat
 
-__all__ = ["DumpOptions", "DumpReport", "LogDump", "RecordFormat"]
+__all__ = ["DumpOptions", "LogDump", "RecordFormat"]

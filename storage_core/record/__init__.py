@@ -9,13 +9,11 @@ if TYPE_CHECKING:
     from storage_core.record.batch_header import BatchHeader, batch_crc_matches, parse_batch_header
     from storage_core.record.control_records import ControlType, control_type
     from storage_core.record.decode import batch_timestamps, decode_records
-    from storage_core.record.encode import BatchEncoding, encode_records
     from storage_core.record.record_batches import ProducerSequence, RecordBatches
     from storage_core.record.section import RecordColumns, RecordSection, WantedFields
 
 __all__ = [
     "HEADERS_TYPE",
-    "BatchEncoding",
     "BatchHeader",
     "ControlType",
     "ProducerSequence",
@@ -28,7 +26,6 @@ __all__ = [
     "binary_array",
     "control_type",
     "decode_records",
-    "encode_records",
     "headers_array",
     "parse_batch_header",
 ]
@@ -39,7 +36,6 @@ __getattr__, __dir__ = lazy_imports(
     "storage_core.record.batch_header",
     "storage_core.record.control_records",
     "storage_core.record.decode",
-    "storage_core.record.encode",
     "storage_core.record.record_batches",
     "storage_core.record.section",
 )
