@@ -134,7 +134,8 @@ def _hash_in_order(
     data: _Bytes, starts: _Int64Array, lengths: _Int64Array, block_counts: _Int64Array
 ) -> _Hashes:
     """Hash keys in descending order of their number of blocks."""
-    words = _words_of(data)
+    # The four bytes at every position of the buffer, as an (unaligned) view.
+    words: _Hashes = np.ndarray((len(data) - _BLOCK_BYTES + 1,), "<u4", data, 0, (1,))
     hashes = lengths.astype(np.uint32)
     hashes ^= _U32[_SEED]
     lane_blocks = int(block_counts[_MIN_LANES - 1]) if len(starts) >= _MIN_LANES else 0
@@ -158,11 +159,6 @@ def _finish(hashes: _Hashes) -> _Hashes:
     hashes *= _U32[_MULTIPLIER]
     hashes ^= hashes >> _U32[15]
     return hashes
-
-
-def _words_of(data: _Bytes) -> _Hashes:
-    """Return the four bytes at every position of a buffer, as an (unaligned) view."""
-    return np.ndarray((len(data) - _BLOCK_BYTES + 1,), "<u4", data, 0, (1,))
 
 
 def _mix_block(hashes: _Hashes, blocks: _Hashes) -> None:

@@ -377,14 +377,11 @@ def _check_topics(option: str, wanted: Iterable[str], directories: Sequence[Part
     topics = {directory.topic for directory in directories}
     for topic in wanted:
         if topic not in topics:
-            hint = nearest_hint(topic, _public_topics(directories) or topics)
+            public = {directory.topic for directory in directories if not directory.is_internal}
+            hint = nearest_hint(topic, sorted(public) or topics)
             raise OptionError(
                 f"UnknownTopicOrPartition: {option} names the topic '{topic}', which does not exist.{hint}"
             )
-
-
-def _public_topics(directories: Iterable[PartitionDirectory]) -> list[str]:
-    return sorted({directory.topic for directory in directories if not directory.is_internal})
 
 
 def find_directories(

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast
 
@@ -148,7 +149,11 @@ class TierFileSystem(FileSystemView):
         if not paths and TIER_DIRECTORY.fullmatch(os.path.basename(path)):
             # A topic's own directory is named by the user.
             paths = [path]
-        found = dict(zip(paths, self._base.map(self._partitions_in, paths), strict=True)) if paths else {}
+        found = (
+            dict(zip(paths, self._base.map(partial(find_tier_partitions, self._objects), paths), strict=True))
+            if paths
+            else {}
+        )
         shown = self._choose(path, list(chain.from_iterable(found.values())))
         if shown:
             self._shown[path] = shown
@@ -158,9 +163,6 @@ class TierFileSystem(FileSystemView):
             self._listed.add(path)
         yield from (entry for entry in suspects if not found.get(os.path.join(path, entry.name)))
         yield from (entry_of(name, each.status) for name, each in shown.items())
-
-    def _partitions_in(self, path: str) -> list[TierPartition]:
-        return find_tier_partitions(self._objects, path)
 
     def _choose(self, path: str, partitions: list[TierPartition]) -> dict[str, TierPartition | TierObject]:
         """Choose which partitions to show in a directory, by name. Each tier's segments are closed and whole."""
