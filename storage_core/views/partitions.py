@@ -332,20 +332,20 @@ class _PartitionFacts:
             self.damage.append(str(error))
 
 
-def summarize_partition(
+def _summarize_partition(
     filesystem: ReadableFileSystem,
+    roots: RootFiles,
+    exact: bool,
+    with_last_stable_offset: bool,
     choice: ReplicaChoice,
-    root: LogDirectoryFiles,
-    *,
-    exact: bool = False,
-    with_last_stable_offset: bool = False,
 ) -> PartitionSummary | None:
-    """Examine one directory of a partition. Damage, and what may not be read, is part of the result.
+    """Examine one directory of a partition.
 
     Returns:
         None if the directory is gone.
     """
     location = choice.location
+    root = roots.of(location.root)
     is_hidden = location.state == LIVE and root.visibility.is_hidden(*location.topic_partition)
     summary = PartitionSummary(
         location.topic,
@@ -359,14 +359,7 @@ def summarize_partition(
     )
     try:
         return list_again_if_gone(
-            lambda: _summarized(
-                filesystem,
-                summary,
-                location,
-                root,
-                exact=exact,
-                with_last_stable_offset=with_last_stable_offset,
-            )
+            lambda: _summarized(filesystem, summary, location, root, exact, with_last_stable_offset)
         )
     except (MissingError, DataLossError):
         if filesystem.status(location.path) is None:
@@ -387,19 +380,13 @@ def summarize_partitions(
     exact: bool = False,
     with_last_stable_offset: bool = False,
 ) -> Iterator[PartitionSummary]:
-    """Examine directories of partitions as `summarize_partition` does. Those that are gone are left out."""
+    """Examine directories of partitions. Damage, and what may not be read, is part of the result.
+
+    Those that are gone are left out.
+    """
     for choice in choices:
         roots.of(choice.location.root).read_once()
-
-    def summarized(choice: ReplicaChoice) -> PartitionSummary | None:
-        return summarize_partition(
-            filesystem,
-            choice,
-            roots.of(choice.location.root),
-            exact=exact,
-            with_last_stable_offset=with_last_stable_offset,
-        )
-
+    summarized = partial(_summarize_partition, filesystem, roots, exact, with_last_stable_offset)
     # Where every header is read, each log takes buffers.
     each = map if exact else filesystem.map
     return filter(None, each(summarized, choices))
@@ -410,7 +397,6 @@ def _summarized(
     summary: PartitionSummary,
     location: PartitionLocation,
     root: LogDirectoryFiles,
-    *,
     exact: bool,
     with_last_stable_offset: bool,
 ) -> PartitionSummary:
@@ -596,13 +582,9 @@ def _plan(filesystem: ReadableFileSystem, options: ReadOptions) -> Sequence[Part
 def _rows(
     filesystem: ReadableFileSystem, task: PartitionsTask, wanted: frozenset[str]
 ) -> Iterator[tuple[object, ...]]:
-    with_last_stable_offset = "lastStableOffset" in wanted
+    roots, with_stable = RootFiles(filesystem), "lastStableOffset" in wanted
     for summary in summarize_partitions(
-        filesystem,
-        task.choices,
-        RootFiles(filesystem),
-        exact=task.exact,
-        with_last_stable_offset=with_last_stable_offset,
+        filesystem, task.choices, roots, exact=task.exact, with_last_stable_offset=with_stable
     ):
         if summary.unreadable is not None:
             raise LogDirectoryError(
