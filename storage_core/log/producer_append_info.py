@@ -193,35 +193,23 @@ def check_replicated(
 
 
 def check_marker(
-    known: ProducerState | None,
+    known: ProducerState | _Progress | None,
     producer_id: int,
     producer_epoch: int,
     coordinator_epoch: int,
     *,
-    transaction_version: int,
+    transaction_version: int = 1,
     path: str | None = None,
 ) -> None:
-    """Check a marker that ends a producer's transaction.
+    """Check a marker that ends a producer's transaction. A producer that is not known may have any.
 
     Raises:
         InvalidProducerEpochError: Its epoch is too low.
         TransactionCoordinatorFencedError: A coordinator with a higher epoch wrote the last marker.
     """
-    if known is not None:
-        lowest_epoch = known.producer_epoch + (transaction_version >= _EPOCH_PER_TRANSACTION)
-        _check_marker(
-            lowest_epoch, known.coordinator_epoch, producer_id, producer_epoch, coordinator_epoch, path
-        )
-
-
-def _check_marker(
-    lowest_epoch: int,
-    lowest_coordinator_epoch: int,
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    path: str | None,
-) -> None:
+    if known is None:
+        return
+    lowest_epoch = known.producer_epoch + (transaction_version >= _EPOCH_PER_TRANSACTION)
     if producer_epoch < lowest_epoch:
         raise InvalidProducerEpochError(
             f"Expected a marker with an epoch of at least {lowest_epoch} for producer {producer_id}, found "
@@ -229,9 +217,9 @@ def _check_marker(
             producer_id=producer_id,
             path=path,
         )
-    if coordinator_epoch < lowest_coordinator_epoch:
+    if coordinator_epoch < known.coordinator_epoch:
         raise TransactionCoordinatorFencedError(
-            f"Expected a marker with a coordinator epoch of at least {lowest_coordinator_epoch}, that of the last marker "
+            f"Expected a marker with a coordinator epoch of at least {known.coordinator_epoch}, that of the last marker "
             f"of producer {producer_id}, found {coordinator_epoch}. A newer coordinator has taken over.",
             producer_id=producer_id,
             path=path,
@@ -313,9 +301,7 @@ def _end_transaction(
     now: _Progress, records: ProducerBatch, marker: EndTransactionMarker, path: str | None
 ) -> None:
     epoch, coordinator_epoch = records.producer_epoch, marker.coordinator_epoch
-    _check_marker(
-        now.producer_epoch, now.coordinator_epoch, records.producer_id, epoch, coordinator_epoch, path
-    )
+    check_marker(now, records.producer_id, epoch, coordinator_epoch, path=path)
     if epoch != now.producer_epoch:
         now.producer_epoch, now.last_sequence = epoch, _NONE
     now.coordinator_epoch, now.in_transaction = coordinator_epoch, False
