@@ -15,12 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_segmentlog.reader import arrow_schema, read_records_of
 from spark_segmentlog.tracebacks import raises_without_frames, without_frames
 from spark_segmentlog.workers import SentToWorkers
-from storage_core.scan.stream import (
-    MicroBatchPlanner,
-    json_of_offsets,
-    offsets_of_json,
-    schema_ids_of_json,
-)
+from storage_core.scan.stream import MicroBatchPlanner, json_of_offsets, offsets_of_json, schema_ids_of_json
 from storage_core.scan.typed_columns import PinnedFormats
 from storage_core.tier import open_file_system
 

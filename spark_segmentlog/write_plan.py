@@ -13,12 +13,7 @@ from storage_core.checkpoint import PARTITION_METADATA
 from storage_core.commit.job import CommitJob
 from storage_core.commit.restored_offsets import SourceLogs, read_source_logs
 from storage_core.directory import parse_partition_directory_name
-from storage_core.errors import (
-    LogDirectoryError,
-    OptionError,
-    SegmentLogError,
-    UnreadableError,
-)
+from storage_core.errors import LogDirectoryError, OptionError, SegmentLogError, UnreadableError
 from storage_core.segment import base_offset_of
 
 if TYPE_CHECKING:

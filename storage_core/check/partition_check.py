@@ -12,12 +12,7 @@ from typing import Any, Final
 
 from storage_core.check.broker_start import BrokerStart, KnownOfLog, start_of_broker
 from storage_core.check.root_check import RootCheck
-from storage_core.check.segment_check import (
-    SegmentFacts,
-    SegmentTask,
-    Sequence,
-    break_between,
-)
+from storage_core.check.segment_check import SegmentFacts, SegmentTask, Sequence, break_between
 from storage_core.checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,

@@ -24,12 +24,7 @@ from storage_core.checkpoint.checkpoint_file import (
     split_lines,
 )
 from storage_core.config import INT_MAX, LONG_MAX
-from storage_core.errors import (
-    CorruptCheckpointError,
-    CorruptSnapshotError,
-    LogDirectoryError,
-    OptionError,
-)
+from storage_core.errors import CorruptCheckpointError, CorruptSnapshotError, LogDirectoryError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,25 +20,12 @@ from storage_core.checkpoint import (
 )
 from storage_core.checkpoint.partition_files import choose_topic_id
 from storage_core.checkpoint.truncations_file import truncations_bytes
-from storage_core.commit.partition_state import (
-    PartitionState,
-    SegmentTail,
-    read_partition_state,
-)
-from storage_core.commit.placement import (
-    Placement,
-    checked_batches,
-    not_as_staged,
-    staged_by_partition,
-)
+from storage_core.commit.partition_state import PartitionState, SegmentTail, read_partition_state
+from storage_core.commit.placement import Placement, checked_batches, not_as_staged, staged_by_partition
 from storage_core.commit.repeated import RowsDigest
 from storage_core.commit.restored_offsets import GapFill
 from storage_core.commit_files.commits_file import COMMITS_FILE, CommitEntry, WrittenRange
-from storage_core.commit_files.journal import (
-    AppendOperation,
-    CommitJournal,
-    JournalledPartition,
-)
+from storage_core.commit_files.journal import AppendOperation, CommitJournal, JournalledPartition
 from storage_core.commit_replay.publish import require_own_directory
 from storage_core.commit_replay.staged_batches import (
     BatchHeads,

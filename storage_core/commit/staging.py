@@ -15,19 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage_core.commit.manifest import StagedManifest, manifest_bytes, reported_manifest
-from storage_core.commit.routing import (
-    OFFSET_COLUMN,
-    PartitionNumbers,
-    RoutedRows,
-    RowBlock,
-    held_bytes,
-)
-from storage_core.commit.stage_placement import (
-    BatchRuns,
-    OpenFiles,
-    PartitionStage,
-    StagePlacement,
-)
+from storage_core.commit.routing import OFFSET_COLUMN, PartitionNumbers, RoutedRows, RowBlock, held_bytes
+from storage_core.commit.stage_placement import BatchRuns, OpenFiles, PartitionStage, StagePlacement
 from storage_core.errors import InvalidRecordError, InvalidTimestampError, StorageError
 from storage_core.filesystem import FileSystem, OwningProcess
 from storage_core.log.log_validator import validate_leader_append

@@ -43,12 +43,7 @@ from storage_core.checkpoint import (
     write_offset_checkpoint,
 )
 from storage_core.checkpoint.checkpoint_file import TEMPORARY_SUFFIX
-from storage_core.commit_files.commits_file import (
-    OWN_PREFIX,
-    append_commit,
-    flush_commits,
-    read_commits_file,
-)
+from storage_core.commit_files.commits_file import OWN_PREFIX, append_commit, flush_commits, read_commits_file
 from storage_core.commit_files.journal import (
     COMMIT_IN_PROGRESS,
     COMMIT_JOURNAL,

@@ -17,12 +17,7 @@ import numpy.typing as npt
 from storage_core.compaction.cleaned_transactions import CleanedTransactions, read_transactions
 from storage_core.compaction.rewriting import OutputBatches, SectionRewriter, WindowOutput
 from storage_core.errors import CorruptRecordError
-from storage_core.record.batch_header import (
-    CONTROL_FLAG,
-    DELETE_HORIZON_FLAG,
-    HEADER_SIZE_BYTES,
-    MAGIC_V2,
-)
+from storage_core.record.batch_header import CONTROL_FLAG, DELETE_HORIZON_FLAG, HEADER_SIZE_BYTES, MAGIC_V2
 from storage_core.record.decode import decode_records
 from storage_core.record.section import RecordColumns, RecordSection, SectionMaker, WantedFields
 from storage_core.segment.batch_windows import WINDOW_BYTES

@@ -23,13 +23,7 @@ from storage_core.errors import (
     SegmentLogError,
     StorageError,
 )
-from storage_core.filesystem.file_lock import (
-    FileLock,
-    OwningProcess,
-    acquire_lock,
-    is_locked,
-    keep_if_locked,
-)
+from storage_core.filesystem.file_lock import FileLock, OwningProcess, acquire_lock, is_locked, keep_if_locked
 from storage_core.filesystem.files import OpenFile, WritableFile, flush_descriptor, sync_file_system
 from storage_core.filesystem.pooled_file import FilePool, PooledFile
 from storage_core.filesystem.values import (

@@ -16,12 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import LogClosedError, OptionError, StorageError
-from storage_core.log.log_state import (
-    LogOffsets,
-    LogState,
-    ScheduledDeletion,
-    partition_log_of_view,
-)
+from storage_core.log.log_state import LogOffsets, LogState, ScheduledDeletion, partition_log_of_view
 from storage_core.log.producer_state_manager import rebuild_producer_state
 from storage_core.record.batch_header import MAX_OFFSET
 from storage_core.scan.isolation import open_transactions

@@ -14,12 +14,7 @@ import numpy as np
 from storage_core.directory import LogDirectoryFiles, PartitionDirectory, PartitionLog
 from storage_core.directory.consistent import list_again_if_gone, read_consistently
 from storage_core.directory.visibility import CommitMonitor, VisibleCommits
-from storage_core.errors import (
-    LogTruncationError,
-    OffsetOutOfRangeError,
-    OptionError,
-    SegmentLogError,
-)
+from storage_core.errors import LogTruncationError, OffsetOutOfRangeError, OptionError, SegmentLogError
 from storage_core.log.leader_epoch_cache import epoch_for_offset
 from storage_core.log.log_state import LogOffsets, LogState, partition_log_of_view
 from storage_core.options import parse_read_options

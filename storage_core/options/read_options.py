@@ -22,13 +22,7 @@ from storage_core.options.bounds import (
     parse_partition_timestamps,
     parse_timestamp,
 )
-from storage_core.options.column_choice import (
-    FORMAT_OPTIONS,
-    ColumnChoice,
-    Paths,
-    split_columns,
-    take_choice,
-)
+from storage_core.options.column_choice import FORMAT_OPTIONS, ColumnChoice, Paths, split_columns, take_choice
 from storage_core.options.java_pattern import compile_java_pattern
 from storage_core.options.option import (
     Kind,

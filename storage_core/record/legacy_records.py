@@ -35,12 +35,7 @@ from storage_core.record.batch_header import (
     wrapper_rows,
 )
 from storage_core.record.batch_window import inner_crc_mismatches, walk_messages
-from storage_core.record.section import (
-    RECORD_COST_BYTES,
-    RecordColumns,
-    RecordSection,
-    WantedFields,
-)
+from storage_core.record.section import RECORD_COST_BYTES, RecordColumns, RecordSection, WantedFields
 
 if TYPE_CHECKING:
     from collections.abc import Callable

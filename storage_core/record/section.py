@@ -20,12 +20,7 @@ from storage_core.record.batch_header import (
     BatchHeader,
     header_rows,
 )
-from storage_core.record.compression import (
-    Decompressor,
-    OutputFullError,
-    UndecodableError,
-    wrapper_payload,
-)
+from storage_core.record.compression import Decompressor, OutputFullError, UndecodableError, wrapper_payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

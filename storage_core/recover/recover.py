@@ -71,13 +71,7 @@ from storage_core.options.paths import path_to_write
 from storage_core.recover.both_halves import with_remote_segments
 from storage_core.recover.missing_offsets import LeftOut
 from storage_core.recover.recovered_logs import cleaner_offsets, load_recovered, write_missing_files
-from storage_core.recover.recovery_plan import (
-    LeftOutFile,
-    PartitionPlan,
-    Policy,
-    SegmentPlan,
-    plan_partition,
-)
+from storage_core.recover.recovery_plan import LeftOutFile, PartitionPlan, Policy, SegmentPlan, plan_partition
 from storage_core.segment.file_names import index_file_names, log_file_name
 from storage_core.views.files import RECOVERY_MANIFEST, STATE_REASONS, name_in_root, why_not_in_root
 from storage_core.views.finding import sentence

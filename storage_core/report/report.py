@@ -47,12 +47,7 @@ from storage_core.views.partitions import PartitionSummary
 from storage_core.views.roots import LIVE
 from storage_core.views.span_headers import HeaderChunk, PartitionSpans
 from storage_core.views.texts import duration_text
-from storage_core.views.transactions import (
-    OPEN,
-    ObservedTransaction,
-    plan_transactions,
-    read_transactions,
-)
+from storage_core.views.transactions import OPEN, ObservedTransaction, plan_transactions, read_transactions
 from storage_core.views.view import resolved_ranges, tolerating_damage
 
 # A broker's default of transaction.max.timeout.ms: an older transaction hangs, or its coordinator is not running.

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import numpy as np
 
-from storage_core.record.batch_header import (
-    LOG_OVERHEAD_BYTES,
-    BatchHeader,
-    batch_sizes_bytes,
-    last_offsets,
-)
+from storage_core.record.batch_header import LOG_OVERHEAD_BYTES, BatchHeader, batch_sizes_bytes, last_offsets
 from storage_core.segment.batch_windows import WINDOW_BYTES, read_windows
 from storage_core.segment.file_names import DELETED_SUFFIX, AbortedTransaction, TimestampOffset, log_file_name
 from storage_core.segment.file_records import LogFile, LogFileView

@@ -27,11 +27,7 @@ from storage_core.segment.batch_walk import (
 )
 from storage_core.segment.damage import MAX_ENCODABLE_BATCH_BYTES
 from storage_core.segment.damage_scanner import DamageScanner, TailKind
-from storage_core.segment.damage_skipping_reader import (
-    BatchLocation,
-    DamageSkippingReader,
-    end_of_batches,
-)
+from storage_core.segment.damage_skipping_reader import BatchLocation, DamageSkippingReader, end_of_batches
 from storage_core.segment.file_names import (
     SegmentEnd,
     TimestampOffset,

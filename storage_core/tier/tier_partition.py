@@ -41,11 +41,7 @@ from storage_core.segment.file_names import (
     snapshot_file_name,
 )
 from storage_core.segment.transaction_index import ENTRY_SIZE_BYTES
-from storage_core.tier.segment_choice import (
-    UploadedSegment,
-    choose_segments,
-    history_of,
-)
+from storage_core.tier.segment_choice import UploadedSegment, choose_segments, history_of
 from storage_core.tier.tier_objects import LOG_PART, TierObject
 
 if TYPE_CHECKING:

@@ -27,14 +27,7 @@ from storage_core.values.avro_schema import (
     Schema,
     Union,
 )
-from storage_core.values.avro_types import (
-    COLUMNS_LIMIT,
-    KINDS,
-    NOTHING,
-    ArrowTypes,
-    factor_of,
-    number_type,
-)
+from storage_core.values.avro_types import COLUMNS_LIMIT, KINDS, NOTHING, ArrowTypes, factor_of, number_type
 from storage_core.values.decoding import Paths, paths_of_fields
 
 _UNFINISHED: Final = Struct((), (), (), pa.null())

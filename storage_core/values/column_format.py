@@ -27,13 +27,7 @@ from storage_core.values.decoding import (
     SchemaSource,
     scatter,
 )
-from storage_core.values.frames import (
-    KEY_HEADER,
-    NO_FRAME,
-    VALUE_HEADER,
-    message_types,
-    split_frames,
-)
+from storage_core.values.frames import KEY_HEADER, NO_FRAME, VALUE_HEADER, message_types, split_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -55,14 +55,7 @@ from storage_core.scan.read import read_task
 from storage_core.scan.resolve import split_paths
 from storage_core.scan.spans import project, record_schema
 from storage_core.views.span_headers import PartitionSpans
-from storage_core.views.view import (
-    TIMESTAMP,
-    Column,
-    View,
-    present_ranges,
-    rows_read,
-    tolerating_damage,
-)
+from storage_core.views.view import TIMESTAMP, Column, View, present_ranges, rows_read, tolerating_damage
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 SHARE_STATE_TOPIC: Final = "__share_group_state"

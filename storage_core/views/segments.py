@@ -54,14 +54,7 @@ from storage_core.segment.offset_index import ENTRY_SIZE_BYTES as OFFSET_ENTRY_B
 from storage_core.segment.segment_reader import DEFAULT_MAX_BATCH_BYTES, SegmentReader
 from storage_core.segment.time_index import ENTRY_SIZE_BYTES as TIME_ENTRY_BYTES
 from storage_core.views.span_headers import HeaderChunk, iter_header_chunks, whole_span
-from storage_core.views.view import (
-    PARTITION_COLUMNS,
-    TIMESTAMP,
-    Column,
-    View,
-    resolved_ranges,
-    rows_read,
-)
+from storage_core.views.view import PARTITION_COLUMNS, TIMESTAMP, Column, View, resolved_ranges, rows_read
 
 _Answer = TypeVar("_Answer")
 # fmt: off

@@ -36,14 +36,7 @@ from storage_core.scan.rows import LARGEST_TIMESTAMP_MS
 from storage_core.segment import DamagedRange
 from storage_core.views.producers import first_segment_offset, newest_snapshot
 from storage_core.views.span_headers import HeaderChunk, PartitionSpans
-from storage_core.views.view import (
-    PARTITION_COLUMNS,
-    TIMESTAMP,
-    Column,
-    View,
-    resolved_ranges,
-    rows_read,
-)
+from storage_core.views.view import PARTITION_COLUMNS, TIMESTAMP, Column, View, resolved_ranges, rows_read
 
 _log = logging.getLogger(__name__)
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"

@@ -35,14 +35,7 @@ from storage_core.filesystem.values import MissingError
 from storage_core.options import RECORDS, VIEWS, ReadOptions, options_of
 from storage_core.options.bounds import OffsetsBound, TimestampsBound
 from storage_core.options.keywords import ReadKeywords, with_options
-from storage_core.options.predicate import (
-    And,
-    IsNull,
-    Not,
-    Or,
-    Predicate,
-    columns_of,
-)
+from storage_core.options.predicate import And, IsNull, Not, Or, Predicate, columns_of
 from storage_core.progress import Progress
 from storage_core.record.batch_header import NO_TIMESTAMP_MS
 from storage_core.scan.batch_reader import BatchReader
