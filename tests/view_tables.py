@@ -31,7 +31,7 @@ def _section(view: View) -> str:
     if meanings:
         lines += [f"In conditions, {' and '.join(meanings)}.", ""]
     lines += ["| column | type | meaning |", "|---|---|---|"]
-    lines += [f"| `{column.name}` | {sql_type(column.type)} | {column.doc} |" for column in view.columns]
+    lines += [f"| `{column.name}` | `{sql_type(column.type)}` | {column.doc} |" for column in view.columns]
     return "\n".join(lines) + "\n"
 
 
