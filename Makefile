@@ -38,7 +38,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 .DELETE_ON_ERROR:
 # What is required is checked first, also under `make -j`.
 .NOTPARALLEL:
-.PHONY: help demo test test-all versions check zip interop bench soak mutants require-java require-maven require-chromium
+.PHONY: help demo test test-all versions check docs zip interop bench soak mutants require-java require-maven require-chromium
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,12 +55,15 @@ test-all: require-java $(VENV)/.installed-dev ## Run all tests but interop and s
 versions: require-java $(VENV)/.installed-dev ## Test a wheel with each Spark, newer Pythons and Java, the oldest dependencies
 	@$(IN_MEMORY) $(VENV_PYTHON) -m tests.versions $(ARGS)
 
-check: $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports, conf/Dockerfile
+check: docs $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports, conf/Dockerfile, docs/ as a site
 	@$(VENV_PYTHON) -m ruff check .
 	@$(VENV_PYTHON) -m ruff format --check .
 	@$(VENV_PYTHON) -m mypy
 	@$(VENV)/bin/lint-imports --no-logo
 	@$(VENV)/bin/hadolint conf/Dockerfile
+
+docs: $(VENV)/.installed-dev ## Build the pages of docs/ as a site in build/site
+	@sh conf/build-site.sh $(VENV_PYTHON) build
 
 zip: $(VENV)/.installed-demo ## Build dist/segmentlog.zip for --py-files, and the wheel (docs/deploy.md)
 	@rm -rf dist

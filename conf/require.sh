@@ -4,7 +4,7 @@
 #   sh conf/require.sh python [COMMAND]   print the path of a Python that is new enough
 #   sh conf/require.sh java               the Java that Spark would start
 #   sh conf/require.sh maven              needed for a real Kafka broker only
-#   sh conf/require.sh chromium           needed for the test of pages only; root gets it installed where apt-get is
+#   sh conf/require.sh chromium           needed for the tests of pages only; root gets it installed where apt-get is
 #
 # POSIX shell: it has to run where nothing is installed yet.
 set -eu
@@ -85,7 +85,7 @@ require_chromium() {
         { apt-get update && apt-get install --yes --no-install-recommends chromium; } >/dev/null 2>&1 || true
     fi
     has_chromium ||
-        fail "Chromium is needed to test the page that segmentlog report writes, but none is on PATH. Install it (Debian: chromium; Ubuntu: chromium-browser; macOS: brew install chromium)."
+        fail "Chromium is needed to test the site of docs/ and the page that segmentlog report writes, but none is on PATH. Install it (Debian: chromium; Ubuntu: chromium-browser; macOS: brew install chromium)."
 }
 
 case "${1:-}" in

@@ -34,7 +34,7 @@ _start_offset = attrgetter("start_offset")
 class EpochEndOffset(NamedTuple):
     """The latest leader epoch that a replica shares with a log, and where it ends.
 
-    Args:
+    Attributes:
         leader_epoch: The latest epoch that both have; -1 if unknown.
         end_offset: The offset after its last record in the log; -1 if unknown.
     """
