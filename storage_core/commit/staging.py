@@ -5,9 +5,10 @@ Small pieces of many partitions go to one pack file, large ones to segments of t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +51,7 @@ _LARGEST_OFFSET: Final = (1 << 63) - 2
 _Int64Array = npt.NDArray[np.int64]
 
 
-class StageWriter:
+class StageWriter(contextlib.AbstractContextManager["StageWriter"]):
     """Stages the rows of one task attempt. Used as a context manager, it removes the staged files after an error.
 
     Another thread encodes and writes earlier rows while new ones are appended. Its errors are raised by a later
@@ -188,9 +189,6 @@ class StageWriter:
         refused.extend(self._files.delete())
         for each in refused:
             _log.warning("A staged file could not be removed: %s", each)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -10,6 +10,7 @@ A forked child inherits none of the locks, but a copy of everything else: buffer
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -17,7 +18,7 @@ import stat
 import struct
 import sys
 import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from storage_core.errors import LogDirectoryError, LogDirectoryLockedError, LogForkedError
 from storage_core.filesystem.values import explained_writing
@@ -115,7 +116,7 @@ _registry = _Registry()
 os.register_at_fork(after_in_child=_registry.renew_mutex)
 
 
-class FileLock:
+class FileLock(contextlib.AbstractContextManager["FileLock"]):
     """A lock that is held until it is released, or the process ends. Use as a context manager."""
 
     def __init__(self, path: str, descriptor: int, identity: tuple[int, int]) -> None:
@@ -133,9 +134,6 @@ class FileLock:
             descriptor, self._descriptor = self._descriptor, -1
             for each in [*_registry.remove(self._identity), descriptor]:
                 os.close(each)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 _DEFAULT_CONFIG: Final = LogConfig()
 
 
-class LogDirectory:
+class LogDirectory(contextlib.AbstractContextManager["LogDirectory"]):
     """A directory of logs. Open it with `open`, and close it: then a stock broker loads it without recovery.
 
     A directory that is open read-only is listed again for each call.
@@ -423,9 +423,6 @@ class LogDirectory:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}, {len(self._logs)} logs)"
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -8,9 +8,10 @@ continues its sequence numbers.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from storage_core.errors import InvalidProducerEpochError, InvalidTxnStateError, SegmentLogError
 from storage_core.log.append import AppendInfo, append_marker, append_records
@@ -89,7 +90,7 @@ def end_open_transaction(state: LogState, producer_id: int, *, is_abort: bool) -
     )
 
 
-class Transaction:
+class Transaction(contextlib.AbstractContextManager["Transaction"]):
     """Records that become visible to ``read_committed`` readers together, or never. One thread at a time.
 
     `Log.transaction` returns it. As a context manager, it commits on exit, and aborts on an exception.
@@ -160,9 +161,6 @@ class Transaction:
     def abort(self, *, flush: bool | None = None) -> AppendInfo | None:
         """Abort the transaction. Arguments, result and errors are those of `commit`."""
         return self._end(is_abort=True, flush=flush)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
