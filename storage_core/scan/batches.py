@@ -24,11 +24,11 @@ from storage_core.scan.typed_columns import plan_formats
 from storage_core.segment.batch_walk import BatchWalk
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from storage_core.filesystem import ReadableFileSystem
     from storage_core.options import ReadOptions
-    from storage_core.scan.spans import LogSpan
+    from storage_core.scan.spans import LogSpan, ScanTask
 
 
 _SMALL_BATCH_BYTES: Final = 64 << 10
@@ -78,7 +78,10 @@ def read_plan(
     """
     with advancing(progress, plan.planned_bytes) as advance:
         threads = threads or _threads_that_pay(filesystem, plan, schema)
-        tasks = plan.tasks if threads == 1 else cut_tasks(filesystem, plan, _task_bytes(filesystem, plan))
+        tasks: Sequence[ScanTask] = plan.tasks
+        if threads > 1 and tasks:
+            cost_bytes = filesystem.traits_of(tasks[0].spans[0].directory).request_cost_bytes
+            tasks = cut_tasks(filesystem, plan, max(_TASK_BYTES, _COSTS_OF_A_TASK * cost_bytes))
         notes = ReadNotes()
         try:
             yield from read_ahead(
@@ -89,11 +92,6 @@ def read_plan(
             )
         finally:
             notes.report()
-
-
-def _task_bytes(filesystem: ReadableFileSystem, plan: ScanPlan) -> int:
-    directory = plan.tasks[0].spans[0].directory if plan.tasks else ""
-    return max(_TASK_BYTES, _COSTS_OF_A_TASK * filesystem.traits_of(directory).request_cost_bytes)
 
 
 def _threads_that_pay(filesystem: ReadableFileSystem, plan: ScanPlan, schema: pa.Schema) -> int:

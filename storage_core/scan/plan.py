@@ -339,11 +339,11 @@ def _may_match(part: PartitionRange | LogSpan, condition: Predicate) -> bool:
 
 
 def cut_tasks(filesystem: ReadableFileSystem, plan: ScanPlan, task_bytes: int) -> list[ScanTask]:
-    """Cut the tasks of a plan into smaller ones, in the same order. Segments are cut at batches."""
+    """Cut the tasks of a plan, at least one, into smaller ones in the same order. Segments are cut at batches."""
     by_partition = {(each.topic, each.partition): each for each in plan.partitions}
     spans = SpanList(chain.from_iterable(task.spans for task in plan.tasks))
     spans = _cut_spans(filesystem, spans, by_partition, task_bytes)
-    return pack_spans(spans, plan.tasks[0].settings, task_bytes=task_bytes) if plan.tasks else []
+    return pack_spans(spans, plan.tasks[0].settings, task_bytes=task_bytes)
 
 
 def _default_task_bytes(spans: SpanList) -> int:
