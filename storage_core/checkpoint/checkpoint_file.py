@@ -151,13 +151,6 @@ def entry_fields(data: bytes, path: str, field_count: int) -> Iterator[tuple[int
         raise CorruptCheckpointError(message, path=path)
 
 
-def write_checkpoint(
-    filesystem: FileSystem, path: str, entries: Iterable[str], *, flush: bool = True
-) -> None:
-    """Replace a checkpoint file by one with these entries."""
-    replace_file(filesystem, path, checkpoint_text(entries).encode(), flush=flush)
-
-
 def checkpoint_text(entries: Iterable[str]) -> str:
     """Return the content of a checkpoint file with these entries."""
     lines = list(entries)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from storage_core.checkpoint.checkpoint_file import (
     MAX_CHECKPOINT_BYTES,
+    checkpoint_text,
     entry_fields,
     malformed_line,
     parse_integer,
     read_small_file,
-    write_checkpoint,
+    replace_file,
 )
 from storage_core.config import INT_MAX, LONG_MAX, parse_java_properties
 from storage_core.errors import CorruptCheckpointError
@@ -180,7 +181,7 @@ def write_offset_checkpoint(
     Kafka writes them in the order of its hash map; they are sorted here.
     """
     lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
-    write_checkpoint(filesystem, path, lines)
+    replace_file(filesystem, path, checkpoint_text(lines).encode())
 
 
 class CleanerCheckpoint:

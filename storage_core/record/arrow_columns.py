@@ -184,14 +184,11 @@ def _as_text(keys: pa.BinaryArray, replaced: Callable[[list[int]], None] | None)
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
         original = keys.to_pylist()
-        texts = [_mended(key) for key in original]
+        whole = (_LONE_SURROGATE.sub(_REPLACEMENT, key) for key in original)
+        texts = [key.decode("utf-8", errors="replace") for key in whole]
         if replaced is not None:
             replaced([row for row, text in enumerate(texts) if text.encode() != original[row]])
         return pa.array(texts, pa.string())
-
-
-def _mended(key: bytes) -> str:
-    return _LONE_SURROGATE.sub(_REPLACEMENT, key).decode("utf-8", errors="replace")
 
 
 def chunks_of(records: pa.Table | pa.RecordBatch, name: str) -> Sequence[pa.Array]:

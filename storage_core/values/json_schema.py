@@ -132,7 +132,8 @@ class _SchemaReader:
             return self._read(*self._resolve(reference, document))
         if alternatives := self._parts(schema, "allOf"):
             own = {key: value for key, value in schema.items() if key != "allOf"}
-            return _merged([self._read(part, document) for part in [*_if_typed(own), *alternatives]])
+            parts = alternatives if _kind(own) is None else [own, *alternatives]
+            return _merged([self._read(part, document) for part in parts])
         kind = _kind(schema)
         if kind is None:
             alternatives = self._parts(schema, "oneOf") or self._parts(schema, "anyOf")
@@ -252,10 +253,6 @@ def _leaf(kind: str, schema: dict[str, Any]) -> JsonNode:
 
 def _is_null(schema: Any) -> bool:
     return isinstance(schema, dict) and schema.get("type") == "null"
-
-
-def _if_typed(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    return [] if _kind(schema) is None else [schema]
 
 
 def _common(nodes: list[JsonNode]) -> JsonNode:
