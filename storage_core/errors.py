@@ -177,7 +177,7 @@ def first_of(names: Sequence[str], most: int) -> str:
 @lru_cache(maxsize=1024)
 def warn_once(log: logging.Logger, text: str) -> None:
     """Log a warning that would otherwise come with each look at a directory."""
-    log.warning("%s", text)
+    log.warning("%s", visible(text))
 
 
 def _range(unit: str, start: int, end: int | None) -> str:

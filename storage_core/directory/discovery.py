@@ -44,6 +44,7 @@ from storage_core.errors import (
     ReplicaConflictError,
     UnreadableError,
     first_of,
+    visible,
 )
 from storage_core.filesystem import absolute_path
 from storage_core.filesystem.values import MissingError
@@ -79,7 +80,8 @@ def choose_replica(
         _log.log(
             level,
             "%s-%d is read from %s; only offsets that are not there are read from %s.",
-            *(chosen.topic, chosen.partition, chosen.path, ", ".join(each.path for each in others)),
+            *(chosen.topic, chosen.partition),
+            *(visible(chosen.path), visible(", ".join(each.path for each in others))),
         )
     return replace(chosen, copies=tuple(others))
 
@@ -526,7 +528,7 @@ class _Search:
             _log.log(
                 self._level,
                 "Left out symbolic links to directories in %s: %s. Set followSymlinks to read them.",
-                path,
+                visible(path),
                 _some(left_out),
             )
         return names
@@ -552,6 +554,4 @@ def partition_named_by(path: str) -> PartitionDirectoryName | None:
 
 
 def _some(names: list[str]) -> str:
-    # A name may contain line ends or terminal escape codes.
-    printable = [name if name.isprintable() else ascii(name)[1:-1] for name in names]
-    return first_of(printable, _NAMES_IN_A_MESSAGE)
+    return visible(first_of(names, _NAMES_IN_A_MESSAGE))

@@ -36,6 +36,7 @@ from storage_core.errors import (
     DataLossError,
     LogDirectoryError,
     UnsupportedFormatError,
+    visible,
     warn_once,
 )
 from storage_core.segment.file_names import (
@@ -348,7 +349,7 @@ class PartitionLog:
             _log.warning(
                 "%s-%d ends at offset %d, and a snapshot or an index in %s is of offset %d: the records between may be "
                 "lost. segmentlog verify tells more.",
-                *(self.topic, self.partition, end_offset, self.path, later[0]),
+                *(self.topic, self.partition, end_offset, visible(self.path), later[0]),
             )
 
     def end_with_valid_batches(self) -> PartitionLog:

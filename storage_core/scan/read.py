@@ -30,6 +30,7 @@ from storage_core.errors import (
     LogTruncationError,
     SegmentLogError,
     UnsupportedFormatError,
+    visible,
 )
 from storage_core.record import WantedFields, decode_records
 from storage_core.record.batch_header import MAGIC_V2
@@ -201,7 +202,7 @@ class _SegmentOrder:
             _log.warning(
                 "%s: leader epochs go back from %d to %d at offset %d of %s-%d. Its segments may be those of several "
                 "logs, as after files of two copies were merged, or a topic was created anew.",
-                *(window.path, self._epoch, epoch, first["base_offset"], span.topic, span.partition),
+                *(visible(window.path), self._epoch, epoch, first["base_offset"], span.topic, span.partition),
             )
         self._directory, self._epoch = span.directory, int(last["leader_epoch"])
 
@@ -226,7 +227,7 @@ class _SegmentOrder:
         _log.warning(
             "%s: offsets %d to %d of %s-%d are missing before the next segment, though the log does not look compacted. "
             "A segment may be lost.",
-            *(window.path, next_offset, end_offset - 1, span.topic, span.partition),
+            *(visible(window.path), next_offset, end_offset - 1, span.topic, span.partition),
         )
 
 

@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from storage_core.errors import visible
+
 if TYPE_CHECKING:
     from storage_core.values.decoding import RowError
 
@@ -69,7 +71,7 @@ class ReadNotes:
             _log.warning(
                 "%s-%d: %d records do not decode (%s), the first at offset %d: its %s: %s. %s",
                 *(topic, partition, found.reasons.total(), reasons, found.first_offset),
-                *(found.column, found.message.rstrip("."), self._effect),
+                *(found.column, visible(found.message.rstrip(".")), self._effect),
             )
         self._replaced_keys.clear()
         self._undecoded.clear()

@@ -30,6 +30,7 @@ from storage_core.errors import (
     TimestampNotFoundError,
     UnreadableError,
     first_of,
+    visible,
 )
 from storage_core.options.bounds import (
     EARLIEST_OFFSET,
@@ -481,7 +482,7 @@ def resolve_partition(
     """Find where a partition starts and stops. Raises as `resolve` does."""
     log = load_log(filesystem, directory, options)
     for notice in log.notices:
-        _log.warning("%s", notice)
+        _log.warning("%s", visible(notice))
     limit = ReadLimit(log, options.ending_at, options.isolation_level)
     start_offset = resolve_start(log, options, limit)
     end_offset = _resolve_end(log, options, limit)

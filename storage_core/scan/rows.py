@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from storage_core.errors import TimestampRangeError
+from storage_core.errors import TimestampRangeError, visible
 from storage_core.options.predicate import Predicate, columns_of
 from storage_core.record import (
     HEADERS_TYPE,
@@ -441,7 +441,7 @@ def fitting_rows(
             span.topic,
             span.partition,
             offsets[within][0],
-            section.path,
+            visible(section.path),
             timestamps_ms[unfit_rows[within][0]],
         )
     start_offset = span.start_offset

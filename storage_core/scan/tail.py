@@ -20,7 +20,7 @@ from storage_core.directory.consistent import LOOKS_BETWEEN_COMMITS
 from storage_core.directory.log_directory_files import LOCK_FILE, OTHER_DIRECTORIES, is_log_directory
 from storage_core.directory.remote_half import with_remote_halves
 from storage_core.directory.visibility import CommitMonitor, read_visible_commits
-from storage_core.errors import LogDirectoryError, SegmentLogError, first_of
+from storage_core.errors import LogDirectoryError, SegmentLogError, first_of, visible
 from storage_core.filesystem import absolute_path
 from storage_core.filesystem.values import MissingError
 from storage_core.options.paths import path_to_read
@@ -529,7 +529,7 @@ class PartitionMonitor:
             return None
         tailed.failures = 0
         for notice in log.notices:
-            _log.log(logging.DEBUG if notice in tailed.notices else logging.WARNING, "%s", notice)
+            _log.log(logging.DEBUG if notice in tailed.notices else logging.WARNING, "%s", visible(notice))
         tailed.notices = frozenset(log.notices)
         return log, end_offset
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.cached_property import cached_property
-from storage_core.errors import OptionError, SchemaError, first_of
+from storage_core.errors import OptionError, SchemaError, first_of, visible
 from storage_core.options.bounds import EarliestBound, LatestBound
 from storage_core.options.paths import path_to_read
 from storage_core.record import HEADERS_TYPE
@@ -90,7 +90,7 @@ def plan_formats(
     formats = tuple(planner.plan(choice) for choice in options.typed_columns)
     for each in formats:
         if each.notice and not is_quiet:
-            _log.warning("%s", each.notice)
+            _log.warning("%s", visible(each.notice))
     return formats
 
 
@@ -457,5 +457,5 @@ class PinnedFormats:
             for notice in (each.notice for each in self.formats):
                 if notice and notice not in self._reported:
                     self._reported.add(notice)
-                    _log.warning("%s", notice)
+                    _log.warning("%s", visible(notice))
         return self.formats

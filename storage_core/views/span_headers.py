@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from storage_core.errors import CorruptError, FileReplacedError
+from storage_core.errors import CorruptError, FileReplacedError, visible
 from storage_core.record.batch_header import (
     HEADER_DTYPE,
     LOG_OVERHEAD_BYTES,
@@ -108,7 +108,7 @@ class HeaderChunk:
             _log.warning(
                 "%s: the control batch at offset %d is damaged. If it is a marker, its transaction counts as open, and may "
                 "be joined with the next one of its producer.",
-                self.opened.path,
+                visible(self.opened.path),
                 header.base_offset,
             )
             return None

@@ -67,6 +67,16 @@ def test_such_a_name_alone_is_an_error_in_one_printable_line(root, name):
     assert str(caught.value).isprintable()
 
 
+def test_warnings_of_a_read_are_printable_whatever_the_folders_above_are_named(root, secret, caplog):
+    for name in ("first\x1b[2J\n", "second\u202e"):
+        write_partition(root / name / "events-0")
+        (root / name / "events-1").symlink_to(secret)
+    assert offsets(root) == [0]
+    for text in ("Left out symbolic links", "is read from"):
+        assert [message for message in caplog.messages if text in message and "first\\x1b[2J\\n" in message]
+    assert all(message.isprintable() for message in caplog.messages)
+
+
 @pytest.mark.parametrize(
     ("name", "topic", "number"),
     [

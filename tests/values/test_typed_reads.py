@@ -134,6 +134,20 @@ def test_records_that_do_not_decode_may_be_left_out(logs: Path, caplog: pytest.L
     assert warning.endswith("They are left out.")
 
 
+def test_a_warning_is_printable_whatever_a_schema_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "field\x1b[2J\n\u202e"
+    append(tmp_path / "logs", "orders", [(None, json.dumps({name: "x"}).encode())])
+    schema = json.dumps({"properties": {name: {"type": "integer"}}})
+
+    assert (
+        read(tmp_path / "logs", mode="DROPMALFORMED", value_format="json", value_schema=schema).num_rows == 0
+    )
+    (warning,) = [text for text in caplog.messages if "do not decode" in text]
+    assert "'field\\x1b[2J\\n\\u202e' is not an integer" in warning
+
+
 def test_a_partition_of_records_that_do_not_decode_gives_no_batch(tmp_path: Path) -> None:
     append(tmp_path / "logs", "orders", [(None, BAD)] * 10)
 
