@@ -14,6 +14,12 @@ BROKERS ?= 2
 VENV := $(CURDIR)/.venv
 VENV_PYTHON := $(VENV)/bin/python
 REQUIRE := sh conf/require.sh
+# All that is needed is listed: pip need not resolve it again.
+PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps
+# For each platform, and each Python that the package takes; Zensical takes none before 3.11.5.
+LOCK := $(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --no-annotate \
+	--custom-compile-command "make lock" $(ARGS)
+BUILD := $(VENV)/bin/hatchling build --directory dist
 PYTEST := $(VENV_PYTHON) -m pytest
 # In memory, where there is room: flushes to a disk take as long as all else that some tests do, and none of their files
 # has to survive a power cut.
@@ -38,7 +44,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 .DELETE_ON_ERROR:
 # What is required is checked first, also under `make -j`.
 .NOTPARALLEL:
-.PHONY: help demo test test-all versions check docs zip interop bench soak mutants require-java require-maven require-chromium
+.PHONY: help demo test test-all versions check docs zip dist lock audit interop bench soak mutants require-java require-maven require-chromium
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,9 +73,26 @@ docs: $(VENV)/.installed-dev ## Build the pages of docs/ as a site in build/site
 
 zip: $(VENV)/.installed-demo ## Build dist/segmentlog.zip for --py-files, and the wheel (docs/deploy.md)
 	@rm -rf dist
-	@$(VENV_PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@$(BUILD) --target wheel >/dev/null
 	@cp dist/*.whl dist/segmentlog.zip
 	@ls dist
+
+dist: $(VENV)/.installed-dev ## Build and check what a release publishes: dist/*.whl and dist/*.tar.gz (RELEASING.md)
+	@rm -rf dist
+	@$(BUILD) >/dev/null
+	@$(VENV)/bin/twine check --strict dist/*
+	@$(PYTEST) -m "not versions" --quiet tests/test_distribution.py --distributions dist
+	@ls dist
+
+lock: $(VENV)/.installed-dev ## Pin what pyproject.toml asks for, with hashes; ARGS=--upgrade takes the newest
+	@$(LOCK) --python-version 3.11.5 --extra dev --output-file conf/requirements-dev.txt pyproject.toml
+	@$(LOCK) --python-version 3.11 --extra spark --constraint conf/requirements-dev.txt \
+		--output-file conf/requirements-spark.txt pyproject.toml
+	@echo hatchling | $(LOCK) --python-version 3.11 --constraint conf/requirements-dev.txt \
+		--output-file conf/requirements-build.txt -
+
+audit: $(VENV)/.installed-dev ## Look for known vulnerabilities in what is pinned (asks the package index)
+	@$(VENV)/bin/uv tool run --quiet pip-audit --strict --disable-pip --require-hashes --requirement conf/requirements-dev.txt $(ARGS)
 
 interop: require-java require-maven require-chromium $(VENV)/.installed-dev ## Compare with a real Kafka broker, live and killed (needs Maven)
 	@$(IN_MEMORY) $(PYTEST) tests/interop -m "not soak" --numprocesses=$(BROKERS) --dist=loadfile \
@@ -95,21 +118,22 @@ require-chromium:
 	@$(REQUIRE) chromium
 
 # A stamp is as old as the last install: pip runs again only when a dependency changed.
-$(VENV)/.installed-demo: pyproject.toml conf/constraints.txt
+$(VENV)/.installed-demo: pyproject.toml conf/requirements-build.txt conf/requirements-spark.txt
 	$(call install,spark)
 	@touch $@
 
 # dev contains spark, so that the demo need not install again.
-$(VENV)/.installed-dev: pyproject.toml conf/constraints.txt
+$(VENV)/.installed-dev: pyproject.toml conf/requirements-build.txt conf/requirements-dev.txt
 	$(call install,dev)
 	@touch $@ $(VENV)/.installed-demo
 
+# Every file that is downloaded has a hash in conf/. An editable package has none, so it comes second, and brings nothing.
 # A .venv of a removed or too old Python is made anew.
 define install
 	@python=$$($(REQUIRE) python "$(PYTHON)") || exit 1; \
 	$(REQUIRE) python $(VENV_PYTHON) >/dev/null 2>&1 || \
 		{ echo "Making .venv with $$python"; "$$python" -m venv --clear $(VENV); }
 	@echo "Installing .[$(1)] into .venv"
-	@$(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check \
-		--constraint conf/constraints.txt --editable '.[$(1)]'
+	@$(PIP_INSTALL) --require-hashes --requirement conf/requirements-build.txt --requirement conf/requirements-$(1).txt
+	@$(PIP_INSTALL) --no-build-isolation --editable .
 endef

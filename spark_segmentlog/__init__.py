@@ -24,13 +24,12 @@ from pyspark.errors import PySparkException
 
 from spark_segmentlog.data_source import SegmentLogDataSource
 from spark_segmentlog.progress import Lag, lag
+from storage_core import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Lag", "SegmentLogDataSource", "__version__", "lag", "register"]
-
-__version__ = "0.1.0"
 
 _logger = logging.getLogger(__name__)
 

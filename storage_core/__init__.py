@@ -56,6 +56,7 @@ __all__ = [
     "ScanPlan",
     "SegmentLogError",
     "Transaction",
+    "__version__",
     "count_records",
     "errors",
     "explain",
@@ -65,6 +66,9 @@ __all__ = [
     "read_batches",
     "read_table",
 ]
+
+# The one place of the version: pyproject.toml, the command and `spark_segmentlog` take it from here.
+__version__ = "0.1.0"
 
 __getattr__, __dir__ = lazy_imports(
     __name__,

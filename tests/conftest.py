@@ -194,11 +194,22 @@ def typed_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout."""
-    from tests.versions import build
+def distribution(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Returns the ``wheel`` or ``sdist`` of this checkout: that of ``--distributions``, or one that it builds."""
+    from tests.versions import build, built
 
-    return build("wheel", tmp_path_factory.mktemp("wheel"))
+    folder = request.config.getoption("--distributions")
+    return lambda target: (
+        built(target, Path(folder).resolve()) if folder else build(target, tmp_path_factory.mktemp(target))
+    )
+
+
+@pytest.fixture(scope="session")
+def wheel(distribution: Callable[[str], Path]) -> Path:
+    """The wheel of this checkout."""
+    return distribution("wheel")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -329,6 +340,9 @@ def _dealt_out(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--distributions", metavar="FOLDER", help="test the wheel and the sdist in FOLDER, and build none"
+    )
     parser.addoption(
         "--every-case", action="store_true", help="try no sample of a parametrised test, but all of it"
     )

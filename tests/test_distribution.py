@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from email import message_from_bytes
@@ -22,7 +23,9 @@ from pathlib import Path
 import pytest
 from readme_renderer import markdown
 
-from spark_segmentlog import __version__
+import spark_segmentlog
+import storage_core
+from storage_core import __version__
 from tests.versions import MODULES_OF_EXTRAS, ROOT, build
 
 PACKAGES = ("spark_segmentlog", "storage_core")
@@ -49,8 +52,8 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def sdist(tmp_path_factory):
-    return build("sdist", tmp_path_factory.mktemp("sdist"))
+def sdist(distribution):
+    return distribution("sdist")
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +145,13 @@ def test_what_an_index_shows_beside_the_page(metadata):
     assert metadata.get_all("License-File") == ["LICENSE"]
     assert metadata["Requires-Python"] == ">=3.11"
     assert [value for _, value in metadata.items() if "://" in value] == []
+
+
+def test_the_version_has_one_place():
+    assert spark_segmentlog.__version__ is storage_core.__version__
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "version" not in project["project"]
+    assert project["tool"]["hatch"]["version"]["path"] == "storage_core/__init__.py"
 
 
 def test_the_base_package_needs_three_others_and_no_spark(metadata):

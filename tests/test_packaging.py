@@ -10,12 +10,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from tests.marked_text import between_markers
 from tests.option_tables import TABLES, TEXTS
+from tests.versions import pinned
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("spark_segmentlog", "storage_core")
@@ -182,22 +184,45 @@ def test_no_file_mentions(what: str):
     assert found == []
 
 
+def test_only_what_a_job_sends_itself_is_unpickled_and_no_text_is_run():
+    runs = re.compile(r"\bpickle\.loads?\(|\bUnpickler\b|\b(?:marshal|shelve)\b|(?<![\w.])(?:eval|exec)\(")
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    found = {path.relative_to(ROOT).as_posix() for path in files if runs.search(path.read_text("utf-8"))}
+    assert found == {
+        "spark_segmentlog/workers.py",
+        "storage_core/scan/spans.py",
+        "storage_core/values/column_format.py",
+    }
+
+
 def test_every_package_has_its_tests():
     packages = [path.parent.name for path in (ROOT / "storage_core").glob("*/__init__.py")]
     assert len(packages) >= 10
     assert [name for name in packages if not list((ROOT / "tests" / name).glob("test_*.py"))] == []
 
 
-def test_constraints_pin_every_declared_dependency():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    declared = list(project["dependencies"])
-    for requirements in project["optional-dependencies"].values():
-        declared += requirements
-    names = {re.split(r"[\[<>=]", requirement)[0] for requirement in declared} - {project["name"]}
-    lines = (ROOT / "conf" / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = [line for line in lines if line and not line.startswith("#")]
-    assert [line for line in pinned if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._]+", line)] == []
-    assert names <= {line.split("==")[0] for line in pinned}
+def names_of(requirements: list[str]) -> set[str]:
+    names = {re.split(r"[\[<>=]", requirement)[0] for requirement in requirements}
+    return {re.sub(r"[._-]+", "-", name).lower() for name in names} - {"spark-segmentlog"}
+
+
+def test_every_dependency_is_pinned_once_with_hashes():
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    needed, extras = pyproject["project"]["dependencies"], pyproject["project"]["optional-dependencies"]
+    declared = {
+        "build": pyproject["build-system"]["requires"],
+        "spark": needed + extras["spark"],
+        "dev": needed + list(chain.from_iterable(extras.values())),
+    }
+    for extra, requirements in declared.items():
+        text = (ROOT / "conf" / f"requirements-{extra}.txt").read_text(encoding="utf-8")
+        pins = pinned(extra)
+        assert names_of(requirements) <= set(pins), f"run make lock: {extra}"
+        # A pin is a line with a hash in each of the next ones, and all other lines are comments.
+        hashes = r"(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+"
+        assert len(re.findall(rf"^[a-z0-9-]+==.+ \\\n{hashes}", text, re.MULTILINE)) == len(pins)
+        assert re.sub(rf"^(?:[a-z0-9-]+==.+ \\\n{hashes}|#.*\n)", "", text, flags=re.MULTILINE) == ""
+        assert pins.items() <= pinned("dev").items()
 
 
 @pytest.mark.parametrize("marker", sorted(TEXTS))

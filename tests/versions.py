@@ -149,9 +149,8 @@ class Environment:
 
     def _constraints(self) -> list[str]:
         own = {re.split("[=\\[]", pin)[0] for pin in self.pins}
-        pinned = (ROOT / "conf" / "constraints.txt").read_text(encoding="utf-8").splitlines()
         # Each Spark has the py4j that it wants.
-        return [line for line in pinned if line.split("==")[0] not in own | {"py4j", "pyspark"}] + [
+        return [pin for name, pin in pinned("dev").items() if name not in own | {"py4j", "pyspark"}] + [
             pin for pin in self.pins if "[" not in pin
         ]
 
@@ -247,6 +246,16 @@ def _java_major(java: str) -> int:
     return int(found[1]) if found else 0
 
 
+def pinned(extra: str) -> dict[str, str]:
+    """Return the pins that ``make lock`` wrote for an extra, without hashes: of each name, ``name==version``.
+
+    A pin for some platforms or Pythons alone ends in that condition.
+    """
+    text = (ROOT / "conf" / f"requirements-{extra}.txt").read_text(encoding="utf-8")
+    pins = re.findall(r"^([a-z0-9-]+)(==[^\s;]+(?: ; .+?)?) \\$", text, re.MULTILINE)
+    return {name: name + version for name, version in pins}
+
+
 def build(target: str, folder: Path, source: Path = ROOT) -> Path:
     """Build a ``wheel`` or an ``sdist`` with the tools of this environment: nothing is fetched.
 
@@ -257,8 +266,13 @@ def build(target: str, folder: Path, source: Path = ROOT) -> Path:
     """
     command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
     subprocess.run(command, cwd=source, stdout=subprocess.DEVNULL, check=True)
-    (built,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
-    return built
+    return built(target, folder)
+
+
+def built(target: str, folder: Path) -> Path:
+    """Return the only ``wheel`` or ``sdist`` of a folder."""
+    (found,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
+    return found
 
 
 def check_extras(wheel: Path) -> list[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TextIO, cast
 
 import click
 
+from storage_core import __version__
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, USAGE, printable
 from storage_core.errors import CorruptError, OptionError, SegmentLogError, ValueDecodeError
 
@@ -70,28 +71,11 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
-    if is_asked and not context.resilient_parsing:
-        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-        try:
-            found = version("spark-segmentlog")
-        except PackageNotFoundError:
-            found = "(not installed)"
-        click.echo(f"segmentlog {found}")
-        context.exit()
-
-
 @click.group(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Show the version.",
+@click.version_option(
+    __version__, prog_name="segmentlog", message="%(prog)s %(version)s", help="Show the version."
 )
 def segmentlog() -> None:
     """Examine and repair directories of Kafka log segments: broker disks, snapshots, backups.
