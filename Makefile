@@ -19,6 +19,7 @@ PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
 # For each platform, and each Python that the package takes; Zensical takes none before 3.11.5.
 LOCK := $(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --no-annotate \
 	--custom-compile-command "make lock" $(ARGS)
+SCHEMA := $(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.
 BUILD := $(VENV)/bin/hatchling build --directory dist
 PYTEST := $(VENV_PYTHON) -m pytest
 # In memory, where there is room: flushes to a disk take as long as all else that some tests do, and none of their files
@@ -61,12 +62,17 @@ test-all: require-java $(VENV)/.installed-dev ## Run all tests but interop and s
 versions: require-java $(VENV)/.installed-dev ## Test a wheel with each Spark, newer Pythons and Java, the oldest dependencies
 	@$(IN_MEMORY) $(VENV_PYTHON) -m tests.versions $(ARGS)
 
-check: docs $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports, conf/Dockerfile, docs/ as a site
+check: docs $(VENV)/.installed-dev ## Lint, formatting, types, direction of imports, conf/Dockerfile, .github, docs/ as a site
 	@$(VENV_PYTHON) -m ruff check .
 	@$(VENV_PYTHON) -m ruff format --check .
 	@$(VENV_PYTHON) -m mypy
 	@$(VENV)/bin/lint-imports --no-logo
 	@$(VENV)/bin/hadolint conf/Dockerfile
+	@$(VENV)/bin/zizmor --offline --quiet .github
+	@$(SCHEMA)citation-file-format CITATION.cff
+	@$(SCHEMA)dependabot .github/dependabot.yml
+	@$(SCHEMA)github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
+	@$(SCHEMA)github-workflows .github/workflows/*.yml
 
 docs: $(VENV)/.installed-dev ## Build the pages of docs/ as a site in build/site
 	@sh conf/build-site.sh $(VENV_PYTHON) build
