@@ -222,7 +222,7 @@ def test_the_help_of_flags_speaks_of_flags_and_of_what_they_mean_to_the_command(
 
     command(show)
     text = " ".join(segmentlog("try", "--help").stdout.split())
-    assert "Only one of --subscribe, --subscribe-pattern and --assign may be given" in text
+    assert "Give only one of --subscribe, --subscribe-pattern and --assign" in text
     assert "--as-of TIMESTAMP As they were then." in text
 
 
