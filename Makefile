@@ -16,7 +16,7 @@ VENV_PYTHON := $(VENV)/bin/python
 REQUIRE := sh conf/require.sh
 # All that is needed is listed: pip need not resolve it again.
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps
-# For each platform, and each Python that the package takes; Zensical takes none before 3.11.5.
+# For each platform, and each Python that the package takes.
 LOCK := $(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --no-annotate \
 	--custom-compile-command "make lock" $(ARGS)
 SCHEMA := $(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.
@@ -91,7 +91,7 @@ dist: $(VENV)/.installed-dev ## Build and check what a release publishes: dist/*
 	@ls dist
 
 lock: $(VENV)/.installed-dev ## Pin what pyproject.toml asks for, with hashes; ARGS=--upgrade takes the newest
-	@$(LOCK) --python-version 3.11.5 --extra dev --output-file conf/requirements-dev.txt pyproject.toml
+	@$(LOCK) --python-version 3.11 --extra dev --output-file conf/requirements-dev.txt pyproject.toml
 	@$(LOCK) --python-version 3.11 --extra spark --constraint conf/requirements-dev.txt \
 		--output-file conf/requirements-spark.txt pyproject.toml
 	@echo hatchling | $(LOCK) --python-version 3.11 --constraint conf/requirements-dev.txt \
