@@ -13,18 +13,16 @@ import gc
 import os
 import pickle
 import resource
-import signal
 import socket
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from spark_segmentlog.tracebacks import end_unheard
 from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import FrameType
 
     from storage_core.filesystem import ReadableFileSystem
 
@@ -125,30 +123,11 @@ def prepare_once() -> None:
 
     What is loaded leaves the garbage collector's sight. Spark's worker daemon (``pyspark/daemon.py``) collects after each
     task, plan and commit, which takes 20 ms with numpy, pyarrow and pandas loaded. Frozen objects are still freed when
-    nothing refers to them; cycles among them are not. And a worker of that daemon ends without a word after a LIMIT.
+    nothing refers to them; cycles among them are not.
     """
     if os.environ.get(FREEZE_VARIABLE, "1") != "0":
         gc.freeze()
-    if main_module() == "pyspark.daemon":
-        signal.signal(signal.SIGPIPE, _end_if_unheard)
-
-
-def main_module() -> str | None:
-    """Return the name of the module that this process runs (``python -m``); None if it runs something else."""
-    specification = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return None if specification is None else specification.name
-
-
-def _end_if_unheard(_signal: int, frame: FrameType | None) -> None:
-    """End a worker that has nothing left to do but to flush what Spark does not read any more.
-
-    Spark closes the socket of a task that a LIMIT ends early. Then the flush fails, and the daemon prints why before it ends
-    the worker. While a task runs, frames of PySpark are on the stack, and a broken pipe is whatever the task makes of it.
-    """
-    while frame is not None and not frame.f_globals["__name__"].startswith("pyspark."):
-        frame = frame.f_back
-    if frame is None:
-        os._exit(0)
+    end_unheard()
 
 
 def require_directories(
