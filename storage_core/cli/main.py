@@ -161,7 +161,8 @@ def _usage_line(error: click.UsageError) -> str:
         from storage_core.options.read_options import meant_option  # noqa: PLC0415  (likewise)
 
         meant = meant_option(error.option_name.lstrip("-"))
-        message = f"{error.message} Did you mean '{flag_of(meant)}'?" if meant else message
+        if meant:
+            message = f"No such option '{error.option_name}'. Did you mean '{flag_of(meant)}'?"
     return f"{message} Try '{command} --help'."
 
 

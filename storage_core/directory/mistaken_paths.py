@@ -117,7 +117,8 @@ def _directories_error(filesystem: ReadableFileSystem, paths: Sequence[str]) -> 
             except LogDirectoryError:
                 continue
             is_empty = is_empty and not entries and budget > 0
-            names = [entry.name for entry in entries if entry.is_directory and not entry.name.startswith(".")]
+            directories = (entry.name for entry in entries if entry.is_directory)
+            names = sorted(name for name in directories if not name.startswith("."))
             if is_log_directory(entries) or any(_is_partition(filesystem, path, name) for name in names):
                 logs.append(path)
                 continue

@@ -44,7 +44,7 @@ KINDS = {
     "a data directory of Redpanda": (
         "data",
         ["data/pid.lock", "data/redpanda/kvstore/0_0/0-0-v1.log", "data/kafka/orders/0_12/51-1-v1.log"],
-        "data/redpanda/kvstore/0_0",
+        "data/kafka/orders/0_12",
         f"segments of Redpanda, whose format is another one. {COPY_THEM}",
     ),
     "a partition of Redpanda": (
