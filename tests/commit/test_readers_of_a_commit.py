@@ -239,7 +239,7 @@ def look(filesystem, rows_after):
         return []
     if not filesystem.list_directory(ROOT):
         # As it may have been for long: a disk that is not mounted looks like this.
-        with pytest.raises(LogDirectoryError, match="found none"):
+        with pytest.raises(LogDirectoryError, match="found an empty directory"):
             rows(filesystem, ROOT)
         return []
     found = rows(filesystem, ROOT)
