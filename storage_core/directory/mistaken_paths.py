@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
@@ -17,7 +18,7 @@ from storage_core.directory.log_directory_files import (
     is_log_file,
     parse_partition_directory_name,
 )
-from storage_core.errors import LogDirectoryError, first_of
+from storage_core.errors import LogDirectoryError, SegmentLogError, first_of
 from storage_core.filesystem import absolute_path
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ _SUFFIXES: Final = {
 # As people rename a directory: orders-0.bak, orders-0 copy, orders_0.
 _RENAMED: Final = re.compile(r"([a-zA-Z0-9._-]+?)[-_]([0-9]+)(?![0-9])")
 _NAMES_IN_A_MESSAGE: Final = 3
-# How deep, and in how many directories, the search goes.
+# How deep, and in how many directories, the search goes; and into how many in each it looks that are named as partitions are.
 _LEVELS: Final = 5
 _MOST_LISTED: Final = 500
+_SUSPECTS: Final = 20
 
 
 def no_log_error(filesystem: ReadableFileSystem, paths: Iterable[str]) -> LogDirectoryError:
@@ -106,20 +108,21 @@ def _directories_error(filesystem: ReadableFileSystem, paths: Sequence[str]) -> 
     logs: list[str] = []
     others: list[tuple[str, str]] = []
     is_empty = True
-    budget = _MOST_LISTED
+    budget = iter(range(_MOST_LISTED))
     level = list(paths)
     for _ in range(_LEVELS):
         below: list[str] = []
-        for path in level:
-            budget -= 1
+        for path, _ in zip(level, budget, strict=False):
             try:
-                entries = filesystem.list_directory(path) if budget > 0 else []
-            except LogDirectoryError:
+                entries = filesystem.list_directory(path)
+            except SegmentLogError:
+                is_empty = False
                 continue
-            is_empty = is_empty and not entries and budget > 0
+            is_empty = is_empty and not entries
             directories = (entry.name for entry in entries if entry.is_directory)
             names = sorted(name for name in directories if not name.startswith("."))
-            if is_log_directory(entries) or any(_is_partition(filesystem, path, name) for name in names):
+            suspects = islice(filter(_names_partition, names), _SUSPECTS)
+            if is_log_directory(entries) or any(_is_partition(filesystem, path, name) for name in suspects):
                 logs.append(path)
                 continue
             if found := _recognised(path, entries):
@@ -138,13 +141,15 @@ def _directories_error(filesystem: ReadableFileSystem, paths: Sequence[str]) -> 
     return LogDirectoryError(_EXPECTED + text, path=where)
 
 
-def _is_partition(filesystem: ReadableFileSystem, path: str, directory_name: str) -> bool:
+def _names_partition(directory_name: str) -> bool:
     name = parse_partition_directory_name(directory_name)
-    if name is None or name.suffix is not None:
-        return False
+    return name is not None and name.suffix is None
+
+
+def _is_partition(filesystem: ReadableFileSystem, path: str, directory_name: str) -> bool:
     try:
         return holds_partition_files(filesystem, os.path.join(path, directory_name))
-    except LogDirectoryError:
+    except SegmentLogError:
         return False
 
 
@@ -157,7 +162,8 @@ def _recognised(path: str, entries: Iterable[DirectoryEntry]) -> str | None:
     name = parse_partition_directory_name(directory_name)
     if name is None:
         renamed = _RENAMED.search(directory_name)
-        example = f"{renamed[1]}-{renamed[2]}" if renamed else "orders-0"
+        example = f"{renamed[1]}-{renamed[2]}" if renamed else ""
+        example = example if _names_partition(example) else "orders-0"
         return f"a partition in a directory that is not named <topic>-<partition>. Rename or copy it, for example to {example}."
     if name.suffix is None:
         return None

@@ -6,7 +6,8 @@ import pytest
 
 from storage_core import read_table
 from storage_core.cli.main import run
-from storage_core.errors import LogDirectoryError, OptionError
+from storage_core.directory.mistaken_paths import no_log_error
+from storage_core.errors import LogDirectoryError, OptionError, StorageError, UnreadableError
 from storage_core.filesystem import FileSystem
 from storage_core.views.roots import find_roots
 
@@ -109,6 +110,7 @@ KINDS = {
             ("my-orders-12 copy", "/my-orders-12 copy", "my-orders-12"),
             ("orders_3", "/orders_3", "orders-3"),
             ("data", "/data", "orders-0"),
+            ("orders-99999999999", "/orders-99999999999", "orders-0"),
         )
     },
     "a copy of checkpoints alone": (
@@ -174,6 +176,33 @@ def test_a_partition_that_is_not_live_is_named_as_what_it_is(tmp_path, suffix, i
     make_files(tmp_path, [f"{directory}/{SEGMENT}"])
     found = error_of(lambda: read_table(directory if is_named else f"{tmp_path}/logs"))
     assert f"found {SUFFIXES[suffix]}. To read it, copy it to a directory orders-3. [{directory}]" in found
+
+
+class Refusing(FileSystem):
+    """Fails to look into anything below the path that is named, as a store does that is gone meanwhile."""
+
+    def __init__(self, named, kind):
+        super().__init__()
+        self.named, self.kind = named, kind
+
+    def walk_directory(self, path):
+        if path.startswith(f"{self.named}/a/"):
+            raise self.kind("Could not list this path.", path=path)
+        return super().walk_directory(path)
+
+
+@pytest.mark.parametrize("kind", [StorageError, UnreadableError])
+def test_what_fails_while_looking_for_a_hint_is_not_the_error(tmp_path, kind):
+    make_files(tmp_path, ["a/b-0/c/"])
+    found = no_log_error(Refusing(str(tmp_path), kind), [str(tmp_path)])
+    assert "found none of their files." in str(found)
+
+
+def test_a_search_among_many_directories_that_are_named_as_partitions_ends_early(tmp_path):
+    make_files(tmp_path, [f"a/backup-{number:03}/" for number in range(100)])
+    files = FileSystem()
+    no_log_error(files, [str(tmp_path)])
+    assert files.statistics.directories_listed < 150
 
 
 def test_log_directories_that_are_deeper_come_first(tmp_path):
