@@ -156,12 +156,12 @@ def _run_command(arguments: Sequence[str] | None) -> int:
 def _usage_line(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx is not None else "segmentlog"
     message = error.format_message()
-    if isinstance(error, click.NoSuchOption):
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         from storage_core.cli.flags import flag_of  # noqa: PLC0415  (help needs none of it)
         from storage_core.options.read_options import meant_option  # noqa: PLC0415  (likewise)
 
         meant = meant_option(error.option_name.lstrip("-"))
-        if meant:
+        if meant and any(flag_of(meant) in parameter.opts for parameter in error.ctx.command.params):
             message = f"No such option '{error.option_name}'. Did you mean '{flag_of(meant)}'?"
     return f"{message} Try '{command} --help'."
 

@@ -67,6 +67,8 @@ DATA = "{data}"
         ([DATA], "Name one first: segmentlog inventory DIR."),
         (["cat", DATA, "--topic", "orders"], "No such option '--topic'. Did you mean '--subscribe'?"),
         (["--nonsense"], "No such option"),
+        (["--topic", "orders", "cat", DATA], "No such option '--topic'. Try"),
+        (["inventory", DATA, "--filter", "offset > 5"], "No such option '--filter'. Try"),
         (["cat"], "Missing argument 'DIR...'"),
         (["cat", ""], "found an empty path"),
         (["cat", "--nonsense", "x"], "No such option"),
