@@ -26,7 +26,7 @@ def advancing(
         A function that takes how many bytes were done since its last call.
     """
     if callable(progress) or not progress:
-        yield progress or (lambda _: None)
+        yield progress if callable(progress) else lambda _: None
         return
     try:
         import rich.progress as shown  # noqa: PLC0415

@@ -246,6 +246,15 @@ def test_a_function_is_told_the_bytes_that_are_done(log, threads):
     assert sum(done) == total
 
 
+def test_a_collection_that_can_be_called_is_told_although_it_is_empty(log):
+    class Done(list):
+        __call__ = list.append
+
+    done = Done()
+    read_table(log, progress=done)
+    assert sum(done) > 0
+
+
 def test_progress_is_shown_on_standard_error(log, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
