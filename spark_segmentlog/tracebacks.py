@@ -58,7 +58,7 @@ def end_unheard() -> None:
 
 def _end_after_task(_signal: int, frame: FrameType | None) -> None:
     # While a task runs, frames of PySpark are on the stack, and a broken pipe is whatever the task makes of it.
-    while frame is not None and not frame.f_globals["__name__"].startswith("pyspark."):
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("pyspark."):
         frame = frame.f_back
     if frame is None:
         os._exit(0)

@@ -211,10 +211,14 @@ os.close(reading)
 module = {{"__name__": "pyspark.worker", "os": os, "writing": writing}}
 exec({TASK!r}, module)
 module["task"]()
+# A function of a user that was made without a module.
+module["from_text"] = dict(os=os, writing=writing, print=print)
+exec({TASK!r}, module["from_text"])
+exec("from_text['task']()", module)
 os.write(writing, b"x")
 """
 
 
 def test_a_worker_ends_without_a_word_if_spark_has_stopped_reading():
     done = subprocess.run([sys.executable, "-c", DAEMON], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "the task's own\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the task's own\n" * 2, "")
