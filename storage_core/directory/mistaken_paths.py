@@ -57,13 +57,17 @@ _OTHER_SYSTEMS: Final = (
     ),
     # In commitlog and in consumequeue/<topic>/<queue>.
     ((r"[0-9]{20}",), "files of Apache RocketMQ. Copy the topics into Kafka first."),
-    ((r"(snapshot|log)\.[0-9a-f]+",), f"files of ZooKeeper, which hold no records. {_NAME_ANOTHER}"),
+    # Rotated files of any program are called log.1, too.
+    (
+        ("version-2", r"(snapshot|log)\.[0-9a-f]+"),
+        f"files of ZooKeeper, which hold no records. {_NAME_ANOTHER}",
+    ),
     (
         ("bin", "config", "libs"),
         "Kafka's programs. Name the directory that log.dirs in config/server.properties names.",
     ),
 )
-"""The names that are in a directory together, as patterns, and what they tell."""
+"""The names that are in a directory together, or are its own, as patterns, and what they tell."""
 _SUFFIXES: Final = {
     "delete": "a partition that a broker was about to delete",
     "stray": "a partition that its cluster did not know",
@@ -98,7 +102,7 @@ def no_log_error(filesystem: ReadableFileSystem, paths: Iterable[str]) -> LogDir
 
 def _file_at(path: str) -> str:
     name = os.path.basename(path)
-    return _other_system((name,)) or next(
+    return _other_system(os.path.dirname(path), (name,)) or next(
         text for pattern, text in _FILES if re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL)
     )
 
@@ -157,7 +161,7 @@ def _recognised(path: str, entries: Iterable[DirectoryEntry]) -> str | None:
     """Say what a directory is that is neither a log directory nor a partition's; None if nothing tells."""
     names = [entry.name for entry in entries]
     if not any(map(is_log_file, entries)) and not {PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT} & {*names}:
-        return _other_system(names)
+        return _other_system(path, names)
     directory_name = os.path.basename(path)
     name = parse_partition_directory_name(directory_name)
     if name is None:
@@ -170,7 +174,8 @@ def _recognised(path: str, entries: Iterable[DirectoryEntry]) -> str | None:
     return f"{_SUFFIXES[name.suffix]}. To read it, copy it to a directory {name.topic}-{name.partition}."
 
 
-def _other_system(names: Sequence[str]) -> str | None:
+def _other_system(directory: str, names: Sequence[str]) -> str | None:
+    names = [os.path.basename(directory), *names]
     for patterns, text in _OTHER_SYSTEMS:
         if all(any(re.fullmatch(pattern, name) for name in names) for pattern in patterns):
             return text

@@ -92,6 +92,13 @@ KINDS = {
         "zookeeper/version-2",
         "files of ZooKeeper, which hold no records.",
     ),
+    "a log of ZooKeeper": (
+        "version-2/log.1f",
+        ["version-2/log.1f"],
+        "version-2/log.1f",
+        "files of ZooKeeper",
+    ),
+    "rotated files of any program": ("logs", ["logs/log.1", "logs/log.2"], "logs", "none of their files."),
     "Kafka's programs": (
         "kafka",
         ["kafka/bin/kafka-topics.sh", "kafka/config/server.properties", "kafka/libs/kafka.jar"],
