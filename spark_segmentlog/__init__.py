@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 
 from spark_segmentlog.data_source import SegmentLogDataSource
 from spark_segmentlog.progress import Lag, lag
+from spark_segmentlog.tracebacks import end_unheard
 from storage_core import __version__
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["Lag", "SegmentLogDataSource", "__version__", "lag", "register"]
 
 _logger = logging.getLogger(__name__)
+
+# Here, because each worker that looks the source up, plans, reads or writes imports this package first.
+end_unheard()
 
 
 def register(spark: SparkSession) -> None:

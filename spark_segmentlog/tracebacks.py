@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from storage_core.errors import SegmentLogError
@@ -36,7 +37,6 @@ def raises_without_frames(method: Callable[_Parameters, _Result]) -> Callable[_P
 
     @functools.wraps(method)
     def called_by_spark(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        end_unheard()
         try:
             return method(*args, **kwargs)
         except SegmentLogError as error:
@@ -45,14 +45,13 @@ def raises_without_frames(method: Callable[_Parameters, _Result]) -> Callable[_P
     return called_by_spark
 
 
-@functools.cache
 def end_unheard() -> None:
     """Let this process end without a word where Spark stops reading, if it is a worker of Spark's daemon.
 
-    Spark closes the socket of a task that a LIMIT ends early, and of a plan that fails. Then the worker's last flush fails,
-    and the daemon (``pyspark/daemon.py``) prints why before it ends the worker.
+    Spark closes the socket of a task that a LIMIT ends early, of a plan that fails, and at times of a look-up of the data
+    source. Then the worker's last flush fails, and the daemon (``pyspark/daemon.py``) prints why before it ends the worker.
     """
-    if main_module() == "pyspark.daemon":
+    if main_module() == "pyspark.daemon" and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGPIPE, _end_after_task)
 
 

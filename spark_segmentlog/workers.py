@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_segmentlog.tracebacks import end_unheard
 from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
 
 if TYPE_CHECKING:
@@ -127,7 +126,6 @@ def prepare_once() -> None:
     """
     if os.environ.get(FREEZE_VARIABLE, "1") != "0":
         gc.freeze()
-    end_unheard()
 
 
 def require_directories(
