@@ -125,12 +125,6 @@ def test_the_discovered_module_never_raises(package, error):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_version_is_that_of_the_distribution():
-    text = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
-    done = run("import spark_segmentlog; print(spark_segmentlog.__version__)")
-    assert f'version = "{done.stdout.strip()}"' in text
-
-
 @pytest.mark.parametrize(("name", "warns"), [("segmentlog.whl", True), ("segmentlog.zip", False)])
 def test_a_wheel_that_is_not_installed_is_a_warning(tmp_path, name, warns):
     # Spark puts .zip files on the path of its workers, but not .whl files.
