@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.errors import LogDirectoryError
@@ -53,6 +54,10 @@ class _File(ReadableFile):
         self._descriptor = descriptor
         self._statistics = statistics
         self._explained_reading = explained_reading(path, "read")
+        # A file that is given up without being closed must not cost the process a descriptor. A method `__del__` would run
+        # for closed files, too, and Python ignores an interrupt (Ctrl-C) that arrives in one.
+        self._closed_when_dropped = weakref.finalize(self, _close, descriptor)
+        self._closed_when_dropped.atexit = False
 
     @property
     def descriptor(self) -> int:
@@ -96,14 +101,12 @@ class _File(ReadableFile):
 
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+        self._descriptor = -1
+        self._closed_when_dropped()
 
-    def __del__(self) -> None:
-        # A file that is given up without being closed must not cost the process a descriptor.
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+
+def _close(descriptor: int) -> None:
+    os.close(descriptor)
 
 
 class OpenFile(_File):
@@ -250,10 +253,8 @@ class WritableFile(_File):
 
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            with explained_writing_to_open_file(self.path, "close"):
-                os.close(descriptor)
+        with explained_writing_to_open_file(self.path, "close"):
+            super().close()
 
 
 _PROT_NONE: Final = 0
@@ -293,10 +294,12 @@ os.register_at_fork(after_in_child=_count.renew_lock)
 class HeldFile:
     """An open file without a descriptor: a mapping of one page without access."""
 
-    __slots__ = ("_address",)
+    __slots__ = ("__weakref__", "_address", "_released_when_dropped")
 
     def __init__(self, address: int) -> None:
         self._address = address
+        self._released_when_dropped = weakref.finalize(self, _release, address)
+        self._released_when_dropped.atexit = False
 
     def check(self) -> None:
         """Check that everything written back through the file has reached the disk.
@@ -310,13 +313,13 @@ class HeldFile:
 
     def release(self) -> None:
         """Release the mapping; a second call does nothing."""
-        address, self._address = self._address, 0
-        if address:
-            _c_library().munmap(address, mmap.PAGESIZE)
-            _count.remove()
+        self._address = 0
+        self._released_when_dropped()
 
-    def __del__(self) -> None:
-        self.release()
+
+def _release(address: int) -> None:
+    _c_library().munmap(address, mmap.PAGESIZE)
+    _count.remove()
 
 
 def hold_file(descriptor: int) -> HeldFile | None:
