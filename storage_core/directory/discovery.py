@@ -33,6 +33,7 @@ from storage_core.directory.log_directory_files import (
     PartitionDirectoryName,
     holds_partition_files,
     is_log_directory,
+    is_log_file,
     parse_partition_directory_name,
 )
 from storage_core.directory.mistaken_paths import no_log_error
@@ -407,6 +408,7 @@ class _Search:
         self._is_remote = is_remote
         self._roots: dict[str, LogDirectoryFiles] = {}
         self._found: dict[tuple[str, int], list[PartitionDirectory]] = {}
+        self._misnamed: list[str] = []
 
     @property
     def has_log_directory(self) -> bool:
@@ -414,6 +416,9 @@ class _Search:
         return bool(self._log_directories)
 
     def result(self) -> list[PartitionDirectory]:
+        # If there is nothing else, an error says what they are.
+        for path in self._misnamed if self._found else ():
+            self._warn("Left out %s, which holds a log but is not named <topic>-<partition>.", path)
         return [
             choose_replica(self._filesystem, self._found[key], self._level) for key in sorted(self._found)
         ]
@@ -431,30 +436,21 @@ class _Search:
             return
         if name is not None and holds_partition_files(self._filesystem, path):
             if name.suffix is not None:
-                _log.log(
-                    self._level,
-                    "Left out %s: a directory with suffix -%s is not a live partition.",
-                    path,
-                    name.suffix,
+                self._warn(
+                    "Left out %s: a directory with suffix -%s is not a live partition.", path, name.suffix
                 )
             else:
                 self._add_partition(path, name.topic, name.partition, os.path.dirname(path))
             return
-        found_any, others = self._add_log_directory(path)
-        if not found_any:
-            # Hidden directories are left out: some file systems keep snapshots in them.
-            for other in others:
-                self._add_log_directory(os.path.join(path, other))
-        elif others:
-            _log.log(
-                self._level, "Left out directories in %s that are not partitions: %s", path, _some(others)
-            )
+        # Hidden directories are left out: some file systems keep snapshots in them.
+        for directory_name in self._add_log_directory(path):
+            self._add_log_directory(os.path.join(path, directory_name))
 
-    def _add_log_directory(self, path: str) -> tuple[bool, list[str]]:
-        """Add the partitions in ``path``.
+    def _add_log_directory(self, path: str) -> list[str]:
+        """Add the partitions in ``path``, and warn of other directories beside them.
 
         Returns:
-            Whether there are any, and the names of other directories.
+            The names of its directories if no partition is among them: they may be log directories.
         """
         found_any = False
         others = []
@@ -478,7 +474,11 @@ class _Search:
                 # It may be a log directory with the name of a partition.
                 raise why
             self._add_partition(unread_path, unread_name.topic, unread_name.partition, path)
-        return found_any, others
+        if not found_any:
+            return others
+        if others:
+            self._warn("Left out directories in %s that are not partitions: %s", path, _some(others))
+        return []
 
     def _holds_partition_files(
         self, name: PartitionDirectoryName, path: str, unreadable: list[_Unreadable]
@@ -512,6 +512,8 @@ class _Search:
             entries = self._filesystem.list_directory(path)
         if is_log_directory(entries):
             self._log_directories.add(path)
+        if any(map(is_log_file, entries)):
+            self._misnamed.append(path)
         return entries
 
     def _subdirectories(self, path: str) -> list[str]:
@@ -525,10 +527,9 @@ class _Search:
             elif entry.is_symlink and self._leads_to_directory(path, entry):
                 (names if self._follow_symlinks else left_out).append(entry.name)
         if left_out:
-            _log.log(
-                self._level,
+            self._warn(
                 "Left out symbolic links to directories in %s: %s. Set followSymlinks to read them.",
-                visible(path),
+                path,
                 _some(left_out),
             )
         return names
@@ -541,6 +542,9 @@ class _Search:
                 raise
             return isinstance(error, UnreadableError)
         return status is not None and status.is_directory
+
+    def _warn(self, message: str, path: str, *values: str) -> None:
+        _log.log(self._level, message, visible(path), *values)
 
 
 def partition_named_by(path: str) -> PartitionDirectoryName | None:

@@ -22,7 +22,7 @@ from storage_core.errors import LogDirectoryError, SegmentLogError, first_of
 from storage_core.filesystem import absolute_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from storage_core.filesystem import DirectoryEntry, ReadableFileSystem
 
@@ -90,7 +90,7 @@ def no_log_error(filesystem: ReadableFileSystem, paths: Iterable[str]) -> LogDir
         if status is None:
             is_foreign = _WINDOWS_PATH.search(path) is not None
             hint = (
-                "It is a path of Windows: give the one that it has here, such as /mnt/c/..."
+                "It is a path of Windows: give the one that it has here (with WSL, /mnt/c/...)"
                 if is_foreign
                 else "Check the path."
             )
@@ -108,31 +108,16 @@ def _file_at(path: str) -> str:
 
 
 def _directories_error(filesystem: ReadableFileSystem, paths: Sequence[str]) -> LogDirectoryError:
-    """Look into directories, and a few levels below them; log directories there are of more use than anything else."""
+    """Say what is in directories and below them; log directories there are of more use than anything else."""
     logs: list[str] = []
     others: list[tuple[str, str]] = []
     is_empty = True
-    budget = iter(range(_MOST_LISTED))
-    level = list(paths)
-    for _ in range(_LEVELS):
-        below: list[str] = []
-        for path, _ in zip(level, budget, strict=False):
-            try:
-                entries = filesystem.list_directory(path)
-            except SegmentLogError:
-                is_empty = False
-                continue
-            is_empty = is_empty and not entries
-            directories = (entry.name for entry in entries if entry.is_directory)
-            names = sorted(name for name in directories if not name.startswith("."))
-            suspects = islice(filter(_names_partition, names), _SUSPECTS)
-            if is_log_directory(entries) or any(_is_partition(filesystem, path, name) for name in suspects):
-                logs.append(path)
-                continue
-            if found := _recognised(path, entries):
-                others.append((path, found))
-            below += [os.path.join(path, name) for name in names if name not in OTHER_DIRECTORIES]
-        level = below
+    for path, entries, holds_logs in _directories_below(filesystem, paths):
+        is_empty = is_empty and entries == []
+        if holds_logs:
+            logs.append(path)
+        elif entries is not None and (found := _recognised(path, entries)):
+            others.append((path, found))
     where = ", ".join(paths)
     if logs:
         text = f"none. There are some deeper: {first_of(sorted(logs), _NAMES_IN_A_MESSAGE)}. Name them, or a glob."
@@ -143,6 +128,36 @@ def _directories_error(filesystem: ReadableFileSystem, paths: Sequence[str]) -> 
     else:
         text = f"none of their files. {_NAME_ANOTHER}"
     return LogDirectoryError(_EXPECTED + text, path=where)
+
+
+def _directories_below(
+    filesystem: ReadableFileSystem, paths: Sequence[str]
+) -> Iterator[tuple[str, Sequence[DirectoryEntry] | None, bool]]:
+    """Yield directories and those below them, but none below a log directory.
+
+    Yields:
+        A path, its entries (None if they cannot be listed), and whether it is a log directory.
+    """
+    budget = iter(range(_MOST_LISTED))
+    level = list(paths)
+    for _ in range(_LEVELS):
+        below: list[str] = []
+        for path, _ in zip(level, budget, strict=False):
+            try:
+                entries = filesystem.list_directory(path)
+            except SegmentLogError:
+                yield path, None, False
+                continue
+            directories = (entry.name for entry in entries if entry.is_directory)
+            names = sorted(name for name in directories if not name.startswith("."))
+            suspects = islice(filter(_names_partition, names), _SUSPECTS)
+            holds_logs = is_log_directory(entries) or any(
+                _is_partition(filesystem, path, name) for name in suspects
+            )
+            yield path, entries, holds_logs
+            if not holds_logs:
+                below += [os.path.join(path, name) for name in names if name not in OTHER_DIRECTORIES]
+        level = below
 
 
 def _names_partition(directory_name: str) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from storage_core import read_table
 from storage_core.directory import find_partitions
+from storage_core.directory.discovery import directories_that_match
 from storage_core.errors import LogDirectoryError, UnreadableError
 from storage_core.filesystem import FileSystem
 from tests.faults.observed_filesystem import before_each_call
@@ -103,6 +104,28 @@ def test_other_entries_of_a_log_directory_are_skipped(tmp_path, make_partition, 
         assert found(tmp_path, "logs") == [("orders", 0, "logs/orders-0", "logs")]
     assert [record.getMessage() for record in caplog.records] == [
         f"Left out directories in {tmp_path}/logs that are not partitions: empty-0"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "left_out"),
+    [
+        ("data/disk-1", "directories in {data}/disk-1 that are not partitions: orders-1 copy"),
+        ("data", "directories in {data}/disk-1 that are not partitions: orders-1 copy"),
+        (
+            "data/disk-1/*",
+            "{data}/disk-1/orders-1 copy, which holds a log but is not named <topic>-<partition>.",
+        ),
+    ],
+    ids=["log directory", "folder of log directories", "glob of partitions"],
+)
+def test_a_renamed_partition_is_left_out_with_a_warning(tmp_path, make_partition, caplog, path, left_out):
+    make_partition("data/disk-1/orders-0", files=EPOCHS)
+    make_partition("data/disk-1/orders-1 copy", files={"00000000000000000000.log": b""})
+    directories = directories_that_match(FileSystem(), str(tmp_path / path))
+    assert found(tmp_path, *directories) == [("orders", 0, "data/disk-1/orders-0", "data/disk-1")]
+    assert [record.getMessage() for record in caplog.records] == [
+        "Left out " + left_out.format(data=tmp_path / "data")
     ]
 
 
