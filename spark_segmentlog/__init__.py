@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 
 from spark_segmentlog.data_source import SegmentLogDataSource
 from spark_segmentlog.progress import Lag, lag
-from spark_segmentlog.tracebacks import end_unheard
+from spark_segmentlog.workers import end_unheard
 from storage_core import __version__
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_segmentlog.tracebacks import main_module, raises_without_frames, without_frames
-from spark_segmentlog.workers import SentToWorkers, explained_memory_limit, require_directories
+from spark_segmentlog.tracebacks import raises_without_frames, without_frames
+from spark_segmentlog.workers import SentToWorkers, explained_memory_limit, main_module, require_directories
 from storage_core import views
 from storage_core.errors import OptionError, SegmentLogError
 from storage_core.options import RECORDS

@@ -1,4 +1,4 @@
-"""What tasks need on the machines where they run: this package, its dependencies, and the log directory at its path.
+"""The processes in which Spark runs Python, and what they need: this package, its dependencies, the log directory.
 
 Spark sends readers and writers pickled. They are restored by a function that is pickled with its code, so it can say what
 is missing on a worker without this package.
@@ -13,15 +13,17 @@ import gc
 import os
 import pickle
 import resource
+import signal
 import socket
+import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
 
 from storage_core.errors import LogDirectoryError, OptionError, UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType
 
     from storage_core.filesystem import ReadableFileSystem
 
@@ -35,6 +37,30 @@ FREEZE_VARIABLE: Final = "SEGMENTLOG_GC_FREEZE"
 # glibc's M_ARENA_MAX. Each arena, one for each thread, reserves 64 MiB of addresses.
 _ARENA_MAX: Final = -8
 _MEMORY_SETTING: Final = "spark.executor.pyspark.memory"
+
+
+def end_unheard() -> None:
+    """Let this process end without a word where Spark stops reading, if it is a worker of Spark's daemon.
+
+    Spark closes the socket of a task that a LIMIT ends early, of a plan that fails, and at times of a look-up of the data
+    source. Then the worker's last flush fails, and the daemon (``pyspark/daemon.py``) prints why before it ends the worker.
+    """
+    if main_module() == "pyspark.daemon" and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGPIPE, _end_after_task)
+
+
+def _end_after_task(_signal: int, frame: FrameType | None) -> None:
+    # While a task runs, frames of PySpark are on the stack, and a broken pipe is whatever the task makes of it.
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("pyspark."):
+        frame = frame.f_back
+    if frame is None:
+        os._exit(0)
+
+
+def main_module() -> str | None:
+    """Return the name of the module that this process runs (``python -m``); None if it runs something else."""
+    specification = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return None if specification is None else specification.name
 
 
 def address_space_bytes() -> int | None:
@@ -52,6 +78,8 @@ def explained_memory_limit() -> Iterator[None]:
     """
     limit_bytes = address_space_bytes()
     if limit_bytes is not None:
+        import pyarrow as pa  # noqa: PLC0415  (each look-up of the source imports this module)
+
         # Arrow's own pool reserves up to a gigabyte.
         pa.set_memory_pool(pa.system_memory_pool())
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
