@@ -9,7 +9,6 @@ import pkgutil
 import sys
 import zlib
 from functools import cache
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,15 +46,10 @@ hypothesis.settings.register_profile("quick", derandomize=True, max_examples=24,
 hypothesis.settings.register_profile("thorough", derandomize=True, max_examples=60, **_HYPOTHESIS)
 hypothesis.settings.register_profile("soak", derandomize=False, max_examples=1000, **_HYPOTHESIS)
 
-# Hypothesis also draws constants from modules that are loaded: which ones must not depend on the tests before. Where only
-# Spark is tested, the extra of the command line need not be installed.
-_HAS_COMMANDS = find_spec("click") is not None
+# Hypothesis also draws constants from modules that are loaded: which ones must not depend on the tests before.
 for _package in (storage_core, spark_segmentlog):
     for _module in pkgutil.walk_packages(_package.__path__, f"{_package.__name__}."):
-        if _HAS_COMMANDS or not _module.name.startswith(
-            ("storage_core.cli", "storage_core.report.report_page")
-        ):
-            importlib.import_module(_module.name)
+        importlib.import_module(_module.name)
 
 # At the end of the path: only the package `conformance` is meant to be found there.
 sys.path.append(str(Path(__file__).parent))

@@ -37,14 +37,13 @@ _CORE_TESTS = tuple(
         if any(folder.glob("test_*.py")) and folder.name not in {"spark", "interop"}
     )
 )
-_PACKAGES_OF_TESTS = ("chispa", "hypothesis", "pytest", "pytest-xdist")
 _PYTHON_MINORS = (12, 13)
 _QUICK_MARKS = "not interop and not soak and not thorough"
 
 # What an environment can import that has the wheel with an extra, or with none, and nothing else.
 MODULES_OF_EXTRAS = {
     "": "storage_core, pyspark_segmentlog",
-    "spark": "spark_segmentlog, pyspark.sql, pandas",
+    "spark": "spark_segmentlog.reader, spark_segmentlog.stream_writer, pyspark.sql, pandas",
     "cli": "storage_core.cli.main, jinja2, rich",
     "protobuf": "storage_core.values.protobuf, ptars",
     "tiered": "storage_core.tier, cryptography.hazmat.primitives.ciphers.aead",
@@ -64,8 +63,7 @@ class Environment:
         title: What it is called in the documents.
         subject: What is tested, in the documents.
         pins: The versions that it differs by, as requirements.
-        packages: What is installed besides the wheel.
-        extras: Of the wheel.
+        extra: Of the wheel; the default brings what the tests need.
         tests: The folders that run.
         marks: Which of their tests run.
         python: The interpreter.
@@ -77,8 +75,7 @@ class Environment:
     title: str
     subject: str = "`tests/spark`"
     pins: tuple[str, ...] = ()
-    packages: tuple[str, ...] = _PACKAGES_OF_TESTS
-    extras: str = ""
+    extra: str = "dev"
     tests: tuple[str, ...] = _SPARK_TESTS
     marks: str = "not interop and not soak"
     python: str = sys.executable
@@ -101,8 +98,8 @@ class Environment:
             subprocess.run([self.python, "-m", "venv", str(self.folder)], check=True)
         constraints = self.folder / "constraints.txt"
         constraints.write_text("\n".join(self._constraints()), encoding="utf-8")
-        extras = f"[{self.extras}]" if self.extras else ""
-        self._pip("--constraint", str(constraints), *self.pins, *self.packages, f"{wheel}{extras}")
+        extra = f"[{self.extra}]" if self.extra else ""
+        self._pip("--constraint", str(constraints), *self.pins, f"{wheel}{extra}")
         # The version is the same after each change.
         self._pip("--no-deps", "--force-reinstall", str(wheel))
 
@@ -162,9 +159,7 @@ class Environment:
 def spark_environments() -> list[Environment]:
     """One for each line of Spark."""
     return [
-        Environment(
-            f"spark-{version}", f"Spark {version}", pins=(f"pyspark[connect]=={version}",), extras="spark"
-        )
+        Environment(f"spark-{version}", f"Spark {version}", pins=(f"pyspark[connect]=={version}",))
         for version in re.findall(r"^pyspark==(\S+)$", _SPARKS.read_text(encoding="utf-8"), re.MULTILINE)
     ]
 
@@ -185,8 +180,6 @@ def environments() -> list[Environment]:
                 *oldest,
                 *(pin.replace("pyspark==", "pyspark[connect]==") for pin in oldest if "pyspark" in pin),
             ),
-            extras="dev",
-            packages=(),
             tests=(*_CORE_TESTS, *_SPARK_TESTS),
             marks=_QUICK_MARKS,
         ),
@@ -202,8 +195,6 @@ def _with_python(minor: int) -> Environment:
         name,
         f"Python 3.{minor}",
         "`storage_core`",
-        packages=(),
-        extras="dev",
         tests=_CORE_TESTS,
         marks=_QUICK_MARKS,
         python=python or name,
@@ -230,7 +221,6 @@ def _with_newest_java(newest: Environment) -> Environment:
         if home is not None and is_newer
         else f"{newest.title}, newer Java",
         pins=newest.pins,
-        extras=newest.extras,
         java_home=home,
         missing=None if is_newer else f"no Java newer than {used} below /usr/lib/jvm",
     )
@@ -283,7 +273,7 @@ def check_extras(wheel: Path) -> list[str]:
     """
     failed = []
     for extra, modules in MODULES_OF_EXTRAS.items():
-        environment = Environment(f"extra-{extra or 'none'}", "", packages=(), extras=extra)
+        environment = Environment(f"extra-{extra or 'none'}", "", extra=extra)
         shutil.rmtree(environment.folder, ignore_errors=True)
         environment.install(wheel)
         commands = (["-m", "pip", "check"], ["-I", "-W", "error", "-c", f"import {modules}"])
