@@ -33,7 +33,7 @@ def main() -> int:
         earlier=arguments.earlier,
     )
     everything = [name for name in SECTION_NAMES if name != "earlier" or settings.earlier]
-    for name in arguments.section or everything:
+    for name in () if arguments.stored else arguments.section or everything:
         circumstances = describe_circumstances()
         started = time.perf_counter()
         tell(f"section {name}")
@@ -96,6 +96,11 @@ def _parse_arguments() -> argparse.Namespace:
         "--write-docs",
         action="store_true",
         help="write docs/benchmarks.md, its chart and the table in README.md from the newest full results of each section",
+    )
+    parser.add_argument(
+        "--stored",
+        action="store_true",
+        help="run no section: --write-docs takes what earlier runs have found",
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.section) - set(SECTION_NAMES):

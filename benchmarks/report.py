@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.missed_targets import why_missed
 from benchmarks.overview import chart, comparisons, table
 from benchmarks.results import Finding, SectionResult
 from benchmarks.sections import SECTION_NAMES
@@ -73,7 +74,7 @@ def document(results: Sequence[SectionResult]) -> str:
     """The whole of docs/benchmarks.md."""
     machines = {_machine(result.circumstances) for result in results}
     is_one_machine = len(machines) == 1
-    parts = [_INTRODUCTION, overview(results, "benchmarks.svg"), _READING, _summary(results)]
+    parts = [_INTRODUCTION, overview(results, "benchmarks.svg"), _summary(results), _READING]
     if is_one_machine:
         parts.append(f"Machine: {machines.pop()}\n")
     parts += [_section(result, with_machine=not is_one_machine) for result in results]
@@ -116,14 +117,20 @@ def text_table(result: SectionResult) -> str:
 
 
 def _summary(results: Sequence[SectionResult]) -> str:
-    judged = [finding for result in results for finding in result.findings if finding.target is not None]
-    missed = [finding for finding in judged if finding.verdict == "missed"]
+    judged = [
+        (result.section, finding)
+        for result in results
+        for finding in result.findings
+        if finding.target is not None
+    ]
+    missed = [(section, finding) for section, finding in judged if finding.verdict == "missed"]
     lines = [f"{len(judged) - len(missed)} of {len(judged)} targets met."]
     if missed:
-        lines += ["", "Missed:", ""]
+        lines += ["", "| missed | on | result | target | why |", "|---|---|--:|--:|---|"]
         lines += [
-            f"- {finding.measure}, {finding.subject}: {_figure(finding)}, target {_target(finding)}"
-            for finding in missed
+            f"| {finding.measure} | {finding.subject} | {_figure(finding)} | {_target(finding)} | "
+            f"{why_missed(section, finding) or 'not known'} |"
+            for section, finding in missed
         ]
     return "\n".join(lines) + "\n"
 

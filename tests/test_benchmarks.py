@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
+from benchmarks.report import document
+from benchmarks.results import Finding, SectionResult, at_most
 from benchmarks.scratch import give_back_space, new_directory, section_scratch
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, Spread, Timed, interleave, ratio, share
@@ -15,6 +18,8 @@ from benchmarks.timing import Series, Spread, Timed, interleave, ratio, share
 _HOLD_SCRATCH = """
 import sys
 from pathlib import Path
+from benchmarks.report import document
+from benchmarks.results import Finding, SectionResult, at_most
 from benchmarks.scratch import section_scratch
 from benchmarks.settings import Settings
 with section_scratch(Settings(False, 1, Path(sys.argv[1]))) as settings:
@@ -81,3 +86,31 @@ def test_rounds_give_back_space_and_keep_their_inodes(tmp_path, size_bytes, left
     give_back_space(directory)
     assert (path.stat().st_ino, path.stat().st_size) == (inode, left_bytes)
     assert new_directory(tmp_path, "round") != directory
+
+
+def test_the_page_says_why_a_target_is_missed():
+    names = (
+        "cores",
+        "processor",
+        "memory_gb",
+        "system",
+        "python",
+        "java",
+        "broker",
+        "date",
+        "commit",
+        "repetitions",
+    )
+    circumstances = {**dict.fromkeys(names, "known"), "packages": {}, "load_average": 0.1}
+    findings = [
+        Finding(measure, "100,000 segments in 1 log", Spread(seconds, seconds, seconds), "s", at_most(2))
+        for measure, seconds in (("everything is due", 6), ("nothing is due", 1), ("another", 3))
+    ]
+    page = document([SectionResult("retention", "Retention", "", tuple(findings), {}, circumstances)])
+    first_screen = page.partition("## How to read")[0]
+    assert "1 of 3 targets met." in first_screen
+    assert re.findall(
+        "^\\| (everything|nothing|another).*? \\| (three files of each segment|not known)",
+        first_screen,
+        re.MULTILINE,
+    ) == [("everything", "three files of each segment"), ("another", "not known")]
