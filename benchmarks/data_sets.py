@@ -48,18 +48,18 @@ class DataSet:
         return PARTITIONS * self.records_per_partition
 
     def description(self) -> str:
-        """For a table: value size, codec, batch size."""
+        """Return what a table says of it: value size, codec, batch size."""
         smallest, largest = self.value_sizes_bytes
         size = f"{smallest} B" if smallest == largest else f"{smallest}–{largest} B"
         batch = "1 MiB" if self.batches == "large" else "16 KiB"
         return f"{size}, {self.compression}, {batch} batches"
 
     def partition_directories(self, log_directory: Path) -> list[Path]:
-        """Where the broker keeps the topic's partitions."""
+        """Return where the broker keeps the topic's partitions."""
         return [log_directory / f"{self.name}-{partition}" for partition in range(PARTITIONS)]
 
     def log_files(self, log_directory: Path) -> list[Path]:
-        """Every segment, by partition and base offset."""
+        """Return every segment, by partition and base offset."""
         return [
             path
             for folder in self.partition_directories(log_directory)
@@ -68,7 +68,7 @@ class DataSet:
 
 
 def data_sets(settings: Settings) -> tuple[DataSet, ...]:
-    """Every data set of the run, or those that it was asked for."""
+    """Return every data set of the run, or those that it was asked for."""
     wanted = tuple(data_set for data_set in _all(settings) if _is_wanted(data_set, settings))
     if not wanted:
         names = ", ".join(data_set.name for data_set in _all(settings))
@@ -77,7 +77,7 @@ def data_sets(settings: Settings) -> tuple[DataSet, ...]:
 
 
 def data_set_named(settings: Settings, name: str) -> DataSet:
-    """The data set of that name, whether or not the run was narrowed to others."""
+    """Return the data set of that name, whether or not the run was narrowed to others."""
     return next(data_set for data_set in _all(settings) if data_set.name == name)
 
 

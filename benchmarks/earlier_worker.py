@@ -54,7 +54,7 @@ def _read(task: dict[str, Any]) -> dict[str, float]:
 
 
 def _range(task: dict[str, Any]) -> dict[str, object]:
-    """One per cent from the middle of each partition: by offsets, or by the times of its records."""
+    """Read one per cent from the middle of each partition: by offsets, or by the times of its records."""
     plan = plan_scan(FileSystem(), parse_read_options({"path": task["path"], "subscribe": task["topic"]}))
     middles = {each.log.partition: each.end_offset // 2 for each in plan.partitions}
     lengths = {each.log.partition: each.end_offset // 100 for each in plan.partitions}
@@ -92,7 +92,7 @@ def _append(task: dict[str, Any]) -> dict[str, float]:
 
 
 def _stage(task: dict[str, Any]) -> dict[str, float]:
-    """What one Spark task does for a `save()`: rows are routed, encoded and staged."""
+    """Do what one Spark task does for a `save()`: route, encode and stage rows."""
     from pyspark.sql.types import BinaryType, StructField, StructType, TimestampType
 
     from spark_segmentlog import SegmentLogDataSource

@@ -52,7 +52,7 @@ class LegacyLog:
         return f"format v{self.magic}, {_VALUE_BYTES} B, {self.codec}"
 
     def as_input(self) -> LogInput:
-        """What the peers' parsers read."""
+        """Return what the peers' parsers read."""
         path = Path(self.directory) / f"{self.topic}-0" / f"{0:020d}.log"
         return LogInput(self.topic, 0, path, tuple(Window(*window) for window in self.windows))
 

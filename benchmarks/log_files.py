@@ -40,7 +40,7 @@ class Window:
 
 
 def batch_places(path: Path) -> Iterator[BatchPlace]:
-    """Every whole batch of the file; ends at a torn or preallocated tail."""
+    """Yield every whole batch of the file; end at a torn or preallocated tail."""
     with open(path, "rb") as log:
         size_bytes = os.fstat(log.fileno()).st_size
         position = 0
@@ -68,7 +68,7 @@ def windows(places: Sequence[BatchPlace], size_bytes: int) -> list[Window]:
 
 
 def describe_log_files(paths: Sequence[Path]) -> dict[str, float]:
-    """What is really on disk: bytes, batches, records, median batch."""
+    """Return what is really on disk: bytes, batches, records, median batch."""
     places = [place for path in paths for place in batch_places(path)]
     return {
         "files": len(paths),

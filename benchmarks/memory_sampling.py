@@ -32,7 +32,7 @@ class ProcessWatch:
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def peak(self, name: str) -> int:
-        """The largest sample of any one process.
+        """Return the largest sample of any one process.
 
         Raises:
             RuntimeError: No process was seen.
@@ -61,17 +61,17 @@ class ProcessWatch:
 
 
 def anonymous_memory_bytes(process_id: int) -> int:
-    """The memory that a process has for itself."""
+    """Return the memory that a process has for itself."""
     return _status_bytes(process_id, ("RssAnon:",))
 
 
 def own_memory_bytes(process_id: int) -> int:
-    """The memory that a process has: anonymous, and shared with others; not the files that it maps."""
+    """Return the memory that a process has: anonymous, and shared with others; not the files that it maps."""
     return _status_bytes(process_id, ("RssAnon:", "RssShmem:"))
 
 
 def open_files_below(directory: Path) -> Callable[[int], int]:
-    """A measure for a watch: how many files in a directory, or below it, a process has open."""
+    """Return a measure for a watch: how many files in a directory, or below it, a process has open."""
     prefix = f"{directory}/"
 
     def count(process_id: int) -> int:
@@ -91,7 +91,7 @@ def processor_seconds(process_ids: Iterable[int]) -> float:
 
 
 def python_descendants(process_id: int) -> list[int]:
-    """Every Python process below ``process_id``, however deep; not the process itself."""
+    """Return every Python process below ``process_id``, however deep; not the process itself."""
     found: list[int] = []
     pending = [process_id]
     while pending:

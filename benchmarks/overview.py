@@ -109,7 +109,7 @@ _HEADLINES = (
 
 
 def comparisons(results: Iterable[SectionResult]) -> list[Comparison]:
-    """The headlines among the results, in their order; those of sections without a result are left out."""
+    """Return the headlines among the results, in their order; those of sections without a result are left out."""
     found = {
         (result.section, finding.measure, finding.subject): finding
         for result in results
@@ -125,7 +125,7 @@ def comparisons(results: Iterable[SectionResult]) -> list[Comparison]:
 
 
 def table(chosen: Sequence[Comparison]) -> str:
-    """A Markdown table: what was compared, the ratio, the verdict."""
+    """Return a Markdown table: what was compared, the ratio, the verdict."""
     rows = ["| task | compared with | times as fast | target | verdict |", "|---|---|--:|--:|---|"]
     for each in chosen:
         figure, target = each.finding.figure, each.finding.target
@@ -146,7 +146,7 @@ _STYLE = (
 
 
 def chart(chosen: Sequence[Comparison]) -> str:
-    """An SVG of the ratios as bars from zero; a dashed line marks the peer's own speed."""
+    """Return an SVG of the ratios as bars from zero; a dashed line marks the peer's own speed."""
     largest = max((each.finding.figure.median for each in chosen), default=1.0)
     scale = _BAR_WIDTH / max(largest, 1.0)
     width = _LABEL_WIDTH + _BAR_WIDTH + _NUMBER_WIDTH

@@ -37,7 +37,7 @@ _CONTENTS_VERSION = 1
 def make_broker(
     settings: Settings, directory: Path | None = None, broker_settings: Mapping[str, object] | None = None
 ) -> KafkaBroker:
-    """The broker that holds the data sets, or another one with its files and settings; not started."""
+    """Return the broker that holds the data sets, or another one with its files and settings; not started."""
     # Imported late: the tests' harness is only there in a checkout.
     from tests.interop.broker import KafkaBroker
 
@@ -83,7 +83,7 @@ def ensure_data_sets(settings: Settings, wanted: Sequence[DataSet] | None = None
 
 
 def _ensure_clean(settings: Settings) -> None:
-    """A run that was broken off killed the broker: let it recover, so that index files have their true size."""
+    """Let the broker recover if a broken-off run killed it, so that index files have their true size."""
     if not (settings.broker_directory / "logs" / ".kafka_cleanshutdown").exists():
         tell("the broker was killed last time; it recovers its logs")
         with make_broker(settings):

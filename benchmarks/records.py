@@ -28,19 +28,19 @@ _WORDS = (
 
 
 def key_of(partition: int, index: int) -> bytes:
-    """The key of one record: ten digits in no order."""
+    """Return the key of one record: ten digits in no order."""
     return b"%010d" % ((index * 4 + partition) * 2_654_435_761 % 10**KEY_SIZE_BYTES)
 
 
 def make_values(smallest_bytes: int, largest_bytes: int) -> list[bytes]:
-    """The pool of values for sizes from ``smallest_bytes`` to ``largest_bytes``, evenly spread."""
+    """Return the pool of values for sizes from ``smallest_bytes`` to ``largest_bytes``, evenly spread."""
     # Not for secrets: the same numbers in every run are the point.
     chance = random.Random(_SEED)
     return [_make_value(chance, chance.randint(smallest_bytes, largest_bytes)) for _ in range(_POOL_SIZE)]
 
 
 def values_of_partition(pool: Sequence[bytes], partition: int, start: int, count: int) -> Iterator[bytes]:
-    """The values of ``count`` records from record ``start``; each partition starts elsewhere in the pool."""
+    """Yield the values of ``count`` records from record ``start``; each partition starts elsewhere in the pool."""
     shift = partition * len(pool) // 4 + start
     for index in range(shift, shift + count):
         yield pool[index % len(pool)]

@@ -55,7 +55,7 @@ repetitive text, four partitions a topic, timestamps 1 ms apart. Sizes are those
 
 
 def latest_results(directory: Path) -> list[SectionResult]:
-    """The newest stored result of each section, in the sections' order.
+    """Return the newest stored result of each section, in the sections' order.
 
     Raises:
         FileNotFoundError: No section has a result.
@@ -71,7 +71,7 @@ def latest_results(directory: Path) -> list[SectionResult]:
 
 
 def document(results: Sequence[SectionResult]) -> str:
-    """The whole of docs/benchmarks.md."""
+    """Return the whole of docs/benchmarks.md."""
     machines = {_machine(result.circumstances) for result in results}
     is_one_machine = len(machines) == 1
     parts = [_INTRODUCTION, overview(results, "benchmarks.svg"), _summary(results), _READING]
@@ -83,7 +83,7 @@ def document(results: Sequence[SectionResult]) -> str:
 
 
 def overview(results: Sequence[SectionResult], chart_link: str) -> str:
-    """The comparisons that matter: the table, then the chart."""
+    """Return the comparisons that matter: the table, then the chart."""
     return f"{_START}{table(comparisons(results))}\n{_CHART.format(chart_link)}{_END}\n"
 
 
@@ -107,7 +107,7 @@ def write_documents(results: Sequence[SectionResult]) -> None:
 
 
 def text_table(result: SectionResult) -> str:
-    """A section's findings for the terminal."""
+    """Return a section's findings for the terminal."""
     rows = [_cells(finding) for finding in result.findings]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(6)]
     lines = [

@@ -17,17 +17,17 @@ class Target:
     value: float
 
     def is_met_by(self, figure: float) -> bool:
-        """Whether ``figure`` keeps the bound."""
+        """Return whether ``figure`` keeps the bound."""
         return figure >= self.value if self.sign == "≥" else figure <= self.value
 
 
 def at_least(value: float) -> Target:
-    """A lower bound."""
+    """Return a lower bound."""
     return Target("≥", value)
 
 
 def at_most(value: float) -> Target:
-    """An upper bound."""
+    """Return an upper bound."""
     return Target("≤", value)
 
 
@@ -75,7 +75,7 @@ class Finding:
 
     @staticmethod
     def from_json(plain: Mapping[str, Any]) -> Finding:
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         target = None if plain["target"] is None else Target(*plain["target"])
         figure = Spread(plain["median"], plain["low"], plain["high"], plain.get("dropped_rounds", 0))
         return Finding(plain["measure"], plain["subject"], figure, plain["unit"], target, plain["detail"])
@@ -114,7 +114,7 @@ class SectionResult:
 
     @staticmethod
     def from_json(plain: Mapping[str, Any]) -> SectionResult:
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         findings = tuple(Finding.from_json(finding) for finding in plain["findings"])
         return SectionResult(
             plain["section"], plain["title"], plain["method"], findings, plain["raw"], plain["circumstances"]

@@ -24,7 +24,7 @@ def plan_read(filesystem: FileSystem, path: Path, **options: object) -> ScanPlan
 def task_batches(
     filesystem: FileSystem, task: ScanTask, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one task: all seven columns, or those named."""
+    """Return the rows of one task: all seven columns, or those named."""
     schema = project(record_schema(), None if columns is None else tuple(columns))
     return read_task(filesystem, task, schema)
 

@@ -35,7 +35,7 @@ class SourceBatches:
 
     @staticmethod
     def read(path: Path, limit_bytes: int = 64 << 20) -> SourceBatches:
-        """The first ``limit_bytes`` of a .log file, in whole batches."""
+        """Return the first ``limit_bytes`` of a .log file, in whole batches."""
         places = tuple(
             place for place in batch_places(path) if place.position_bytes + place.size_bytes <= limit_bytes
         )
@@ -44,7 +44,7 @@ class SourceBatches:
             return SourceBatches(log.read(end), places)
 
     def batch(self, place: BatchPlace) -> memoryview:
-        """The bytes of one batch."""
+        """Return the bytes of one batch."""
         return memoryview(self.data)[place.position_bytes : place.position_bytes + place.size_bytes]
 
 
@@ -120,7 +120,7 @@ def _write_segment(
 
 
 def _one_record_batch(timestamp_ms: int) -> bytes:
-    """A batch of one record after its base offset: key null, value ``value``."""
+    """Return a batch of one record after its base offset: key null, value ``value``."""
     # length, attributes, timestamp delta, offset delta, key length -1, value length 5, value, headers: zigzag varints
     record = bytes([0, 0, 0, 1, 10]) + b"value" + b"\x00"
     record = bytes([len(record) << 1]) + record

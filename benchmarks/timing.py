@@ -61,7 +61,7 @@ class Series:
         return self.records / self.median_s
 
     def to_json(self) -> dict[str, object]:
-        """The raw figures."""
+        """Return the raw figures."""
         return {
             "seconds": list(self.seconds),
             "records": self.records,

@@ -17,7 +17,7 @@ class UnflushedFileSystem(FileSystem):
     is_flushing = False
 
     def open_for_writing(self, path: str, **options: Any) -> WritableFile:
-        """A file whose flush asks each time whether it is to do anything."""
+        """Return a file whose flush asks each time whether it is to do anything."""
         file = super().open_for_writing(path, **options)
         flush = file.flush
         file.flush = lambda: flush() if self.is_flushing else None

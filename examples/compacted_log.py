@@ -20,7 +20,7 @@ CLICKS = LogConfig(cleanup_policy="delete", retention_ms=60 * MINUTE_MS, segment
 
 
 def record(key: str, value: str | None, timestamp_ms: int) -> pa.Table:
-    """One record; a record without a value deletes its key."""
+    """Return one record; a record without a value deletes its key."""
     return pa.table(
         {
             "key": pa.array([key.encode()], pa.binary()),

@@ -72,7 +72,7 @@ def save_hour(orders: DataFrame, table: str) -> None:
 
 
 def hours_between(start: datetime, end: datetime) -> Iterator[datetime]:
-    """Each full hour from ``start`` to before ``end``."""
+    """Yield each full hour from ``start`` to before ``end``."""
     while start < end:
         yield start
         start += HOUR

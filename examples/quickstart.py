@@ -34,7 +34,7 @@ REVENUE = """
 
 
 def read(spark: SparkSession, topic: str, **options: str) -> DataFrame:
-    """One topic of the example data. One ``load()`` is one snapshot of the directory."""
+    """Return one topic of the example data. One ``load()`` is one snapshot of the directory."""
     return spark.read.format("segmentlog").options(path=DATA, subscribe=topic, **options).load()
 
 

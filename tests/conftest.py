@@ -95,7 +95,7 @@ _WAYS = (2, 2)
 
 @pytest.fixture(autouse=True)
 def closes_what_it_opens(request: pytest.FixtureRequest) -> Generator[None, None, None]:
-    """No test leaves files open: the garbage collector would close them in the middle of another one."""
+    """Check that no test leaves files open: the garbage collector would close them in the middle of another one."""
     if "tmp_path" not in request.fixturenames:
         yield
         return
@@ -129,14 +129,14 @@ def closes_pooled_files(monkeypatch: pytest.MonkeyPatch) -> Generator[None, None
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one classic session of this process: two cores, and a second attempt for every task."""
+    """Yield the one classic session of this process: two cores, and a second attempt for every task."""
     with session_of_this_process(tmp_path_factory.mktemp("spark"), attempts=2) as session:
         yield session
 
 
 @pytest.fixture(scope="session")
 def connect_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectSpark]:
-    """The one Spark Connect session of this process, in a process of its own."""
+    """Yield the one Spark Connect session of this process, in a process of its own."""
     from conformance.spark_process import ConnectSpark
 
     with ConnectSpark(tmp_path_factory.mktemp("spark-connect")) as session:
@@ -145,7 +145,7 @@ def connect_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectS
 
 @pytest.fixture(scope="session")
 def moto_server() -> Iterator[ObjectServer]:
-    """The one S3 of this process that is moto's."""
+    """Yield the one S3 of this process that is moto's."""
     from tests.object_stores.moto_store import MotoStore
     from tests.object_stores.object_server import ObjectServer
 
@@ -155,7 +155,7 @@ def moto_server() -> Iterator[ObjectServer]:
 
 @pytest.fixture(scope="session")
 def small_server() -> Iterator[ObjectServer]:
-    """The one S3 of this process that is as quick as its clients."""
+    """Yield the one S3 of this process that is as quick as its clients."""
     from tests.object_stores.object_server import ObjectServer
     from tests.object_stores.small_store import SmallStore
 
@@ -165,7 +165,7 @@ def small_server() -> Iterator[ObjectServer]:
 
 @pytest.fixture
 def bucket(moto_server: ObjectServer) -> Iterator[Bucket]:
-    """A bucket of moto, for this test alone."""
+    """Yield a bucket of moto, for this test alone."""
     bucket = moto_server.create_bucket()
     yield bucket
     moto_server.delete_bucket(bucket.name)
@@ -173,7 +173,7 @@ def bucket(moto_server: ObjectServer) -> Iterator[Bucket]:
 
 @pytest.fixture
 def quick_bucket(small_server: ObjectServer) -> Iterator[Bucket]:
-    """A bucket for a test of many requests."""
+    """Yield a bucket for a test of many requests."""
     bucket = small_server.create_bucket()
     yield bucket
     small_server.delete_bucket(bucket.name)
@@ -181,7 +181,7 @@ def quick_bucket(small_server: ObjectServer) -> Iterator[Bucket]:
 
 @pytest.fixture(scope="session")
 def typed_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log directory of a broker with a schema registry's topic."""
+    """Return the log directory of a broker with a schema registry's topic."""
     from tests.values.typed_logs import unpack_typed_logs
 
     return unpack_typed_logs(tmp_path_factory.mktemp("typed"))
@@ -202,7 +202,7 @@ def distribution(
 
 @pytest.fixture(scope="session")
 def wheel(distribution: Callable[[str], Path]) -> Path:
-    """The wheel of this checkout."""
+    """Build the wheel of this checkout, unless a distribution is named."""
     return distribution("wheel")
 
 
@@ -301,7 +301,7 @@ def _those_with_new_values_first(cases: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _dealt_out(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
-    """The tests in an order that suits the processes that share them.
+    """Return the tests in an order that suits the processes that share them.
 
     Each process begins with an equal number of tests that follow one another, and takes over half of what another one
     still has, from its end, once it has none. The first one begins with Spark, the second one with Spark Connect, the

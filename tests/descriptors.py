@@ -15,7 +15,7 @@ _DELETED = " (deleted)"
 
 
 def open_below(path: str | os.PathLike[str]) -> list[str]:
-    """The files and directories that are open below a path, or at it, one for each descriptor; deleted ones, too."""
+    """Return the files and directories open at or below a path, one for each descriptor; deleted ones, too."""
     top = os.path.realpath(path)
     found = []
     for name in os.listdir("/dev/fd"):

@@ -32,7 +32,7 @@ CASES = {
 
 
 def shell_in(folder: Path) -> Shell:
-    """A shell in a folder that has the directories of the page, with the command on its path."""
+    """Return a shell in a folder that has the directories of the page, with the command on its path."""
     for name, case in CASES.items():
         with tempfile.TemporaryDirectory(dir=folder) as unpacked:
             logs, _ = unpack_case(case, Path(unpacked))
@@ -53,12 +53,12 @@ def shell_in(folder: Path) -> Shell:
 
 
 def is_about_the_command(block: Block) -> bool:
-    """Whether a shell block has a line that runs `segmentlog`."""
+    """Return whether a shell block has a line that runs `segmentlog`."""
     return block.language == "sh" and _COMMAND.search(block.text) is not None
 
 
 def commands_of(page: Path) -> list[Block]:
-    """The shell blocks of a page that are about the command."""
+    """Return the shell blocks of a page that are about the command."""
     return list(filter(is_about_the_command, blocks_of(page.read_text(encoding="utf-8"))))
 
 
@@ -71,7 +71,7 @@ def assert_prints(shell: Shell, block: Block) -> None:
 
 
 def rewritten(page: Path) -> str:
-    """The text of a page with what its commands print now."""
+    """Return the text of a page with what its commands print now."""
     text = page.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         shell = shell_in(Path(folder).resolve())

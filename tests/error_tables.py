@@ -18,17 +18,17 @@ _BRANCHES = ("", "", "└ ", "└─ ")
 
 
 def described_in(page: str) -> list[str]:
-    """The classes that have a row, in order."""
+    """Return the classes that have a row, in order."""
     return [name for name, _, _ in _ROW.findall(page)]
 
 
 def renewed(page: str) -> str:
-    """The page, with the tree and the docstrings of now."""
+    """Return the page with the current tree and docstrings."""
     return _ROW.sub(lambda row: f"| {_description(row[1])} | {row[3]} |", page)
 
 
 def _description(name: str) -> str:
-    """The name of a class on its branch, and the first paragraph of its docstring."""
+    """Return the name of a class on its branch, and the first paragraph of its docstring."""
     kind = getattr(errors, name)
     above = sum(issubclass(each, errors.SegmentLogError) for each in kind.__mro__) - 1
     summary = inspect.getdoc(kind).partition("\n\n")[0]

@@ -46,7 +46,7 @@ class Block:
 
 
 def blocks_of(document: str) -> list[Block]:
-    """The blocks that are to be run, in order, each with the output that is shown for it.
+    """Return the blocks that are to be run, in order, each with the output that is shown for it.
 
     Raises:
         AssertionError: A block is in an unknown language, or shows the output of no block.
@@ -72,7 +72,7 @@ def blocks_of(document: str) -> list[Block]:
 
 
 def unrun_code_of(document: str) -> list[str]:
-    """The ``py`` blocks of a document, without the indentation of an enclosing list."""
+    """Return the ``py`` blocks of a document, without the indentation of an enclosing list."""
     return [
         re.sub(rf"^{found[1]}", "", found[3], flags=re.MULTILINE)
         for found in _FENCE.finditer(document)
@@ -163,7 +163,7 @@ def assert_shown(printed: str, block: Block) -> None:
 
 
 def logged_lines_of(document: str, section: str) -> list[str]:
-    """The lines of the ``log`` blocks below a heading that begins with these words."""
+    """Return the lines of the ``log`` blocks below a heading that begins with these words."""
     _, heading, text = document.partition(f"\n### {section}")
     assert heading, f"the document has no section {section!r}"
     blocks = _FENCE.finditer(re.split(r"^##", text, maxsplit=1, flags=re.MULTILINE)[0])

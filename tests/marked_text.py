@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def between_markers(text: str, marker: str) -> str:
-    """The text between the markers; empty without them."""
+    """Return the text between the markers; empty without them."""
     return text.partition(f"<!-- {marker} -->\n")[2].partition(f"<!-- /{marker} -->")[0]
 
 

@@ -83,7 +83,7 @@ _GENERATED = re.compile(r"(?<=# fmt: off\n).*(?=# fmt: on\n)", re.DOTALL)
 
 
 def keyword_types() -> dict[str, str]:
-    """What each keyword of a batch read takes."""
+    """Return what each keyword of a batch read takes."""
     return {
         keyword_of(name): KEYWORD_TYPES.get(option.name) or KEYWORD_TYPES[option.kind.text]
         for option in READ_OPTIONS
@@ -95,7 +95,7 @@ def keyword_types() -> dict[str, str]:
 
 
 def keywords_source() -> str:
-    """The source of the `TypedDict` of all keywords."""
+    """Return the source of the `TypedDict` of all keywords."""
     # A blank within an item must not break a line.
     items = (f'"{name}": {kind},'.replace(" ", "\0") for name, kind in keyword_types().items())
     lines = textwrap.wrap(" ".join(items), 106, break_on_hyphens=False)
@@ -106,7 +106,7 @@ def keywords_source() -> str:
 
 
 def keywords_text(text: str) -> str:
-    """The text of the module of keywords, with the generated part made anew."""
+    """Return the text of the module of keywords, with the generated part made anew."""
     return _GENERATED.sub(lambda _: keywords_source(), text)
 
 

@@ -36,7 +36,7 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def environment_of_a_user() -> dict[str, str]:
-    """For examples in processes of their own: Spark's settings come from conf/, and its workers run this Python.
+    """Return the variables for examples in their own processes: settings from conf/, and workers of this Python.
 
     What a user does not see is as small as in the other tests.
     """
@@ -55,7 +55,7 @@ def environment_of_a_user() -> dict[str, str]:
 
 @contextmanager
 def session_of_this_process(scratch: Path, attempts: int) -> Iterator[SparkSession]:
-    """A classic session with two cores, which ends with the block.
+    """Yield a classic session with two cores, which ends with the block.
 
     The JVM beneath it lives as long as this process does: the next session takes it over.
 

@@ -64,7 +64,7 @@ def metadata(wheel):
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
-    """An environment with the wheel alone, that borrows the dependencies of this one."""
+    """Return an environment with the wheel alone, that borrows the dependencies of this one."""
     folder = tmp_path_factory.mktemp("environment")
     install(wheel, folder)
     borrow_dependencies(folder)
@@ -84,7 +84,7 @@ def borrow_dependencies(folder):
 
 
 def sources():
-    """The files of the packages."""
+    """Return the files of the packages."""
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
     names = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
     return names | {"pyspark_segmentlog.py"}

@@ -113,7 +113,7 @@ def test_code_that_cannot_run_here_compiles():
 
 
 def commands() -> list[str]:
-    """Each command line of a shell block, but of those that tests/cli/test_documented_commands.py runs."""
+    """Return each command line of a shell block, but of those that tests/cli/test_documented_commands.py runs."""
     blocks = [block for page in PAGES for block in blocks_in(page, "sh")]
     text = "".join(block.text for block in blocks if not is_about_the_command(block))
     lines = re.sub(r"\\\n\s*", "", text).replace(" && ", "\n").splitlines()

@@ -26,7 +26,7 @@ CLASSES = [
 
 
 def drawn_tree():
-    """The tree in the module's docstring: name of the base by name of the class, in order."""
+    """Return the tree in the module's docstring: name of the base by name of the class, in order."""
     bases = {}
     above = []
     for line in errors.__doc__.splitlines():

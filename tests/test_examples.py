@@ -37,7 +37,7 @@ def run(*arguments: str) -> str:
 
 @pytest.fixture(autouse=True)
 def data_stays_as_it_is():
-    """A read changes neither a byte nor a modification time of the source."""
+    """Check that reads change neither a byte nor a modification time of the source."""
     before = fingerprint()
     yield
     assert fingerprint() == before

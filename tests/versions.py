@@ -134,7 +134,7 @@ class Environment:
         }
 
     def environ(self) -> dict[str, str]:
-        """The variables of a process that uses it."""
+        """Return the variables of a process that uses it."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -157,7 +157,7 @@ class Environment:
 
 
 def spark_environments() -> list[Environment]:
-    """One for each line of Spark."""
+    """Return one environment for each line of Spark."""
     return [
         Environment(f"spark-{version}", f"Spark {version}", pins=(f"pyspark[connect]=={version}",))
         for version in re.findall(r"^pyspark==(\S+)$", _SPARKS.read_text(encoding="utf-8"), re.MULTILINE)
@@ -165,7 +165,7 @@ def spark_environments() -> list[Environment]:
 
 
 def environments() -> list[Environment]:
-    """All of them, those that cannot run on this machine as well."""
+    """Return all of them, those that cannot run on this machine as well."""
     sparks = spark_environments()
     oldest = tuple(line for line in _OLDEST.read_text(encoding="utf-8").splitlines() if "==" in line)
     return [
@@ -227,7 +227,7 @@ def _with_newest_java(newest: Environment) -> Environment:
 
 
 def _java_major(java: str) -> int:
-    """The version of a Java; 0 if it does not start."""
+    """Return the version of a Java; 0 if it does not start."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     except OSError:
@@ -284,7 +284,7 @@ def check_extras(wheel: Path) -> list[str]:
 
 
 def matrix(results: dict[str, dict[str, object]]) -> str:
-    """The results as a table."""
+    """Return the results as a table."""
     lines = ["| tested with | tests | passed | failed | skipped |", "|---|---|--:|--:|--:|"]
     for environment in environments():
         result = results.get(environment.name)
@@ -318,7 +318,7 @@ def _is_green(environment: Environment, wheel: Path) -> bool:
 
 
 def _results() -> dict[str, dict[str, object]]:
-    """The newest result of each environment."""
+    """Return the newest result of each environment."""
     return json.loads(_RESULTS.read_text(encoding="utf-8")) if _RESULTS.exists() else {}
 
 

@@ -16,7 +16,7 @@ from tests.marked_text import write_between_markers
 
 
 def views_text() -> str:
-    """A section of Markdown for each view: what a row is, and its columns."""
+    """Return a section of Markdown for each view: what a row is, and its columns."""
     return "\n".join(_section(find_view(name)) for name in VIEW_NAMES)
 
 
@@ -36,7 +36,7 @@ def _section(view: View) -> str:
 
 
 def sql_type(kind: pa.DataType) -> str:
-    """The name that Spark's SQL has for a type."""
+    """Return the name that Spark's SQL has for a type."""
     if pa.types.is_list(kind):
         return f"array<{sql_type(kind.value_type)}>"
     if pa.types.is_struct(kind):

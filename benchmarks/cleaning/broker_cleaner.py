@@ -48,7 +48,7 @@ class BrokerCleaning:
 def broker_with_logs(
     settings: Settings, directory: Path, sources: Mapping[str, Path], dedupe_buffer_bytes: int
 ) -> Iterator[KafkaBroker]:
-    """A broker that runs with a copy of a partition under each topic, and cleans none of them yet."""
+    """Yield a broker that runs with a copy of a partition under each topic, and cleans none of them yet."""
     from tests.interop.clients import create_topic
 
     cleaner = {**_CLEANER_SETTINGS, "log.cleaner.dedupe.buffer.size": dedupe_buffer_bytes}

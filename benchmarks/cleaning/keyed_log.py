@@ -40,7 +40,7 @@ class Survivors:
 
 
 def config_of(compression: str) -> LogConfig:
-    """The configuration of the log."""
+    """Return the configuration of the log."""
     from storage_core import LogConfig
 
     return LogConfig(
@@ -87,7 +87,7 @@ def copy_partition(source: Path, target: Path) -> None:
 
 
 def survivors_of(root: Path, topic: str) -> Survivors:
-    """What is left in the first partition of a topic. The headers on disk are counted besides.
+    """Return what is left in the first partition of a topic. The headers on disk are counted besides.
 
     Raises:
         RuntimeError: The headers promise another number of records.
@@ -141,7 +141,7 @@ def _records(count: int) -> Iterator[pa.Table]:
 
 
 def _keys(numbers: np.ndarray) -> pa.Array:
-    """The numbers as ten digits each, in no order."""
+    """Return the numbers as ten digits each, in no order."""
     import numpy as np
     import pyarrow as pa
 

@@ -21,7 +21,7 @@ class CountingSink(DataSource):
         return FORMAT_NAME
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002  (Spark's signature)
-        """A writer that writes nothing."""
+        """Return a writer that writes nothing."""
         return _CountingWriter(int(self.options["rows"]))
 
 

@@ -77,7 +77,7 @@ class _PartitionFiles(WritableFile):
                     raise OSError(f"Expected {self.paths[partition]} to take all bytes.")
 
     def begin_flush(self, position_bytes: int, size_bytes: int) -> None:
-        """No file gets enough data for an early flush to pay off."""
+        """Do nothing: no file gets enough data for an early flush to pay off."""
 
     def flush(self) -> None:
         """Flush every file, closed ones through a new descriptor."""

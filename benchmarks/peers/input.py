@@ -23,7 +23,7 @@ class LogInput:
     windows: tuple[Window, ...]
 
     def read(self) -> Iterator[bytes]:
-        """The file in pieces."""
+        """Yield the file in pieces."""
         with open(self.path, "rb") as log:
             for window in self.windows:
                 yield os.pread(log.fileno(), window.size_bytes, window.position_bytes)

@@ -50,7 +50,7 @@ class ReadyMadeSource(DataSource):
         return _SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  (Spark's signature)
-        """A reader of everything."""
+        """Return a reader of everything."""
         return _ReadyMadeReader(self.options["path"])
 
 

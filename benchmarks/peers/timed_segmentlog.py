@@ -26,7 +26,7 @@ class TimedSegmentLog(SegmentLogDataSource):
         return FORMAT_NAME
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """The sink's own writer with a timer."""
+        """Return the sink's own writer with a timer."""
         options = {name: value for name, value in self.options.items() if name != TIMES_OPTION}
         sink = SegmentLogDataSource(CaseInsensitiveDict(options))
         return _TimedWriter(sink.writer(schema, overwrite), self.options[TIMES_OPTION])

@@ -104,7 +104,7 @@ def _measure_codecs(count: int, rounds: int) -> dict[str, Series]:
 
 
 def _measure_single(scratch: Path, count: int, rounds: int) -> dict[str, list[float]]:
-    """The median time of one record in each round, in microseconds. Runs in a process of its own."""
+    """Return the median time of one record in each round, in microseconds. Runs in a process of its own."""
     from storage_core import LogDirectory
 
     record = _table(1, has_keys=False).select(["value"]).to_batches()[0]

@@ -89,7 +89,7 @@ def _topic(codec: str, number: int | str) -> str:
 def _clean_both(
     broker: KafkaBroker, scratch: Path, codec: str, number: int
 ) -> tuple[BrokerCleaning, OurCleaning, Survivors]:
-    """One round: the broker's pass, ours, and what both have left."""
+    """Measure one round: the broker's pass, ours, and what both have left."""
     root = new_directory(scratch, "ours")
     for name in (path.name for path in (scratch / codec).iterdir() if path.is_file()):
         shutil.copy2(scratch / codec / name, root / name)

@@ -106,7 +106,7 @@ def _findings(runs: Mapping[int, list[_Run]], appends: int, judged: int) -> list
 
 
 def _measure(root: Path, partitions: int, appends: int) -> float:
-    """How long the appends took. Runs in a process of its own."""
+    """Return how long the appends took. Runs in a process of its own."""
     from storage_core import LogDirectory
 
     records = _records()

@@ -102,7 +102,7 @@ def _measure(data_set: DataSet, log_directory: Path, rounds: int) -> _Measured:
 
 
 def _least_bytes(data_set: DataSet, log_directory: Path) -> tuple[int, ...]:
-    """For each start, the size of the batches that hold the range: checking their CRCs takes no less."""
+    """Return for each start the size of the batches that hold the range: checking their CRCs takes no less."""
     places = [place for path in data_set.log_files(log_directory) for place in batch_places(path)]
     bounds = [_bounds(data_set, start) for start in _STARTS]
     return tuple(

@@ -76,7 +76,7 @@ def _measure_recovery(root: Path, count: int, rounds: int) -> tuple[int, list[fl
 
 
 def _measure_opening(root: Path, segments: int, rounds: int) -> list[float]:
-    """How long each opening took. Runs in a process of its own."""
+    """Return how long each opening took. Runs in a process of its own."""
     from benchmarks.unflushed import UnflushedFileSystem
     from storage_core import LogConfig, LogDirectory
 

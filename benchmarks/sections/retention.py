@@ -78,7 +78,7 @@ def _finding(name: str, subject: str, step: _Step, target: Target) -> Finding:
 
 
 def _measure(root: Path, logs: int, segments: int, rounds: int) -> tuple[dict[str, _Step], float]:
-    """What each step took, and bare renames of as many files. Runs in a process of its own."""
+    """Return what each step took, and bare renames of as many files. Runs in a process of its own."""
     from storage_core import LogConfig, LogDirectory
 
     _make_logs(root, logs, segments)

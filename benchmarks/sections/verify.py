@@ -86,7 +86,7 @@ def _verify(root: Path, *, is_deep: bool) -> int:
 
 
 def _recover(kafka: Any, root: Path) -> Timed:
-    """A copy by hard links of the log files: the broker's indexes and snapshots go elsewhere."""
+    """Recover a copy by hard links of the log files: the broker's indexes and snapshots go elsewhere."""
     copy = new_directory(root.parent, "recovered") / "events-0"
     copy.mkdir()
     for path in (root / "events-0").glob("*.log"):

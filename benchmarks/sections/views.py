@@ -75,7 +75,7 @@ def _findings(
 
 
 def make_log(root: Path, batch_bytes: int, log_bytes: int) -> int:
-    """A partition of equal batches; its size in bytes."""
+    """Make a partition of equal batches; return its size in bytes."""
     batch = _batch(batch_bytes)
     last_delta = _RECORDS_PER_BATCH - 1
     place = BatchPlace(0, len(batch), 0, last_delta, FIRST_TIMESTAMP_MS, _RECORDS_PER_BATCH)
@@ -86,7 +86,7 @@ def make_log(root: Path, batch_bytes: int, log_bytes: int) -> int:
 
 
 def _batch(size_bytes: int) -> bytes:
-    """A batch of equal records: null keys, and values of zeros."""
+    """Return a batch of equal records: null keys, and values of zeros."""
     header_bytes = 61
     value_bytes = (size_bytes - header_bytes) // _RECORDS_PER_BATCH - 12
     records = b"".join(_record(number, bytes(value_bytes)) for number in range(_RECORDS_PER_BATCH))

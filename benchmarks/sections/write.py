@@ -63,7 +63,7 @@ and for Kafka's sink to many partitions."""
 
 
 def run(settings: Settings) -> SectionResult:
-    """All parts, those with Spark first."""
+    """Measure all parts, those with Spark first."""
     findings: list[Finding] = []
     raw: dict[str, Any] = {}
 

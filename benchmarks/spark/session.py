@@ -58,7 +58,7 @@ class Job:
     avro_schema: str = ""
 
     def to_json(self) -> str:
-        """One line for the worker."""
+        """Return one line for the worker."""
         return json.dumps(
             {
                 "format": self.format,
@@ -92,7 +92,7 @@ class WriteJob:
     path: str | None = None
 
     def to_json(self) -> str:
-        """One line for the worker."""
+        """Return one line for the worker."""
         frame = {
             "rows": self.frame.rows,
             "columns": list(self.frame.columns),
@@ -121,7 +121,7 @@ class StreamJob:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """One line for the worker."""
+        """Return one line for the worker."""
         return json.dumps(
             {
                 "action": "stream",

@@ -96,7 +96,7 @@ def stay_idle(spark: SparkSession, job: dict[str, Any], checkpoint: str) -> dict
 
 
 def _processor_seconds() -> dict[int, tuple[str, float]]:
-    """Of each process below this one, its kind and what it has used; as the kernel counts it (/proc, Linux only)."""
+    """Return the kind of each process below this one and what it has used, as the kernel counts it (Linux only)."""
     parents, found = {}, {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():

@@ -9,7 +9,7 @@ TOPIC = "events"
 
 
 def make_topic(root: Path, partitions: int) -> None:
-    """A log directory with a topic of empty partitions."""
+    """Make a log directory with a topic of empty partitions."""
     from storage_core import LogDirectory
 
     with LogDirectory.open(root) as logs:
@@ -18,7 +18,7 @@ def make_topic(root: Path, partitions: int) -> None:
 
 
 def rows_in(root: Path) -> int:
-    """How many rows readers see in all partitions together, none of which has lost any."""
+    """Return how many rows readers see in all partitions together, none of which has lost any."""
     from storage_core import count_records
 
     return count_records(root)

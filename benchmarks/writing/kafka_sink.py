@@ -44,7 +44,7 @@ class KafkaSink:
         _create_topic(bootstrap_servers, topic, partitions)
 
     def write(self, *, is_cached: bool = False) -> Timed:
-        """One write, perhaps of a frame that is held ready; the rows that the broker has got by it."""
+        """Measure one write, perhaps of a frame that is held ready; return the rows that the broker has got by it."""
         before = self._rows()
         settle()
         seconds = self._session.run(self._jobs[is_cached])

@@ -28,7 +28,7 @@ def measure_large_pieces(
     ours: SparkProcess,
     kafka: SparkProcess,  # noqa: ARG001
 ) -> tuple[list[Finding], dict[str, Any]]:
-    """The commit's share of each write, the first of which is not counted."""
+    """Measure the commit's share of each write, the first of which is not counted."""
     tell("write 1 GiB")
     rows = settings.scaled(_JOB_BYTES // LARGE_VALUE_BYTES)
     times: dict[str, list[tuple[float, float]]] = {"commit": [], "none": []}

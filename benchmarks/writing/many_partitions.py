@@ -85,7 +85,7 @@ def measure_many_partitions(
 
 
 def _make(session: SparkProcess, master: str, target: _Target) -> tuple[list[Finding], dict[str, Any]]:
-    """The first job, which makes the topic."""
+    """Measure the first job, which makes the topic."""
     tell(f"write to {target.partitions:,} new partitions")
     process_id = session.process_id
     settle()

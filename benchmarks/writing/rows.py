@@ -14,7 +14,7 @@ INPUT_PARTITIONS = 4
 
 
 def rows_of(settings: Settings) -> int:
-    """How many rows a write has."""
+    """Return how many rows a write has."""
     return settings.scaled(_ROWS)
 
 

@@ -32,7 +32,7 @@ _COMPARED = ("records", "keys", "values", "partitions")
 def measure_sinks(
     settings: Settings, master: str, bootstrap_servers: str, ours: SparkProcess, kafka: SparkProcess
 ) -> tuple[list[Finding], dict[str, Any]]:
-    """Every contender in turn, under one master."""
+    """Measure every contender in turn, under one master."""
     tell(f"write {master}")
     rows = rows_of(settings)
     topic = f"{TOPIC}-{master.replace('[', '').replace(']', '')}"

@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 10_000
 
 
 def new_job_id() -> str:
-    """The id of a job."""
+    """Return the id of a job."""
     return uuid.uuid4().hex
 
 
@@ -71,7 +71,7 @@ def stage(
 def make_job(
     filesystem: FileSystem, root: Path, job_id: str, *, new_partitions: Mapping[str, int], flush: bool
 ) -> CommitJob:
-    """The job, begun."""
+    """Return the job, begun."""
     from storage_core.commit.job import CommitJob
     from storage_core.commit.job_spec import JobSpec
 

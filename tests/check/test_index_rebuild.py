@@ -22,13 +22,13 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "data"
 
 @pytest.fixture
 def root(tmp_path):
-    """A broker's directory, stopped, with transactions."""
+    """Return a broker's directory, stopped, with transactions."""
     shutil.copytree(EXAMPLES, tmp_path / "data")
     return tmp_path / "data"
 
 
 def faults(path):
-    """What `verify --indexes-only` finds: partition, file and reason."""
+    """Return what `verify --indexes-only` finds: partition, file and reason."""
     filesystem = FileSystem()
     plan = plan_verification(filesystem, options_of([str(path)], {}))
     return [

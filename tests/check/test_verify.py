@@ -65,7 +65,7 @@ def orders(root):
 
 
 def logs_of(root, batches, *, topic="orders", **config):
-    """A log of these batches, appended as a replica does, and closed cleanly."""
+    """Return a log of these batches, appended as a replica does, and closed cleanly."""
     with open_directory(root, config=small(**config)) as logs:
         log = logs.create(topic)
         for batch in batches:

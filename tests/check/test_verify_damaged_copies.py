@@ -37,14 +37,14 @@ def _quiet(caplog):
 
 @pytest.fixture
 def folder():
-    """In memory if possible: thousands of files are written."""
+    """Return a folder, in memory if possible: thousands of files are written."""
     path = Path(tempfile.mkdtemp(prefix="segmentlog-verify-", dir=fast_folder()))
     yield path
     shutil.rmtree(path)
 
 
 def rows_of(root):
-    """The rows of both isolation levels, or the error."""
+    """Return the rows of both isolation levels, or the error."""
     found = []
     for isolation_level in ("read_uncommitted", "read_committed"):
         try:
@@ -63,7 +63,7 @@ def rows_of(root):
 
 
 def recovered_sizes(root):
-    """The sizes of the log files after a recovery by Kafka's rules; the error if it refuses."""
+    """Return the sizes of the log files after a recovery by Kafka's rules; the error if it refuses."""
     try:
         LogDirectory.open(root, recovery="kafka", broker_directory=True).close()
     except SegmentLogError as error:
@@ -80,7 +80,7 @@ def is_silent(report):
 
 
 def leaves_no_trace(copy):
-    """Whether batches are gone with all their bytes, in a log that may have gaps: no one can tell."""
+    """Return whether batches are gone with all their bytes, in a log that may have gaps: no one can tell."""
     seen = Observation(copy.log, "", list(copy.mutations), copy.files, Read(), None)
     return "gap" in unprovable_kinds(seen)
 

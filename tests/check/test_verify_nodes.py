@@ -90,7 +90,7 @@ def partition_of(topic_id, partition, replicas=(1,), directory_ids=DISK_IDS[:1])
 
 @pytest.fixture
 def disk(tmp_path):
-    """A broker's log directory with the partition orders-0, closed cleanly."""
+    """Return a broker's log directory with the partition orders-0, closed cleanly."""
     write(tmp_path / "disk0", 5)
     identified(tmp_path / "disk0" / "orders-0")
     return owned(tmp_path / "disk0")

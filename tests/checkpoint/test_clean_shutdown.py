@@ -28,7 +28,7 @@ def test_it_has_kafkas_name():
 
 
 def recording():
-    """A file system, and in which order the directory is changed and flushed."""
+    """Return a file system, and in which order the directory is changed and flushed."""
     effects = []
 
     def note(call, path):

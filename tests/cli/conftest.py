@@ -38,7 +38,7 @@ class Ended:
 
 @pytest.fixture(autouse=True)
 def _in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a pipe: pytest's workers say how wide a terminal is, which folds tables."""
+    """Act as in a pipe: pytest's workers say how wide a terminal is, which folds tables."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -102,5 +102,5 @@ def segmentlog_process() -> Callable[..., subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def example_data() -> Path:
-    """A directory that a broker wrote."""
+    """Return a directory that a broker wrote."""
     return ROOT / "examples" / "data"

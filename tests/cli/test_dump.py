@@ -25,7 +25,7 @@ LOG = "00000000000000000000.log"
 
 @pytest.fixture
 def orders(tmp_path) -> Path:
-    """A partition of one log: two records, one of them with bytes that are no UTF-8, and a marker."""
+    """Return a partition of one log: two records, one of them with bytes that are no UTF-8, and a marker."""
     folder = tmp_path / "orders-3"
     folder.mkdir()
     records = (

@@ -17,7 +17,7 @@ DATA = Path(__file__).parent.parent.parent / "examples" / "data"
 
 @pytest.fixture
 def logs(tmp_path):
-    """A copy of the example data that a test may change."""
+    """Return a copy of the example data that a test may change."""
     return Path(shutil.copytree(DATA, tmp_path / "logs"))
 
 

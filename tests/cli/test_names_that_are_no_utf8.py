@@ -24,7 +24,7 @@ ODD_LOG, ODD_FILE = os.fsdecode(b"0\xff.log"), os.fsdecode(b"x\xff")
 
 @pytest.fixture
 def odd(tmp_path: Path, example_data: Path) -> Path:
-    """A log directory with such a name, and in it files and a directory with such names."""
+    """Return a log directory with such a name, and in it files and a directory with such names."""
     root = tmp_path / os.fsdecode(b"logs\xfe")
     (root / "clicks-0").parent.mkdir()
     shutil.copytree(example_data / "clicks-0", root / "clicks-0")

@@ -25,7 +25,7 @@ OF_A_DISK = {"freeBytes", "allocatedBytes"}
 
 @pytest.fixture
 def bucket(quick_bucket):
-    """The quicker store: what is tested is above it."""
+    """Return the quicker store: what is tested is above it."""
     return quick_bucket
 
 

@@ -34,7 +34,7 @@ def test_a_commit_may_have_any_time(segmentlog, tmp_path, flags):
 
 @pytest.fixture
 def root(tmp_path):
-    """A group that moved on after `NOW_MS`, and groups that do not fit a plan."""
+    """Return a group that moved on after `NOW_MS`, and groups that do not fit a plan."""
     clock = Clock()
     with LogDirectory.open(tmp_path / "data", clock=clock) as logs:
         append(logs.create("t"), 9)

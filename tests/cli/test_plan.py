@@ -13,7 +13,7 @@ from tests.scan.halves import cut, make_whole
 
 
 def _in_camel_case(value):
-    """What `explain` has, with keys as JSON has them."""
+    """Return what `explain` has, with keys as JSON has them."""
     if isinstance(value, dict):
         return {
             re.sub("_([a-z])", lambda found: found[1].upper(), key): _in_camel_case(each)

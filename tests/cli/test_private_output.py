@@ -18,7 +18,7 @@ def modes(path):
 
 @pytest.fixture
 def out(tmp_path):
-    """Where others may look."""
+    """Make a folder where others may look."""
     tmp_path.chmod(0o755)
     (tmp_path / "out").mkdir(mode=0o755)
     return tmp_path / "out"

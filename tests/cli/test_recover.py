@@ -23,7 +23,7 @@ def sound(example_data, tmp_path):
 
 @pytest.fixture
 def damaged(sound):
-    """A closed segment of orders-0 has a damaged byte."""
+    """Damage a byte in a closed segment of orders-0."""
     path = sound / "orders-0" / "00000000000000001787.log"
     data = bytearray(path.read_bytes())
     data[5000] ^= 1
@@ -33,7 +33,7 @@ def damaged(sound):
 
 @pytest.fixture
 def torn(sound):
-    """The broker was killed while it appended."""
+    """Tear the end, as if the broker was killed while it appended."""
     (sound / ".kafka_cleanshutdown").unlink()
     path = sound / "orders-0" / "00000000000000007209.log"
     os.truncate(path, path.stat().st_size - 10)

@@ -21,14 +21,14 @@ NOW = "2020-09-13T13:00:00Z"
 
 @pytest.fixture(scope="module")
 def ongoing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a broker that stopped while four transactions were open."""
+    """Return the directory of a broker that stopped while four transactions were open."""
     logs, _ = unpack_case("txn-ongoing", tmp_path_factory.mktemp("ongoing") / "case")
     return logs
 
 
 @pytest.fixture
 def rows(segmentlog: Callable[..., object], ongoing: Path) -> Callable[..., list[dict[str, object]]]:
-    """The rows that the command prints as JSON."""
+    """Return the rows that the command prints as JSON."""
 
     def run(*arguments: str) -> list[dict[str, object]]:
         ended = segmentlog("transactions", ongoing, "--now", NOW, "--output", "jsonl", *arguments)

@@ -46,7 +46,7 @@ TYPED = ("--subscribe", "orders", "--value-format", "registry")
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """Two records: one of each field, and a tombstone."""
+    """Return two records: one of each field, and a tombstone."""
     folder = tmp_path / "logs"
     register(folder, "orders-value", 1, 11, SCHEMA)
     append(folder, "orders", [(b"k1", framed(11, SCHEMA, VALUE)), (b"k2", None)])

@@ -17,7 +17,7 @@ from tests.log.logs import append, flip, name, open_directory, small, table, unc
 
 @pytest.fixture
 def root(tmp_path):
-    """Two topics, orders with damage in one batch of a segment in the middle."""
+    """Return two topics, orders with damage in one batch of a segment in the middle."""
     with open_directory(tmp_path / "data", config=small()) as logs:
         append(logs.create("orders"), 25)
         append(logs.create("clicks"), 3)

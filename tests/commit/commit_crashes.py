@@ -33,7 +33,7 @@ class Reference:
 
 
 def settled(filesystem: SimulatedFileSystem) -> dict[str, bytes]:
-    """All files but those that a sweep may take, and the remains of a replacement."""
+    """Return all files but those that a sweep may take, and the remains of a replacement."""
     return {
         path: content
         for path, content in filesystem.files().items()
@@ -52,7 +52,7 @@ def crashes_of(
     seed: int,
     variants: int,
 ) -> tuple[Reference, list[Crash]]:
-    """The states after a crash at each call of a commit, from the first to after the last."""
+    """Return the states after a crash at each call of a commit, from the first to after the last."""
     committed = filesystem.kill()
     before, records_before = settled(committed), contents(committed, ROOT)
     commit(committed)
@@ -63,12 +63,12 @@ def crashes_of(
 def crashes_of_job(
     filesystem: SimulatedFileSystem, run: Callable[[SimulatedFileSystem], object], *, seed: int, variants: int
 ) -> list[Crash]:
-    """What SIGKILL and power cuts leave before each call of a job, from its first to after its last."""
+    """Return what SIGKILL and power cuts leave before each call of a job, from its first to after its last."""
     return crashes(filesystem, lambda: run(filesystem), seed=seed, variants=variants)
 
 
 def check(crashed: Crash, reference: Reference, *, reads: bool = True, again: int = 0) -> None:
-    """What a crash left shows all of the job's rows or none, and the replay ends in one of two states.
+    """Check that a crash left all of the job's rows or none, and that the replay ends in one of two states.
 
     Args:
         crashed: What a crash left.
@@ -111,7 +111,7 @@ def crash_at(
     only_killed: bool = False,
     only_power_cuts: bool = False,
 ) -> SimulatedFileSystem | None:
-    """What is left when the run ends at its n-th call, by SIGKILL or a power cut; None if it has no such call."""
+    """Return what is left if SIGKILL or a power cut ends the run at its n-th call; None if it has no such call."""
     first, rng = filesystem.calls, random.Random(seed)
     found: list[SimulatedFileSystem] = []
 

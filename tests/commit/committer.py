@@ -26,7 +26,7 @@ _PARTITIONS = 3
 
 
 def job_of_version(version: int) -> Job:
-    """The job of a version: small and large pieces for old partitions, and each third time a topic of its own."""
+    """Return a version's job: small and large pieces for old partitions, and each third time a topic of its own."""
     counts = [(0, 2), (1, 60 if version % 2 else 1), (2, version % 4)]
     old = rows_of(*[("t", partition, count) for partition, count in counts], name=f"v{version}")
     own: Rows = rows_of((f"own{version}", 0, 3), name=f"v{version}") if version % 3 == 0 else {}

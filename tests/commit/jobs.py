@@ -91,7 +91,7 @@ class Tried:
 
 
 def staged_job(filesystem, root, job_id, *tasks: Rows, is_begun=True, **settings) -> Tried:
-    """A job of which each task has staged its rows."""
+    """Return a job of which each task has staged its rows."""
     settings = {"config": CONFIG, "threads": 1, "lock_wait_seconds": 0.0, **settings}
     job = CommitJob(filesystem, str(root), JobSpec(job_id=job_id, **settings), Clock())
     if is_begun:

@@ -63,7 +63,7 @@ def restores():
 
 
 def creates():
-    """A root that does not exist yet."""
+    """Return a root that does not exist yet."""
     filesystem = SimulatedFileSystem()
     job = staged_job(
         filesystem,

@@ -27,7 +27,7 @@ MORE = rows_of(("old", 0, 2), name="more")
 
 @pytest.fixture(scope="module")
 def template():
-    """A real log directory in which a job has staged its rows."""
+    """Yield a real log directory in which a job has staged its rows."""
     with tempfile.TemporaryDirectory(dir=fast_folder(), prefix="segmentlog-commit-") as folder:
         root = os.path.join(folder, "template")
         fill(FileSystem(), root, ("old", 0, 5), ("old", 1, 2))
@@ -46,7 +46,7 @@ def template():
 
 
 def at(job, root):
-    """The same job in a copy of its log directory."""
+    """Return the same job in a copy of its log directory."""
     other = staged_job(
         FileSystem(),
         root,
@@ -108,7 +108,7 @@ def fail_once(template, fault) -> str | None:
 
 
 def finish(root, job, number):
-    """In one of three ways."""
+    """Finish the job in one of three ways."""
     if number % 3 == 0:
         with LogDirectory.open(root, config=CONFIG, clock=Clock()):
             pass

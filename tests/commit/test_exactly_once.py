@@ -56,7 +56,7 @@ def rolled_partitions():
 
 
 def overwrites():
-    """An old topic with small and with large pieces; a partition without any row; another topic that stays."""
+    """Overwrite an old topic with pieces of both sizes, with a partition without any row; another topic stays."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("old", 0, 12), ("old", 1, 5), ("old", 2, 3), ("other", 0, 3))
     tasks = (rows_of(("old", 0, LARGE), ("old", 1, 2)),)
@@ -80,13 +80,13 @@ def restores():
 
 
 def first_of_all():
-    """The log directory, and the one above it, do not exist."""
+    """Write where neither the log directory nor the one above it exists."""
     tasks = (rows_of(("new", 0, 50), ("new", 1, 2)), rows_of(("new", 1, 3), name="second"))
     return SimulatedFileSystem(), Job(tasks, {"new_partitions": {"new": 3}, **VERSION})
 
 
 def unclean_root():
-    """An appending process was killed: its log is recovered before the job begins."""
+    """Begin after an appending process was killed: its log is recovered before the job begins."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("old", 0, 12), ("old", 1, 5))
     filesystem.delete(f"{ROOT}/.kafka_cleanshutdown")
@@ -152,7 +152,7 @@ class Trial:
         return found
 
     def _go_on(self, filesystem, job_id, name) -> None:
-        """The next job, some days later, works; nothing that was staged is left then."""
+        """Check that the next job, some days later, works, and that nothing that was staged is left then."""
         another = Job((rows_of(("more", 0, 2)),), {"new_partitions": {"more": 1}})
         assert another.run(filesystem, job_id, days_later=8), name
         found = seen(filesystem)

@@ -83,7 +83,7 @@ def kill_many(count: int, seed: int) -> Counter[str]:
 
 
 def live(committers: Iterator[KilledProcess], root: Path, rng: random.Random, kills: int) -> Counter[str]:
-    """One log directory: versions that are repeated until they are there, by processes of which many are killed."""
+    """Repeat the versions of one log directory until they are there, in processes of which many are killed."""
     outcomes: Counter[str] = Counter()
     version, calls = 1, 150
     while outcomes["killed"] < kills:

@@ -47,7 +47,7 @@ class Life:
     # -- What happens --------
 
     def job(self) -> None:
-        """A job, which dies some times before it is through, or gives up."""
+        """Run a job, which dies some times before it is through, or gives up."""
         job, after = self._new_job()
         is_there = False
         while self.rng.random() < 0.6:
@@ -72,7 +72,7 @@ class Life:
         self._accept(after)
 
     def failing_job(self) -> None:
-        """A call of the job fails, or all from one on; Spark aborts it then."""
+        """Let a call of the job fail, or all from one on; Spark aborts it then."""
         job, after = self._new_job()
         job_id = self._job_id()
         at, is_lasting = self.filesystem.calls + self.rng.randint(1, 120), self.rng.random() < 0.5
@@ -125,7 +125,7 @@ class Life:
     # -- Inside --------
 
     def _new_job(self):
-        """A job, and the model when it is through."""
+        """Return a job, and the model when it is through."""
         self.version += 1
         counts = {
             (topic, partition): self.rng.choice([1, 3, 60])
@@ -174,7 +174,7 @@ class Life:
         return {key: list(enumerate(values, start)) for key, (start, values) in model.items()}
 
     def _look(self, after, *, must_be_there: bool) -> bool:
-        """Whether a reader sees the job."""
+        """Return whether a reader sees the job."""
         found, before = seen(self.filesystem), self._records(self.model)
         if self._records(after) == found:
             return before != found or must_be_there

@@ -101,7 +101,7 @@ def test_a_power_cut_takes_nothing_that_was_flushed(variant, record_property):
 
 
 def power_cuts(filesystem, job, *, seed: int):
-    """What a power cut leaves at each call of a job, in the next run of the machine."""
+    """Yield what a power cut leaves at each call of a job, in the next run of the machine."""
     for crashed in crashes_of_job(filesystem, lambda files: job.run(files, JOBS[1]), seed=seed, variants=1):
         if crashed.is_power_cut:
             crashed.filesystem.put(BOOT_ID, b"1e6f9d5c-0000-4000-8000-000000000002\n")
@@ -117,7 +117,7 @@ def open_again(files) -> None:
 
 
 def kept(records, others) -> bool:
-    """Whether each partition of the first is there, and begins alike."""
+    """Return whether each partition of the first is there, and begins alike."""
     return all(key in others and others[key][: len(rows)] == rows for key, rows in records.items())
 
 
@@ -139,7 +139,7 @@ def test_many_unflushed_jobs_of_which_many_are_killed():
 
 
 def killed_at(filesystem, run, rng):
-    """What SIGKILL leaves of a run at a random call, seven times in ten; None: it was through."""
+    """Return what SIGKILL leaves of a run at a random call, seven times in ten; None: it was through."""
     if rng.random() < 0.3:
         run(filesystem)
         return None

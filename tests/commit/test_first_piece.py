@@ -11,7 +11,7 @@ TASKS = [rows_of(("orders", 0, 9), name=f"task{number}") for number in range(3)]
 
 
 def staged(root, *, piece_bytes=1, **settings):
-    """A job whose tasks are done. Their pieces are too small to be linked, and too large for the pack file by default."""
+    """Return a job whose tasks are done. Their pieces are too small to be linked, too large for the pack file."""
     settings = {"new_partitions": {"orders": 1}, **settings}
     job = staged_job(FileSystem(), root, JOBS[0], **settings)
     job.manifests = [

@@ -37,7 +37,7 @@ def write(root, filesystem=None, *, now_ms=NOW_MS, **settings):
 
 
 def as_after(root, count, time_ms=NOW_MS, padding=0):
-    """The list that an older release leaves after a number of jobs."""
+    """Write the list that an older release leaves after a number of jobs."""
     entries = (
         CommitEntry(number, f"{number:032x}", time_ms, f"run {number} " + "y" * padding, 1)
         for number in range(1, count + 1)

@@ -289,7 +289,7 @@ def test_the_id_of_a_query_needs_a_name(tmp_path):
 
 
 def check_bounds(root, batches, most_commits):
-    """What is left of many batches: their records, and files whose number does not depend on the batches."""
+    """Check what is left of many batches: their records, and files whose number does not depend on the batches."""
     commits = read_commits_file(FileSystem(), str(root))
     assert commits.generation == batches
     assert len(commits.entries) <= most_commits

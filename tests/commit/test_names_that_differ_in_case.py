@@ -84,7 +84,7 @@ def test_an_open_directory_refuses_the_second_name():
 
 
 def two_topics(filesystem):
-    """As on another file system, from which they are read."""
+    """Make two topics as on another file system, from which they are read."""
     with LogDirectory.open("/logs", filesystem=filesystem) as logs:
         for topic in ("Orders", "orders"):
             logs.create(topic).append(pa.table({"value": [b"v"]}))

@@ -27,7 +27,7 @@ LARGEST_EPOCH = 2**31 - 1
 
 
 def batch_in_a_value(last_offset, leader_epoch=0):
-    """A valid batch, but for its last byte: that is the zero after the value, which says that there are no headers."""
+    """Return a valid batch without its last byte: the zero after the value, which says that there are no headers."""
     (batch,) = [
         b"".join(empty_batch(last_offset, last_offset, leader_epoch=leader_epoch, max_timestamp_ms=-1).pieces)
     ]

@@ -34,14 +34,14 @@ def rows(filesystem, root, **options):
 
 
 def old_root():
-    """A log directory with three logs, one of them empty."""
+    """Return a log directory with three logs, one of them empty."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("old", 0, 20), ("old", 1, 2), ("empty", 0, 0))
     return filesystem
 
 
 def second_job(filesystem, mode):
-    """A job that adds to all of its logs and makes another one, or overwrites them."""
+    """Return a job that adds to all of its logs and makes another one, or overwrites them."""
     is_append = mode == "append"
     added = rows_of(
         ("old", 0, 60), ("old", 1, 5), ("empty", 0, 40), *[("new", 1, 3)] * is_append, name="second"
@@ -86,7 +86,7 @@ def test_a_reader_before_every_call_sees_all_or_nothing(mode):
 
 @pytest.fixture(scope="module", params=["append", "overwrite"])
 def states_of_a_job(request):
-    """What SIGKILL leaves before each call of a commit, and after the last."""
+    """Return what SIGKILL leaves before each call of a commit, and after the last."""
     filesystem = old_root()
     job, _ = second_job(filesystem, request.param)
     return states_during(filesystem, job.commit)
@@ -154,7 +154,7 @@ def test_explain_says_what_is_read(states_of_a_job):
 
 
 def by_partition(found, partitions):
-    """The rows of a table as `contents` gives them, for the same partitions."""
+    """Return the rows of a table as `contents` gives them, for the same partitions."""
     return {
         key: [(offset, value) for topic, partition, offset, value in found if (topic, partition) == key]
         for key in partitions
@@ -221,7 +221,7 @@ FIRST = Job((rows_of(("new", 0, 60), ("new", 2, 5)),), {"new_partitions": {"new"
 
 
 def new_filesystem(root):
-    """The state before the first job: no directory, an empty one, or one that was opened and closed."""
+    """Return the state before the first job: no directory, an empty one, or one that was opened and closed."""
     filesystem = SimulatedFileSystem()
     if root != "missing":
         filesystem.make_directory(ROOT)
@@ -232,7 +232,7 @@ def new_filesystem(root):
 
 
 def look(filesystem, rows_after):
-    """What a reader finds; checks that it is an error only as long as nothing was begun here."""
+    """Return what a reader finds; checks that it is an error only as long as nothing was begun here."""
     if filesystem.status(ROOT) is None:
         with pytest.raises(LogDirectoryError, match="found nothing"):
             rows(filesystem, ROOT)

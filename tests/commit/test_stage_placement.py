@@ -39,7 +39,7 @@ class Places:
         return [(run.start, run.stop, run.segment is not None, run.first_offset) for run in placed]
 
     def staged(self):
-        """The pieces as the manifest has them."""
+        """Return the pieces as the manifest has them."""
         data = manifest_bytes(self.stage, self.placement.complete(self.stages))
         self.files.close()
         return parse_manifest(data, "manifest").pieces

@@ -64,7 +64,7 @@ def values_of(found):
 
 
 def error_of(call, *arguments, **options):
-    """The error of the file system that a call ends with; None if it does not."""
+    """Return the error of the file system that a call ends with; None if it does not."""
     try:
         call(*arguments, **options)
     except StorageError as error:

@@ -79,7 +79,7 @@ def job_of_all_kinds(filesystem, **settings):
 
 
 def places_of_such_a_job():
-    """All that is there when it is committed, but for what its tasks have staged."""
+    """Return all that is there when it is committed, but for what its tasks have staged."""
     filesystem = SimulatedFileSystem()
     job_of_all_kinds(filesystem)
     return [
@@ -141,7 +141,7 @@ def test_a_disk_that_takes_no_more_files_is_noticed_before_anything_is_done():
     rows = rows_of(("orders", 0, 60), ("empty", 0, 3), ("new", 0, 3))
 
     def outcome(count):
-        """The error with room for this many files, or the number of files created; anything else fails."""
+        """Return the error with room for this many files, or the number of files created; anything else fails."""
         filesystem = whole.kill()
         job = staged_job(filesystem, ROOT, JOBS[0], rows, new_partitions={"new": 2})
         filesystem.space_files = count
@@ -295,7 +295,7 @@ METADATA = f"version: 0\ntopic_id: {TOPIC_ID}".encode()
 
 
 def log_directory(*directories):
-    """A clean root with one old log, and empty directories."""
+    """Return a clean root with one old log, and empty directories."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("orders", 0, 2))
     for name in directories:

@@ -37,12 +37,12 @@ class Job:
 
 
 def seen(filesystem: SimulatedFileSystem) -> Records:
-    """All that a reader sees; there may be no root yet."""
+    """Return all that a reader sees; there may be no root yet."""
     return {} if filesystem.status(ROOT) is None else contents(filesystem, ROOT)
 
 
 def remains(filesystem: SimulatedFileSystem) -> list[str]:
-    """What no committed job leaves: everything but partitions, checkpoints, and staged files of jobs that died."""
+    """Return what no committed job leaves: all but partitions, checkpoints, and staged files of jobs that died."""
     committed = {entry.job_id for entry in read_commits_file(filesystem, ROOT).entries}
     return [
         entry.name

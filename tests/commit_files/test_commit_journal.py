@@ -84,7 +84,7 @@ def with_crc(text: str) -> bytes:
 
 
 def changed(change) -> bytes:
-    """The journal with one thing changed, and a right CRC."""
+    """Return the journal with one thing changed, and a right CRC."""
     values = json.loads(TEXT)
     change(values)
     return with_crc(json.dumps(values))

@@ -22,7 +22,7 @@ EPOCH = 5
 
 
 def journalled(operation, *, keep_offsets=False):
-    """The changes to one partition."""
+    """Return the changes to one partition."""
     return JournalledPartition(
         "orders", 0, False, None, EPOCH, 0, 0, 10, 20, (), None, (operation,), keep_offsets=keep_offsets
     )
@@ -47,7 +47,7 @@ def batches(*timestamps_ms):
 
 
 def new_filesystem(*, old=b"", pack=b""):
-    """A log with some batches, closed cleanly, and a pack."""
+    """Return a log with some batches, closed cleanly, and a pack."""
     filesystem = SimulatedFileSystem()
     filesystem.put(f"{ROOT}/{PACK}.pack", pack)
     filesystem.make_directory(DIRECTORY)

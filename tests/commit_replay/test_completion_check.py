@@ -14,7 +14,7 @@ STAGED = ".segmentlog-stage-"
 
 
 def committed(**settings):
-    """What a kill leaves at each call after the journal, up to the line that makes the rows visible."""
+    """Return what a kill leaves at each call after the journal, up to the line that makes the rows visible."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("orders", 0, 5), ("orders", 1, 7))
     rows = rows_of(("orders", 0, 4), ("orders", 1, 60), ("new", 0, 3))
@@ -52,7 +52,7 @@ def begun():
 
 @pytest.fixture
 def published():
-    """All is published, and the rows are not visible yet."""
+    """Return a state in which all is published, and the rows are not visible yet."""
     return committed()[-1]
 
 
@@ -95,7 +95,7 @@ def repeat_first_batch(filesystem, path):
 
 
 def forget_second_offset(filesystem, path):
-    """No CRC covers it."""
+    """Change the second offset: no CRC covers it."""
     change(filesystem, path, 12 + int.from_bytes(filesystem.files()[path][8:12], "big"), bytes(8))
 
 

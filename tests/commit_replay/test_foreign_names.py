@@ -54,7 +54,7 @@ def journal(*partitions, manifests=()):
 
 
 def interrupted(root, journalled):
-    """A log directory with t-0 and a forged commit."""
+    """Make a log directory with t-0 and a forged commit."""
     commit(FileSystem(), root, JOBS[1], rows_of(("t", 0, 3)), new_partitions={"t": 1})
     (root / f"{STAGED}.pack").write_bytes(batch())
     (root / COMMIT_IN_PROGRESS).mkdir()

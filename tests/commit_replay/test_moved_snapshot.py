@@ -21,14 +21,14 @@ ROWS = rows_of(("orders", 0, 4))
 
 
 def inodes(filesystem, root):
-    """The inode of each snapshot."""
+    """Return the inode of each snapshot."""
     found = {name: filesystem.status(f"{root}/{name}") for name in (FORMER, LATER)}
     return {name: status.version for name, status in found.items() if status is not None}
 
 
 @pytest.fixture
 def root(tmp_path):
-    """A log of five records."""
+    """Return a log of five records."""
     fill(FileSystem(), str(tmp_path), ("orders", 0, 5))
     return tmp_path
 
@@ -77,7 +77,7 @@ def test_a_snapshot_that_cannot_be_linked_is_copied(root, monkeypatch, refuses, 
 
 
 def crashed(number):
-    """What a power cut or a kill at one call of a commit leaves; None beyond the last."""
+    """Return what a power cut or a kill at one call of a commit leaves; None beyond the last."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("orders", 0, 5))
     job = staged_job(filesystem, ROOT, JOBS[0], ROWS)

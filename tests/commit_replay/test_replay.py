@@ -25,7 +25,7 @@ def has_unfinished_commit(filesystem, root):
 
 @pytest.fixture
 def filesystem():
-    """The journal is written, and nothing else done."""
+    """Return a state in which the journal is written, and nothing else done."""
     filesystem = SimulatedFileSystem()
     fill(filesystem, ROOT, ("orders", 0, 5), ("orders", 1, 0))
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 4), ("orders", 1, 60)))

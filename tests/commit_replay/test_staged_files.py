@@ -35,7 +35,7 @@ class Counting(FileSystem):
 
 
 def committed(root, *, threads=2):
-    """The file system with which a job of several tasks was committed."""
+    """Return the file system with which a job of several tasks was committed."""
     job = staged_job(FileSystem(), root, JOBS[0], *TASKS, new_partitions={"orders": 5}, threads=threads)
     filesystem = Counting()
     job.commit(filesystem)

@@ -38,7 +38,7 @@ def recovery_points(filesystem):
 
 
 def were_loaded(caplog):
-    """Whether the logs were opened, and recovered."""
+    """Return whether the logs were opened, and recovered."""
     found = "logs were loaded" in caplog.text
     caplog.clear()
     return found
@@ -201,7 +201,7 @@ def test_a_kill_at_every_call_leaves_all_rows_or_none(filesystem, change):
 
 
 def _journalled(filesystem, call_name):
-    """What a kill leaves after the journal, at the first such call."""
+    """Return what a kill leaves after the journal, at the first such call."""
     job = staged_job(filesystem, ROOT, JOBS[0], rows_of(("orders", 0, 4), ("orders", 1, 60)), flush=False)
     found = []
 

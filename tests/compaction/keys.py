@@ -8,7 +8,7 @@ from storage_core.record.arrow_columns import Slices
 
 
 def slices_of(keys):
-    """A buffer with some keys, and the position of each."""
+    """Return a buffer with some keys, and the position of each."""
     lengths = np.array([len(key) for key in keys], np.int64)
     return np.frombuffer(b"".join(keys), np.uint8), Slices(np.cumsum(lengths) - lengths, lengths)
 
@@ -19,5 +19,5 @@ def put(offset_map, keys, offsets):
 
 
 def get(offset_map, keys):
-    """The offsets that a map has of keys."""
+    """Return the offsets that a map has of keys."""
     return offset_map.get_many(*slices_of(keys)).tolist()

@@ -122,13 +122,13 @@ class PlainSegment:
 
 
 def read_segments(directory: str | os.PathLike[str]) -> list[PlainSegment]:
-    """The segments of a partition's directory, in order."""
+    """Return the segments of a partition's directory, in order."""
     names = sorted(name for name in os.listdir(directory) if _LOG_FILE.fullmatch(name))
     return [read_segment(Path(directory, name)) for name in names]
 
 
 def read_segment(log_file: Path) -> PlainSegment:
-    """A segment, by the name of its log file."""
+    """Return a segment, by the name of its log file."""
     aborts = _content(log_file.with_suffix(".txnindex"))
     return PlainSegment(
         int(log_file.stem),
@@ -146,7 +146,7 @@ def _content(path: Path) -> bytes:
 
 
 def batches_of(data: bytes) -> Iterator[PlainBatch]:
-    """The batches of a log file, of any format, all of them whole."""
+    """Yield the batches of a log file, of any format, all of them whole."""
     for raw in _entries(data):
         yield _batch(raw) if raw[_MAGIC_POSITION] == 2 else _message(raw)
 
@@ -185,7 +185,7 @@ def _batch(raw: bytes) -> PlainBatch:
 
 
 def _message(raw: bytes) -> PlainBatch:
-    """A message of format v0 or v1, or the batch that a compressed set of them is."""
+    """Return a message of format v0 or v1, or the batch that a compressed set of them is."""
     offset, _, crc, magic, attributes = struct.unpack_from(">qiIbB", raw)
     assert magic in {0, 1}, f"expected format v0 or v1, found {magic}"
     assert zlib.crc32(raw[16:]) == crc, f"the checksum of the message at offset {offset} is wrong"

@@ -77,7 +77,7 @@ class LogWriter:
     producers: dict[int, _Producer] = field(default_factory=dict)
 
     def batches(self, action: tuple) -> list[PlainBatch]:
-        """The batches of one action."""
+        """Return the batches of one action."""
         kind, *arguments = action
         made = getattr(self, "_" + kind.replace(" ", "_"))(*arguments)
         self.now_ms += 10
@@ -134,7 +134,7 @@ class LogWriter:
         ]
 
     def _emptied(self, number, last_offset_delta):
-        """What an earlier pass has left of a producer's last batch, or at the end of its round."""
+        """Return what an earlier pass has left of a producer's last batch, or at the end of its round."""
         base_offset = self.next_offset
         self.next_offset += last_offset_delta + 1
         empty = PlainBatch(base_offset, base_offset + last_offset_delta, max_timestamp_ms=self.now_ms)
@@ -180,7 +180,7 @@ class LogWriter:
         )
 
     def _leap(self, count):
-        """What an earlier pass may have left of many offsets: nothing."""
+        """Return what an earlier pass may have left of many offsets: nothing."""
         self.next_offset += count
         return []
 

@@ -91,7 +91,7 @@ class Transactions:
         self._waiting = sorted([*self._waiting, *aborts], key=lambda abort: abort.first_offset)
 
     def can_discard(self, batch: PlainBatch) -> bool:
-        """Whether a batch is data that was aborted, or a marker whose transaction has left no data."""
+        """Return whether a batch is data that was aborted, or a marker whose transaction has left no data."""
         while self._waiting and self._waiting[0].first_offset <= batch.last_offset:
             abort = self._waiting.pop(0)
             self._aborted.setdefault(abort.producer_id, _Transaction(abort))
@@ -133,7 +133,7 @@ def dirty_range(
     last_stable_offset: int,
     now_ms: int,
 ) -> DirtyRange:
-    """Which offsets a pass cleans; the last segment is the active one."""
+    """Return which offsets a pass cleans; the last segment is the active one."""
     first_dirty_offset = log_start_offset if checkpoint is None else checkpoint
     if not log_start_offset <= first_dirty_offset <= log_end_offset:
         first_dirty_offset = log_start_offset
@@ -150,7 +150,7 @@ def dirty_range(
 
 
 def cleanable_bytes(segments: Sequence[PlainSegment], dirty: DirtyRange) -> int:
-    """The bytes that a pass has to do with beyond what is clean; without any there is no pass."""
+    """Return the bytes that a pass has to do with beyond what is clean; without any there is no pass."""
     within = _between(segments, dirty.first_dirty_offset, dirty.first_uncleanable_offset)
     return sum(segment.size_bytes for segment in within)
 
@@ -163,7 +163,7 @@ def clean(
     last_records: Mapping[int, LastRecord],
     now_ms: int,
 ) -> Cleaned:
-    """One pass over a log; the last segment is the active one."""
+    """Make one pass over a log; the last segment is the active one."""
     key_map = build_map(segments, rules, dirty)
     end_offset = key_map.latest_offset + 1
     clean_before = _between(segments, 0, dirty.first_dirty_offset)
@@ -195,7 +195,7 @@ def clean(
 
 
 def build_map(segments: Sequence[PlainSegment], rules: Rules, dirty: DirtyRange) -> KeyMap:
-    """The last offset of each key of the dirty segments, as far as the map takes them."""
+    """Return the last offset of each key of the dirty segments, as far as the map takes them."""
     key_map, transactions = KeyMap(), Transactions()
     start, end = dirty
     members = _between(segments, start, end)
@@ -264,7 +264,7 @@ def clean_group(
     now_ms: int,
     unkeyed: list[PlainRecord] | None = None,
 ) -> PlainSegment:
-    """The segment that takes the place of a group; the whole log tells what was aborted."""
+    """Return the segment that takes the place of a group; the whole log tells what was aborted."""
     batches: list[PlainBatch] = []
     transactions.cleaned_aborts = []
     for number, segment in enumerate(members):
@@ -300,7 +300,7 @@ def filter_batch(
     keeps_legacy_tombstones: bool = True,
     unkeyed: list[PlainRecord] | None = None,
 ) -> list[PlainBatch]:
-    """What is left of a batch: one batch, or none."""
+    """Return what is left of a batch: one batch, or none."""
     horizon_ms = batch.delete_horizon_ms
     can_discard = transactions.can_discard(batch)
     discards = can_discard
@@ -387,7 +387,7 @@ def _rebuilt(batch: PlainBatch, survivors: list[PlainRecord], horizon_ms: int | 
 
 
 def _between(segments: Sequence[PlainSegment], start: int, end: int) -> list[PlainSegment]:
-    """The segments below an offset, from the one on that holds another."""
+    """Return the segments below an offset, from the one on that holds another."""
     if start >= end:
         return []
     floor = max((segment.base_offset for segment in segments if segment.base_offset <= start), default=start)

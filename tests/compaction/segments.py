@@ -16,7 +16,7 @@ NOW_MS = 1000
 
 
 def open_segment(directory, content, base_offset=0, *, modified_ms=0, **config):
-    """A segment whose log file has some bytes."""
+    """Return a segment whose log file has some bytes."""
     path = Path(directory, f"{base_offset:020d}.log")
     path.write_bytes(content)
     os.utime(path, ns=(modified_ms * 1_000_000,) * 2)
@@ -24,7 +24,7 @@ def open_segment(directory, content, base_offset=0, *, modified_ms=0, **config):
 
 
 def map_of(offsets, latest_offset=10**9, slots=1000):
-    """A map that knows the last offset of some keys."""
+    """Return a map that knows the last offset of some keys."""
     made = OffsetMap(24 * slots)
     for key, offset in offsets.items():
         put(made, [key], [offset])

@@ -103,7 +103,7 @@ class Compared:
             self.log.append_batches(encode([batch]))
 
     def expected(self) -> Cleaned | None:
-        """What the reference makes of the files; None if there is nothing to clean."""
+        """Return what the reference makes of the files; None if there is nothing to clean."""
         segments, now_ms = self.segments(), self.clock.now_ms()
         dirty = reference_cleaner.dirty_range(
             segments,
@@ -133,7 +133,7 @@ class Compared:
         return next((int(offset) for topic, _, offset in offsets if topic == TOPIC), None)
 
     def clean(self) -> None:
-        """A pass; the files must be what the reference says."""
+        """Run a pass, and check that the files are what the reference says."""
         before, expected, checkpoint = self.segments(), self.expected(), self.checkpoint()
         statistics = self.log.clean(
             CleanerConfig(dedupe_buffer_size=SLOT_BYTES * self.slots), now_ms=self.clock.now_ms()
@@ -150,7 +150,7 @@ class Compared:
         assert self.checkpoint() == expected.end_offset
 
     def check_readers(self) -> None:
-        """The log that is open, one that is opened again, and one that is only read show the same records."""
+        """Check that the open log, the log opened again and the log that is only read show the same records."""
         expected = [
             (record.offset, record.key, record.value)
             for segment in self.segments()
@@ -187,7 +187,7 @@ def records_of(log, **options):
 
 
 def latest_values(log) -> dict[bytes, bytes]:
-    """The last committed value of each key; of a deleted one, none."""
+    """Return the last committed value of each key; of a deleted one, none."""
     last = {key: value for _, key, value in records_of(log, isolation_level="read_committed")}
     return {key: value for key, value in last.items() if key is not None and value is not None}
 

@@ -25,7 +25,7 @@ KEYS = st.lists(
 
 
 def hashes_of(keys, key_hash=None, *, before=b"", after=b""):
-    """The hash of each key, in a buffer with other bytes around them."""
+    """Return the hash of each key, in a buffer with other bytes around them."""
     data = before + after.join(keys) + after
     buffer = np.frombuffer(data, np.uint8)
     lengths = np.array([len(key) for key in keys], np.int64)
@@ -35,7 +35,7 @@ def hashes_of(keys, key_hash=None, *, before=b"", after=b""):
 
 
 def expected_hash(key):
-    """The documented function, in Python's integers."""
+    """Return the documented function, in Python's integers."""
     if len(key) > 256:
         digest = blake2b(key, digest_size=16, key=SEED).digest()
         return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")

@@ -21,7 +21,7 @@ def encoded(*batches):
 
 
 def build(segments, first_dirty_offset=0, end_offset=100, *, slots=1000, aborted=(), **options):
-    """The map, what the keys a to h have in it, and the statistics."""
+    """Return the map, what the keys a to h have in it, and the statistics."""
     offset_map = OffsetMap(24 * slots)
     transactions = CleanedTransactions()
     transactions.add_aborted(aborted)

@@ -30,7 +30,7 @@ EMPTY = bytes.fromhex(
 
 
 def rewrite(batches, survives, *, is_idle_marker=None, new_horizon_ms=1024):
-    """What becomes of batches: None if one stays, otherwise its bytes, and whether it is without records."""
+    """Return what becomes of batches: None if one stays, otherwise its bytes, and whether it is without records."""
     section = section_of(b"".join(batch.encode() for batch in batches))
     columns = decode_records(section, WantedFields(tails=True))
     if is_idle_marker is None:

@@ -12,7 +12,7 @@ BATCHES = [Batch((Record(0), Record(2)), base_offset=base).encode() for base in 
 
 
 def read(segment, start_position_bytes=0, **options):
-    """What the windows hold, byte by byte, and the last offset of each batch."""
+    """Return what the windows hold, byte by byte, and the last offset of each batch."""
     found, last_offsets = b"", []
     for window in source_windows(segment, start_position_bytes, **options):
         found += window.buffer[: window.end].tobytes()

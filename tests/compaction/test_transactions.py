@@ -12,7 +12,7 @@ DATA = "data"
 
 
 def read(transactions, *batches):
-    """Which of some batches may go; each is its last offset, its producer, and DATA or what its marker says."""
+    """Return which batches may go; each is its last offset, its producer, and DATA or what its marker says."""
     numbers = np.arange(len(batches))
     is_control = np.array([kind is not DATA for _, _, kind in batches], np.bool_)
     may_go, kept = transactions.discardable(

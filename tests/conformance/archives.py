@@ -21,7 +21,7 @@ ARCHIVE_SUFFIX = ".tar.xz"
 
 
 def case_names() -> list[str]:
-    """Every case that has an archive, in name order."""
+    """Return every case that has an archive, in name order."""
     return sorted(path.name.removesuffix(ARCHIVE_SUFFIX) for path in CASES_FOLDER.glob(f"*{ARCHIVE_SUFFIX}"))
 
 

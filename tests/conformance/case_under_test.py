@@ -61,7 +61,7 @@ class CaseUnderTest:
         self._scratch = scratch
 
     def in_bucket(self, path: str, access: Options) -> CaseUnderTest:
-        """The same case, read from where it was uploaded to."""
+        """Return the same case, read from where it was uploaded to."""
         case = copy.copy(self)
         case.path, case.access, case.checks = path, access, 0
         return case
@@ -69,7 +69,7 @@ class CaseUnderTest:
     # What to read.
 
     def spans(self) -> Iterator[Span]:
-        """The offsets that reads may ask for: everything, or the offsets before and after damage."""
+        """Yield the offsets that reads may ask for: everything, or the offsets before and after damage."""
         whole = {part.name: (part.log_start_offset, part.end_offset) for part in self.partitions}
         if not self.rules.damaged:
             yield whole
@@ -95,7 +95,7 @@ class CaseUnderTest:
 
     @staticmethod
     def assign(partitions: list[ExpectedPartition]) -> str:
-        """The value of ``assign`` for these partitions."""
+        """Return the value of ``assign`` for these partitions."""
         topics: dict[str, list[int]] = {}
         for partition in partitions:
             topics.setdefault(partition.topic, []).append(partition.partition)
@@ -109,11 +109,11 @@ class CaseUnderTest:
         return storage_core.read_table(path or self.path, **words)
 
     def file_system(self) -> ReadableFileSystem:
-        """What reads of the case look into."""
+        """Return what reads of the case look into."""
         return open_file_system(parse_read_options({**self.access, "path": self.path}).storage)
 
     def partition_logs(self, path: str | None = None, *, use_indexes: bool = True) -> dict[str, PartitionLog]:
-        """The partitions as `PartitionLog`, by directory name."""
+        """Return the partitions as `PartitionLog`, by directory name."""
         filesystem = self.file_system()
         wanted = {partition.name for partition in self.partitions}
         found = {}
@@ -126,14 +126,14 @@ class CaseUnderTest:
 
     @contextmanager
     def copied(self) -> Iterator[Path]:
-        """A copy of the log directory that may be changed, modification times included."""
+        """Yield a copy of the log directory that may be changed, modification times included."""
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
             yield Path(shutil.copytree(self.logs, Path(folder, "logs")))
 
     # What was read.
 
     def expected_rows(self, span: Span, isolation_level: str) -> pa.Table:
-        """The consumer's records with the offsets of ``span``."""
+        """Return the consumer's records with the offsets of ``span``."""
         committed_only = isolation_level == READ_COMMITTED
         return concatenated(
             [
@@ -144,7 +144,7 @@ class CaseUnderTest:
         )
 
     def check_rows(self, actual: pa.Table, span: Span, isolation_level: str, what: str) -> None:
-        """The rows that were read are the consumer's, byte for byte. Counts as one check a partition."""
+        """Check that the rows that were read are the consumer's, byte for byte. Counts as one check a partition."""
         self._compare(
             comparable(actual), self.expected_rows(span, isolation_level), f"{what}, {isolation_level}"
         )
@@ -153,7 +153,7 @@ class CaseUnderTest:
     def check_places(
         self, options: Options, span: Span, isolation_level: str, what: str, path: str | None = None
     ) -> None:
-        """A read with these options gives the rows of ``span``. Only the columns that tell rows apart are read."""
+        """Check that a read with these options gives the rows of ``span``; read only columns that tell rows apart."""
         actual = self.read({**options, "columns": PLACE_COLUMNS}, isolation_level, path)
         expected = self.expected_rows(span, isolation_level).select(PLACE_COLUMNS)
         self._compare(comparable(actual), expected, f"{what}, {options}, {isolation_level}")
@@ -164,7 +164,7 @@ class CaseUnderTest:
         assert difference is None, f"{self.name}, {what}: {difference}"
 
     def check_equal(self, actual: object, expected: object, what: str) -> None:
-        """A single answer equals the broker's."""
+        """Check that a single answer equals the broker's."""
         assert actual == expected, f"{self.name}, {what}: expected {expected}, found {actual}"
         self.checks += 1
 

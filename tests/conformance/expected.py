@@ -85,7 +85,7 @@ class ExpectedPartition:
         )
 
     def rows(self, start_offset: int, end_offset: int, *, committed_only: bool) -> pa.Table:
-        """The records with ``start_offset <= offset < end_offset``."""
+        """Return the records with ``start_offset <= offset < end_offset``."""
         first, last = np.searchsorted(self.offsets, [start_offset, end_offset])
         rows = self.table.slice(first, max(last - first, 0))
         return rows.filter(pa.array(self.committed[first : max(first, last)])) if committed_only else rows

@@ -64,7 +64,7 @@ class Matrix:
         return matrix
 
     def rows(self) -> list[list[str]]:
-        """The table as text: the first row is the heading."""
+        """Return the table as text: the first row is the heading."""
         # Imported here: it needs the packages under test, and a broken import must not hide the reports.
         from conformance.archives import case_names
         from conformance.ways import COLUMNS, WAYS
@@ -101,7 +101,7 @@ class Matrix:
         return [*("  ".join(map(str.ljust, row, widths)).rstrip() for row in table), "", *LEGEND.split(" · ")]
 
     def markdown(self) -> str:
-        """A Markdown table with its legend."""
+        """Return a Markdown table with its legend."""
         heading, *body = self.rows()
         lines = [_markdown_row(heading), _markdown_row(["---"] * len(heading))]
         lines += [_markdown_row([f"`{row[0]}`", *row[1:]]) for row in body]

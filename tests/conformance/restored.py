@@ -24,7 +24,7 @@ _CREATE_TIME = 0
 
 
 def options_to_read(case: CaseUnderTest, isolation_level: str) -> Options:
-    """All that can be read, also around damage."""
+    """Return all that can be read, also around damage."""
     options = {**case.selection(), "include_headers": True, "isolation_level": isolation_level}
     return {**options, "mode": "DROPMALFORMED"} if case.rules.damaged else options
 
@@ -35,7 +35,7 @@ def options_to_write(source: Path) -> Options:
 
 
 def restored_rows(case: CaseUnderTest, isolation_level: str) -> pa.Table:
-    """The rows of the copy, for a consumer of either isolation level.
+    """Return the rows of the copy, for a consumer of either isolation level.
 
     Each record has a timestamp of its own in format v2, or -1, and its type is create time.
     """
@@ -47,7 +47,7 @@ def restored_rows(case: CaseUnderTest, isolation_level: str) -> pa.Table:
 
 
 def restored_partitions(case: CaseUnderTest, isolation_level: str) -> list[ExpectedPartition]:
-    """All partitions of the topics that are restored: those with rows, and those without any committed record.
+    """Return all partitions of the topics that are restored: those with rows, and those without any committed record.
 
     If a topic has offsets and committed records, but no rows, a write cannot know whether it was part of the read.
     """

@@ -47,5 +47,5 @@ CASES: Mapping[str, CaseRules] = {
 
 
 def rules_of(case_name: str) -> CaseRules:
-    """The rules of one case."""
+    """Return the rules of one case."""
     return CASES.get(case_name, CaseRules())

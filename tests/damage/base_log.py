@@ -21,7 +21,7 @@ _SEGMENT = re.compile(r"(?:.*/)?([^/]+)-([0-9]+)/([0-9]{20})\.log")
 
 
 def base_offset_of(path: str) -> int:
-    """The base offset in a file's name."""
+    """Return the base offset in a file's name."""
     return int(path.rpartition("/")[2][:20])
 
 
@@ -73,17 +73,17 @@ class BaseLog:
         return found
 
     def original(self, data: bytes, path: str) -> Entry | None:
-        """The entry with the same bytes under the CRC; the one at the same offset if there is one."""
+        """Return the entry with the same bytes under the CRC; the one at the same offset if there is one."""
         known = self._entries_by_data
         found = known.get(data) or known.get(data[covered_start(data[16]) :]) or [None]
         return next((entry for entry in found if entry is not None and entry.path == path), found[0])
 
     def log_start_offsets(self, files: Mapping[str, bytes], root: str = "") -> dict[TopicPartition, int]:
-        """The offsets in a root's log-start-offset-checkpoint."""
+        """Return the offsets in a root's log-start-offset-checkpoint."""
         return parse_offset_checkpoint(files.get(_join(root, "log-start-offset-checkpoint"), b""))
 
     def high_watermarks(self, files: Mapping[str, bytes], root: str = "") -> dict[TopicPartition, int]:
-        """The offsets in a root's replication-offset-checkpoint."""
+        """Return the offsets in a root's replication-offset-checkpoint."""
         return parse_offset_checkpoint(files.get(_join(root, "replication-offset-checkpoint"), b""))
 
     @property
@@ -92,7 +92,7 @@ class BaseLog:
 
 
 def segments_of(files: Mapping[str, bytes], root: str = "") -> dict[TopicPartition, list[str]]:
-    """The log files of each partition below a root, in order."""
+    """Return the log files of each partition below a root, in order."""
     found: dict[TopicPartition, list[str]] = {}
     for path in sorted(files):
         match = _SEGMENT.fullmatch(path)
@@ -102,7 +102,7 @@ def segments_of(files: Mapping[str, bytes], root: str = "") -> dict[TopicPartiti
 
 
 def parse_offset_checkpoint(content: bytes) -> dict[TopicPartition, int]:
-    """The offsets in a checkpoint; empty if it is malformed."""
+    """Return the offsets in a checkpoint; empty if it is malformed."""
     found = {}
     try:
         for line in content.decode("ascii").splitlines()[2:]:

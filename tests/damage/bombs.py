@@ -20,7 +20,7 @@ _MEBIBYTE = bytes(1 << 20)
 
 @cache
 def _gzip_stream() -> bytes:
-    """One member. After a full flush nothing refers back, so the same block can be repeated."""
+    """Return one member. After a full flush nothing refers back, so the same block can be repeated."""
     packer = zlib.compressobj(9, wbits=31)
     head = packer.compress(_MEBIBYTE) + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(_MEBIBYTE) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -29,7 +29,7 @@ def _gzip_stream() -> bytes:
 
 @cache
 def _gzip_members() -> bytes:
-    """A member for every mebibyte."""
+    """Return a member for every mebibyte."""
     return gzip.compress(_MEBIBYTE, 9, mtime=0) * (INFLATED_BYTES >> 20)
 
 
@@ -45,7 +45,7 @@ def _snappy_block(size: int) -> bytes:
 
 @cache
 def _snappy_raw() -> bytes:
-    """One block of 96 MiB: snappy compresses to a twentieth at best."""
+    """Return one block of 96 MiB: snappy compresses to a twentieth at best."""
     return _snappy_block(96 << 20)
 
 
@@ -57,7 +57,7 @@ def _snappy_xerial() -> bytes:
 
 
 def _snappy_lying() -> bytes:
-    """A block that claims 4 GiB and holds five bytes."""
+    """Return a block that claims 4 GiB and holds five bytes."""
     return b"\xff\xff\xff\xff\x0f" + b"\x10abcde"
 
 
@@ -74,7 +74,7 @@ def _lz4() -> bytes:
 
 
 def _lz4_lying() -> bytes:
-    """A content size unrelated to the content."""
+    """Return a content size unrelated to the content."""
     frame = bytearray(lz4_frame([b"records"], content_size=True))
     frame[6:14] = struct.pack("<Q", 2**62)
     frame[14] = xxh32(bytes(frame[4:14])) >> 8 & 0xFF
@@ -87,7 +87,7 @@ def _lz4_stored_blocks() -> bytes:
 
 
 def _zstd_blocks(count: int, window: int = 0x58) -> bytes:
-    """A frame of blocks that repeat one byte 128 KiB times, in four bytes each."""
+    """Return a frame of blocks that repeat one byte 128 KiB times, in four bytes each."""
     block = (128 << 10) << 3 | 1 << 1
     pieces = [struct.pack("<I", block)[:3] + b"\0"] * count
     last = struct.pack("<I", 1)[:3]
@@ -99,22 +99,22 @@ def _zstd() -> bytes:
 
 
 def _zstd_frames() -> bytes:
-    """A frame for every mebibyte, with frames to be skipped between them."""
+    """Return a frame for every mebibyte, with frames to be skipped between them."""
     return (_zstd_blocks(8) + zstd_skippable_frame(b"skip")) * (INFLATED_BYTES >> 20)
 
 
 def _zstd_lying() -> bytes:
-    """A content size of 2^62 bytes in a frame of a single segment, which is then its window too."""
+    """Return a content size of 2^62 bytes in a frame of a single segment, which is then its window too."""
     return b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**62) + struct.pack("<I", 1 | 5 << 3)[:3] + b"abcde"
 
 
 def _zstd_huge_window() -> bytes:
-    """A window of 2 GiB, for content of 128 KiB."""
+    """Return a window of 2 GiB, for content of 128 KiB."""
     return _zstd_blocks(1, window=0xA8)
 
 
 def _zstd_large_window() -> bytes:
-    """The largest window that the library accepts by default, 128 MiB, for content of 128 KiB."""
+    """Return the largest window that the library accepts by default, 128 MiB, for content of 128 KiB."""
     return _zstd_blocks(1, window=0x88)
 
 

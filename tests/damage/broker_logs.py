@@ -43,7 +43,7 @@ _PARTITIONS = (
 
 @cache
 def broker_logs() -> dict[str, BaseLog]:
-    """Every log by its name."""
+    """Return every log by its name."""
     logs = [_log(case, partitions) for case, *partitions in _PARTITIONS]
     return {log.name: log for log in logs}
 

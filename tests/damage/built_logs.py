@@ -17,7 +17,7 @@ _LEGACY_CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3}
 
 @cache
 def built_logs() -> dict[str, BaseLog]:
-    """Every log by its name."""
+    """Return every log by its name."""
     logs = [
         *(_legacy(magic, name) for magic in (0, 1) for name in _LEGACY_CODECS),
         *(_v2(name) for name in CODECS),
@@ -110,7 +110,7 @@ def _v2(codec_name):
 
 
 def _mixed_segment():
-    """All formats in each segment, as after an upgrade or a downgrade."""
+    """Write all formats into each segment, as after an upgrade or a downgrade."""
     log = LogWriter("mixed-in-segment")
     partition = log.partition()
     for _ in range(2):
@@ -122,7 +122,7 @@ def _mixed_segment():
 
 
 def _mixed_segments():
-    """A log that was upgraded twice."""
+    """Return a log that was upgraded twice."""
     log = LogWriter("mixed-in-log", is_clean=False)
     partition = log.partition()
     partition.messages(0, 4).messages(0, 4, codec=1).roll()
@@ -193,7 +193,7 @@ def _high_offsets():
 
 
 def _log_start():
-    """The log starts inside a batch, and its high watermark is below its end."""
+    """Build a log that starts inside a batch, and whose high watermark is below its end."""
     log = LogWriter("log-start", is_clean=False)
     partition = log.partition()
     for _ in range(2):
@@ -204,7 +204,7 @@ def _log_start():
 
 
 def _copies():
-    """Two brokers' copies of one partition; the second one lags."""
+    """Return two brokers' copies of one partition; the second one lags."""
     logs = []
     for root, batches in (("first/", 8), ("second/", 5)):
         log = LogWriter("copies", root=root)
@@ -229,7 +229,7 @@ def _tiny():
 
 
 def _nested():
-    """A topic whose values are whole batches, such as a backup of segments."""
+    """Return a topic whose values are whole batches, such as a backup of segments."""
     log = LogWriter("batches-in-values")
     partition = log.partition()
     for _ in range(2):
@@ -296,7 +296,7 @@ _INNER_VALUE = b"never a row"
 
 
 def _inner_batch(partition, first_offset, extra=b""):
-    """A batch for use as a value."""
+    """Return a batch for use as a value."""
     headers = ((b"extra", extra),) if extra else ()
     partition.inner_rows.add(
         (first_offset, (5, 0, b"inner", _INNER_VALUE, (("extra", extra),) if extra else ()))
@@ -305,7 +305,7 @@ def _inner_batch(partition, first_offset, extra=b""):
 
 
 def _inner_message(partition, magic, offset):
-    """A message for use as a value."""
+    """Return a message for use as a value."""
     timestamp_ms = 5 if magic else -1
     partition.inner_rows.add((offset, (timestamp_ms, 0 if magic else -1, b"inner", _INNER_VALUE, ())))
     return message(magic, offset, b"inner", _INNER_VALUE, timestamp_ms=timestamp_ms)

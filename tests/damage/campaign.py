@@ -50,12 +50,12 @@ class HangError(BaseException):
 
 
 def all_logs() -> dict[str, BaseLog]:
-    """Every log that the campaign damages."""
+    """Return every log that the campaign damages."""
     return {**built_logs(), **broker_logs()}
 
 
 def fast_folder() -> str | None:
-    """A folder in memory, if the system has one with room to spare."""
+    """Return a folder in memory, if the system has one with room to spare."""
     folder = "/dev/shm"
     has_room = os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= 1 << 30
     return folder if has_room else None
@@ -72,7 +72,7 @@ class Case:
 
     @classmethod
     def draw(cls, log: BaseLog, number: int) -> Case:
-        """The case with this number."""
+        """Return the case with this number."""
         rng = random.Random(f"{log.name}#{number}")
         return cls(log, number, draw_mutations(rng, log), draw_read(rng, log))
 
@@ -89,7 +89,7 @@ class Case:
         return files
 
     def text(self) -> str:
-        """The case in words."""
+        """Return the case in words."""
         return "\n".join([
             self.name, *(f"  {mutation.text}" for mutation in self.mutations), f"  read with {self.read.options()}",
         ])  # fmt: skip
@@ -128,7 +128,7 @@ class Campaign:
         return verdict
 
     def _account(self, case: Case, outcome: Outcome, verdict: Verdict) -> None:
-        """A read without an error returns the original rows, unless a change happened that no reader can detect."""
+        """Check that a read without an error returns the original rows, unless no reader can detect the change."""
         kinds = set()
         for root in case.log.roots:
             kinds |= unprovable_kinds(

@@ -29,7 +29,7 @@ def measuring_process() -> Iterator[MeasuringProcess]:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """An empty log directory, in memory if possible: some files are large."""
+    """Yield an empty log directory, in memory if possible: some files are large."""
     folder = Path(tempfile.mkdtemp(prefix="segmentlog-hostile-", dir=fast_folder()))
     yield folder
     shutil.rmtree(folder)

@@ -19,7 +19,7 @@ from tests.damage.entries import size_of_entry
 
 
 def is_recognised(data: bytes, start: int, place: int, borders: AbstractSet[int]) -> bool:
-    """Whether any rule shows that a batch is inside the entry that starts at an earlier position.
+    """Return whether any rule shows that a batch is inside the entry that starts at an earlier position.
 
     Args:
         data: The file.
@@ -50,13 +50,13 @@ def _is_in_proven_crc(data: bytes, start: int, place: int, borders: AbstractSet[
 
 
 def _is_led_past(data: bytes, start: int, place: int, borders: AbstractSet[int]) -> bool:
-    """Whether the declared end is after a place that does not lead to it, and leads to a border."""
+    """Return whether the declared end is after a place that does not lead to it, and leads to a border."""
     end = start + 12 + int.from_bytes(data[start + 8 : start + 12], "big", signed=True)
     return place < end and end not in _chain(data, place) and not borders.isdisjoint(_chain(data, end))
 
 
 def _chain(data: bytes, position: int) -> list[int]:
-    """The positions that headers lead to, one after the other, with ascending offsets."""
+    """Return the positions that headers lead to, one after the other, with ascending offsets."""
     places, last_offset = [position], -1
     while (size := size_of_entry(data, position)) is not None:
         offset = int.from_bytes(data[position : position + 8], "big", signed=True)
@@ -69,7 +69,7 @@ def _chain(data: bytes, position: int) -> list[int]:
 
 
 def last_offset_of(data: bytes, position: int) -> int:
-    """The last offset according to an entry's header."""
+    """Return the last offset according to an entry's header."""
     offset = int.from_bytes(data[position : position + 8], "big", signed=True)
     is_current = data[position + 16] == 2
     return offset + int.from_bytes(data[position + 23 : position + 27], "big", signed=True) * is_current

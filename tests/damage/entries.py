@@ -88,12 +88,12 @@ class Entry:
 
 
 def covered_start(magic: int) -> int:
-    """Where the bytes begin that the CRC covers."""
+    """Return where the bytes begin that the CRC covers."""
     return 21 if magic == 2 else 16
 
 
 def size_of_entry(data: bytes, position: int) -> int | None:
-    """The size of the entry at a position, if one fits there wholly."""
+    """Return the size of the entry at a position, if one fits there wholly."""
     if position + 26 > len(data):
         return None
     _, length, magic = _HEAD.unpack_from(data, position)
@@ -104,7 +104,7 @@ def size_of_entry(data: bytes, position: int) -> int | None:
 
 
 def is_valid_entry(data: bytes, position: int, size: int) -> bool:
-    """Whether the CRC of an entry is valid."""
+    """Return whether the CRC of an entry is valid."""
     end = position + size
     if data[position + 16] == 2:
         stored = int.from_bytes(data[position + 17 : position + 21], "big")
@@ -116,7 +116,7 @@ def is_valid_entry(data: bytes, position: int, size: int) -> bool:
 def entries_of(
     topic_partition: tuple[str, int], path: str, data: bytes, base_offset: int, rows: dict[int, Row]
 ) -> Iterator[Entry]:
-    """The entries of an undamaged log file, up to its torn or preallocated tail.
+    """Yield the entries of an undamaged log file, up to its torn or preallocated tail.
 
     Args:
         topic_partition: The partition.

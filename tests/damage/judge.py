@@ -59,7 +59,7 @@ def judge(
 
 
 def _verdict_of_copies(copies: list[Observation]) -> Verdict:
-    """Each row is whole in some copy, and each offset that is whole in one is there."""
+    """Check that each row is whole in some copy, and that each offset that is whole in one is there."""
     verdict = Verdict()
     for key, rows in copies[0].rows.items():
         offsets = [row.offset for row in rows]
@@ -145,7 +145,7 @@ def _check_error(seen: Observation, error: SegmentLogError, verdict: Verdict) ->
 
 
 def _check_named_place(seen: Observation, error: CorruptError, verdict: Verdict) -> None:
-    """An error about damage names the file, its bytes and its offsets, and the damage exists."""
+    """Check that an error about damage names the file, its bytes and its offsets, and that the damage exists."""
     segments = [segment for truth in seen.truths.values() for segment in truth.segments]
     named = next((segment for segment in segments if (error.path or "").endswith(segment.path)), None)
     if named is None or error.position_bytes is None or error.offset is None:

@@ -16,7 +16,7 @@ LOG_APPEND_TIME = 0x08
 
 
 def message(magic, offset, key, value, *, timestamp_ms=-1, attributes=0, crc=None):
-    """One message with its offset and length."""
+    """Return one message with its offset and length."""
     covered = struct.pack(">bb", magic, attributes)
     if magic == 1:
         covered += struct.pack(">q", timestamp_ms)
@@ -27,7 +27,7 @@ def message(magic, offset, key, value, *, timestamp_ms=-1, attributes=0, crc=Non
 
 
 def wrapper(magic, codec, last_offset, inner, *, timestamp_ms=-1, is_append_time=False):
-    """A compressed message set.
+    """Return a compressed message set.
 
     Args:
         magic: 0 or 1.

@@ -57,7 +57,7 @@ class Measured:
 
 
 def can_measure_memory() -> bool:
-    """Whether this system reports a process's peak memory and can reset it."""
+    """Return whether this system reports a process's peak memory and can reset it."""
     return os.access("/proc/self/clear_refs", os.W_OK)
 
 

@@ -64,7 +64,7 @@ class Mutation:
 
 
 def kind_of_file(path: str) -> str:
-    """The purpose of a file, by its name."""
+    """Return the purpose of a file, by its name."""
     name = path.rpartition("/")[2]
     suffix = name.rpartition(".")[2]
     if name in ("leader-epoch-checkpoint", "partition.metadata"):
@@ -75,7 +75,7 @@ def kind_of_file(path: str) -> str:
 
 
 def draw_mutations(rng: random.Random, log: BaseLog) -> list[Mutation]:
-    """One, two or three mutations for a log."""
+    """Return one, two or three mutations for a log."""
     count = rng.choice((1, 1, 1, 1, 2, 2, 3))
     return [_draw(rng, log) for _ in range(count)]
 

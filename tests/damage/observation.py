@@ -86,7 +86,7 @@ class Observation:
         return found
 
     def bounds(self, key: TopicPartition) -> tuple[int, int] | None:
-        """The offsets that the read asks for; None if they do not follow from the log alone."""
+        """Return the offsets that the read asks for; None if they do not follow from the log alone."""
         if self.read.has_times or LOG_START_CHECKPOINT in self.touched_names:
             return None
         start, end = self._log_start(key), 2**63
@@ -102,13 +102,13 @@ class Observation:
         return start, end
 
     def first_known_offset(self, key: TopicPartition) -> int:
-        """The lowest known offset: the original log started there."""
+        """Return the lowest known offset: the original log started there."""
         if LOG_START_CHECKPOINT not in self.touched_names:
             return 0
         return self.log.log_start_offsets(self.log.files, self.root).get(key, 0)
 
     def holds(self, key: TopicPartition, offset: int, row: Row) -> bool:
-        """Whether a row satisfies the read's condition."""
+        """Return whether a row satisfies the read's condition."""
         condition = self.read.condition
         return condition is None or condition.holds(*key, offset, row)
 

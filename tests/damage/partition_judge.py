@@ -46,7 +46,7 @@ class PartitionJudge:
         self._verdict.problem(f"{self._key[0]}-{self._key[1]}: {text}")
 
     def _check_contents(self) -> None:
-        """Every row was written, at its offset, as far as a CRC can tell."""
+        """Check that every row was written, at its offset, as far as a CRC can tell."""
         indexes = [ROW_COLUMNS.index(name) for name in self._read.columns]
         known = [(segment.path, found) for segment in self._truth.segments for found in segment.known]
         is_unknown = any(found.original is None or self._is_below_its_log(found) for _, found in known)
@@ -84,7 +84,7 @@ class PartitionJudge:
         )  # fmt: skip
 
     def _is_ambiguous(self, out: OutRow) -> bool:
-        """Whether a row comes from a batch that no rule identifies as part of a record's value.
+        """Return whether a row comes from a batch that no rule identifies as part of a record's value.
 
         A read that stops at damage never returns one.
         """
@@ -95,7 +95,7 @@ class PartitionJudge:
         )
 
     def _is_below_its_log(self, found: Found) -> bool:
-        """Whether an entry that is out of place has records below its log's start, of which nothing is known."""
+        """Return whether an entry out of place has records below its log's start, of which nothing is known."""
         original = found.original
         if original is None or (original.topic_partition == self._key and not found.shift):
             return False
@@ -151,7 +151,7 @@ class PartitionJudge:
             self._check_damage_rows(segment, lost, damaged)
 
     def _lost(self, segment: SegmentTruth, wanted: range) -> list[int]:
-        """The requested offsets that a damaged range lost."""
+        """Return the requested offsets that a damaged range lost."""
         if self._read.committed and not self._is_end_as_written():
             # Without the last markers, the last stable offset is unknown.
             return []
@@ -169,7 +169,7 @@ class PartitionJudge:
         return bool(ends) and not self._truth.has_astray and self._truth.end_offset == max(ends)
 
     def _damage_met(self, segment: SegmentTruth, wanted: range) -> list[DamagedBytes]:
-        """The damaged ranges that a full read meets; a bounded one may skip them."""
+        """Return the damaged ranges that a full read meets; a bounded one may skip them."""
         if self._read.is_bounded or self._read.committed or self._read.condition is not None:
             return []
         return [

@@ -77,7 +77,7 @@ class Read:
         return ("include_metadata", True) in self.others
 
     def options(self) -> dict[str, Any]:
-        """The options of `read_table`."""
+        """Return the options of `read_table`."""
         columns = [*_PLACE_COLUMNS, *self.columns]
         options: dict[str, Any] = dict(self.others) | self._bounds()
         if self.with_metadata:
@@ -114,7 +114,7 @@ def _offsets_json(offsets: Mapping[TopicPartition, int | None], default: int) ->
 
 
 def draw_read(rng: random.Random, log: BaseLog) -> Read:
-    """A read of a log with random options."""
+    """Return a read of a log with random options."""
     offsets: tuple[tuple[TopicPartition, int | None, int | None], ...] = ()
     times: tuple[int | None, int | None] = (None, None)
     bounds = rng.random()
@@ -251,7 +251,7 @@ def _take_rows(table: pa.Table, read: Read, outcome: Outcome) -> None:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A value in the form that `Row` uses."""
+    """Return a value in the form that `Row` uses."""
     if name == "timestamp" and value is not None:
         return value // 1000 if value % 1000 == 0 else ("µs", value)
     if name == "headers":

@@ -83,7 +83,7 @@ class DamagedBytes:
     end_offset: int
 
     def meets(self, start: int, end: int) -> bool:
-        """Whether a range of bytes is partly the same, or also none at the same place."""
+        """Return whether a range of bytes is partly the same, or also none at the same place."""
         if self.start == self.end:
             return (self.start, self.end) == (start, end)
         return start < self.end and self.start < end
@@ -172,7 +172,7 @@ class PartitionTruth:
 def partition_truths(
     log: BaseLog, files: Mapping[str, bytes], root: str = "", *, is_forged: bool = False
 ) -> dict[TopicPartition, PartitionTruth]:
-    """The true content of every partition of a damaged directory.
+    """Return the true content of every partition of a damaged directory.
 
     Args:
         log: The directory before the damage.
@@ -199,7 +199,7 @@ def partition_truths(
 def _vouched(
     log: BaseLog, key: TopicPartition, files: Mapping[str, bytes], root: str
 ) -> tuple[bool, int, int]:
-    """Whether the log was closed, up to which offset it was flushed, and up to which it was written."""
+    """Return whether the log was closed, up to which offset it was flushed, and up to which it was written."""
     prefix = f"{root}/" if root else ""
     is_closed = f"{prefix}.kafka_cleanshutdown" in files
     written = log.high_watermarks(files, root).get(key, 0)
@@ -288,7 +288,7 @@ def _with_inner(truth: SegmentTruth, data: bytes) -> SegmentTruth:
 
 
 def _ambiguous(truth: SegmentTruth, data: bytes, inner: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The first and last offsets of inner entries that a reader cannot tell from entries of the log.
+    """Yield the first and last offsets of inner entries that a reader cannot tell from entries of the log.
 
     Once a reader takes one of them, the damage begins after it.
     """
@@ -330,7 +330,7 @@ def _found(log: BaseLog, path: str, data: bytes, position: int, *, is_forged: bo
 
 @functools.lru_cache(maxsize=512)
 def _sizes_by_position(data: bytes) -> dict[int, int]:
-    """Every position of an entry with a valid CRC, with its size. Cached, because many cases share most files."""
+    """Return the position and size of every entry with a valid CRC. Cached, because cases share most files."""
     return {
         position: size
         for position, magic in enumerate(data[16:])

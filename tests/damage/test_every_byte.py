@@ -39,7 +39,7 @@ FORMATS = [
 
 
 def small_log(name) -> BaseLog:
-    """Two entries in a closed segment, two in the active one."""
+    """Return two entries in a closed segment, two in the active one."""
     magic, codec = int(name[1]), CODECS[name[3:]]
     writer = LogWriter(name)
     partition = writer.partition()

@@ -35,7 +35,7 @@ def partition(root):
 
 @pytest.fixture
 def secret(tmp_path_factory):
-    """A log outside the directory to read."""
+    """Return a log outside the directory to read."""
     return write_partition(tmp_path_factory.mktemp("elsewhere") / "secret-0")
 
 

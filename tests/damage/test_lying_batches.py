@@ -27,7 +27,7 @@ def record_with_headers(count):
 
 
 def legacy(magic, *, key_length=-1, value_length=-1, tail=b""):
-    """A message that declares these lengths and is followed by ``tail``."""
+    """Return a message that declares these lengths and is followed by ``tail``."""
     covered = struct.pack(">bb", magic, 0) + (struct.pack(">q", 5) if magic else b"")
     covered += struct.pack(">ii", key_length, value_length) + tail
     return struct.pack(">qiI", 1, 4 + len(covered), zlib.crc32(covered)) + covered

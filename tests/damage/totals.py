@@ -67,7 +67,7 @@ class Totals:
             count.unchanged += not is_changed and not is_error
 
     def text(self) -> str:
-        """For a terminal."""
+        """Return the text for a terminal."""
         lines = [f"{self.rows:,} rows and {self.damage_rows:,} damage rows came out"]
         lines.append(f"at most {self.bytes_read_factor:.0f} times the bytes of a directory were read")
         for name, counts in (
@@ -81,7 +81,7 @@ class Totals:
         return "\n".join(lines)
 
     def markdown(self, logs: int) -> str:
-        """The table."""
+        """Return the table."""
         lines = [
             f"{self.cases:,} cases over {logs} logs: {_listed(self.modes)}. {self.rows:,} rows came out.",
             "",

@@ -30,7 +30,7 @@ KINDS = {
 
 
 def unprovable_kinds(seen: Observation) -> set[str]:
-    """The kinds that happened to a directory."""
+    """Return the kinds that happened to a directory."""
     kinds = set()
     for truth in seen.truths.values():
         kinds |= set(_kinds_of_entries(truth))
@@ -88,7 +88,7 @@ def _kinds_of_losses(seen: Observation, truth: PartitionTruth) -> Iterator[str]:
 
 
 def _is_without_trace(segment: SegmentTruth, lost: Entry) -> bool:
-    """Whether no damaged byte is at the position of a lost entry."""
+    """Return whether no damaged byte is at the position of a lost entry."""
     before = [found.end for found in segment.entries if found.last_offset < lost.first_offset]
     following = [found.position for found in segment.entries if found.first_offset > lost.last_offset]
     if not following and segment.next_base_offset is None:

@@ -56,7 +56,7 @@ class DamagedCopy:
 
 
 def draw_copy(log: BaseLog, number: int) -> DamagedCopy:
-    """The copy with this number."""
+    """Return the copy with this number."""
     rng = random.Random(f"verify {log.name}#{number}")
     # Nothing tells a batch whose CRC was made right from a genuine one.
     mutations = tuple(each for each in draw_mutations(rng, log) if not each.is_forged)
@@ -70,7 +70,7 @@ def draw_copy(log: BaseLog, number: int) -> DamagedCopy:
 
 
 def undamaged_copies() -> Iterator[DamagedCopy]:
-    """Each directory as it was, and as if the broker had crashed."""
+    """Yield each directory as it was, and as if the broker had crashed."""
     for log in broker_logs().values():
         yield DamagedCopy(log, -1, (), dict(log.files), is_marker_changed=False)
         if CLEAN_SHUTDOWN in log.files:
@@ -85,7 +85,7 @@ def _change_marker(files: Files) -> None:
 
 
 def verified(folder: Path, **options: object) -> VerifyReport:
-    """What `segmentlog verify --deep` says of a log directory."""
+    """Return what `segmentlog verify --deep` says of a log directory."""
     filesystem = FileSystem()
     plan = plan_verification(filesystem, options_of([str(folder)], options), is_deep=True)
     return verify(filesystem, plan)

@@ -190,7 +190,7 @@ class PartitionWriter:
         return struct.pack(">hI", 1, crc32c(covered)) + covered
 
     def files(self, *, is_clean, with_indexes=True):
-        """The partition's files by name."""
+        """Return the partition's files by name."""
         made = {
             "leader-epoch-checkpoint": f"0\n1\n3 {self.segments[0].base_offset}\n".encode(),
             "partition.metadata": b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n",
@@ -235,7 +235,7 @@ class LogWriter:
         return self.partitions[-1]
 
     def files(self, *, log_starts=None, high_watermarks=None, with_indexes=True):
-        """All files of the directory by path."""
+        """Return all files of the directory by path."""
         made = {
             "meta.properties": b"version=1\ncluster.id=abc\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAg\n"
         }
@@ -253,7 +253,7 @@ class LogWriter:
         return {f"{self._root}{name}": content for name, content in made.items()}
 
     def build(self, **shape):
-        """The log in the form that the campaign uses."""
+        """Return the log in the form that the campaign uses."""
         log_starts = shape.get("log_starts") or {}
         rows = {}
         committed = {}

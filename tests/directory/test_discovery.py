@@ -233,7 +233,7 @@ def test_a_link_to_itself_is_ignored_unless_links_are_followed(tmp_path, make_pa
 
 
 def denying(denied):
-    """A directory that this user may not list and whose files it may not examine."""
+    """Make a directory that this user may not list and whose files it may not examine."""
 
     def deny(call, path):
         is_below = path.startswith(f"{denied}/")

@@ -34,7 +34,7 @@ class Listings(FileSystem):
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    """A clock that advances only through sleep."""
+    """Return a clock that advances only through sleep."""
 
     class Clock:
         now = 0.0

@@ -86,7 +86,7 @@ def test_a_journal_that_is_the_same_is_not_parsed_again(tmp_path):
 
 class TestLooking:
     def looks(self, root, *steps, known=None):
-        """What each look found visible; one step happens during each look, and may raise."""
+        """Return what each look found visible; one step happens during each look, and may raise."""
         seen = []
         remaining = iter(steps)
 

@@ -72,12 +72,12 @@ def dumped(path: Path, options: DumpOptions = CONTENT) -> Dumped:
 
 
 def dumpable(logs: Path) -> list[Path]:
-    """The files of a directory that the tool knows."""
+    """Return the files of a directory that the tool knows."""
     return sorted(path for path in logs.rglob("*") if path.name.endswith(SUFFIXES) and path.is_file())
 
 
 def runs(logs: Path, case: str) -> Iterator[tuple[str, Path]]:
-    """Each file of a case with each set of flags that says something about it."""
+    """Yield each file of a case with each set of flags that says something about it."""
     for path in dumpable(logs):
         flag_sets = list(LOG_FLAGS if path.name.endswith(LOG_SUFFIXES) else INDEX_FLAGS)
         if case == "internal" and path.name.endswith(LOG_SUFFIXES):
@@ -87,12 +87,12 @@ def runs(logs: Path, case: str) -> Iterator[tuple[str, Path]]:
 
 
 def options_of(flags: str) -> DumpOptions:
-    """The options that a set of flags stands for."""
+    """Return the options that a set of flags stands for."""
     return {**LOG_FLAGS, **INDEX_FLAGS, **DECODER_FLAGS}[flags]
 
 
 def digests(logs: Path, case: str, dump: Callable[[str, Path], bytes]) -> dict[str, str]:
-    """The digest of all that is printed of a case, by set of flags."""
+    """Return the digest of all that is printed of a case, by set of flags."""
     found = {}
     for flags, path in runs(logs, case):
         digest = found.setdefault(flags, hashlib.sha256())
@@ -101,6 +101,6 @@ def digests(logs: Path, case: str, dump: Callable[[str, Path], bytes]) -> dict[s
 
 
 def expected_digests() -> dict[str, dict[str, str]]:
-    """The digests of Kafka's texts, by case."""
+    """Return the digests of Kafka's texts, by case."""
     found: dict[str, dict[str, str]] = json.loads(DIGESTS.read_text(encoding="utf-8"))
     return found

@@ -40,7 +40,7 @@ def converted(source, target, *, filesystem=None, settings=None, threads=None, *
 
 
 def read_file(path, columns=None):
-    """Of its bytes: a reader of files may keep them open for a while."""
+    """Read the file from its bytes: a reader of files may keep it open for a while."""
     return pq.read_table(pa.BufferReader(path.read_bytes()), columns=columns)
 
 
@@ -49,7 +49,7 @@ def files_of(target):
 
 
 def rows_of(target):
-    """All rows, by topic, partition and offset, with the topic that their path tells."""
+    """Return all rows, by topic, partition and offset, with the topic that their path tells."""
     parts = []
     for path in sorted(target.rglob("*.parquet")):
         topic = path.parent.parent.name.removeprefix("topic=")
@@ -60,7 +60,7 @@ def rows_of(target):
 
 @pytest.fixture
 def days(tmp_path):
-    """Two partitions with records of three days, in turn, and two without a timestamp."""
+    """Return two partitions with records of three days, in turn, and two without a timestamp."""
     with open_directory(tmp_path / "data") as logs:
         for partition in range(2):
             log = logs.create("orders", partition)

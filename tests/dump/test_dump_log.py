@@ -45,7 +45,7 @@ def log_of(folder: Path, *batches: bytes | Batch | Message | Wrapper, base_offse
 
 
 def text_of(path: Path, options: DumpOptions = CONTENT) -> str:
-    """The text without its first two lines, which name the file."""
+    """Return the text without its first two lines, which name the file."""
     lines = dumped(path, options).stdout.decode().split("\n", 2)
     assert lines[0] == f"Dumping {path}"
     return lines[2]
@@ -260,7 +260,7 @@ def test_a_file_without_content_has_its_first_lines_only(tmp_path):
 
 @pytest.fixture
 def indexed(tmp_path) -> Path:
-    """The stem of a log of two batches with indexes, which begins at offset 10."""
+    """Return the stem of a log of two batches with indexes, which begins at offset 10."""
     batches = [Batch((Record(0, 100), Record(1, 105)), 10), Batch((Record(0, 103),), 12)]
     path = log_of(tmp_path, *batches, base_offset=10)
     stem = path.with_suffix("")

@@ -63,7 +63,7 @@ _BY_TEST = {
 
 
 def cases(technique: str) -> str:
-    """The name of the property that counts the cases of a technique."""
+    """Return the name of the property that counts the cases of a technique."""
     return f"{_PREFIX}{technique}"
 
 
@@ -95,7 +95,7 @@ class Counting:
             self._failed_modules[module] += 1
 
     def markdown(self) -> str:
-        """The table."""
+        """Return the table."""
         lines = ["| technique | cases | failures | where |", "|---|--:|--:|---|"]
         lines += [
             f"| {technique} | {count:,} | {self.failures[technique]} | `{self.modules[technique]}` |"

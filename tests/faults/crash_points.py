@@ -69,7 +69,7 @@ def crashes(
     seed: object = 1,
     variants: int = 1,
 ) -> list[Crash]:
-    """What may be left before each mutating call of a run, and after it: by a SIGKILL, and by so many power cuts."""
+    """Return what a SIGKILL, or so many power cuts, may leave before each mutating call of a run, and after it."""
     found: list[Crash] = []
 
     def observe(call: object) -> None:
@@ -88,7 +88,7 @@ def crashes(
 
 
 def new_filesystem() -> SimulatedFileSystem:
-    """A file system with an empty log directory."""
+    """Return a file system with an empty log directory."""
     filesystem = SimulatedFileSystem()
     filesystem.make_directory(ROOT)
     filesystem.flush_directory("/")
@@ -98,7 +98,7 @@ def new_filesystem() -> SimulatedFileSystem:
 def crash_states(
     prepare: Workload, workload: Workload, *, seed: int, variants: int, config: LogConfig = CONFIG
 ) -> Iterator[CrashState]:
-    """The states after a crash at each call of a workload, from before the first call to after the last one."""
+    """Yield the states after a crash at each call of a workload, from before the first call to after the last one."""
     filesystem = new_filesystem()
     session = Session(filesystem, config=config)
     prepare(session)
@@ -115,7 +115,7 @@ def crash_states(
 
 
 def recovery_states(state: CrashState, recovery: str, *, seed: int, variants: int) -> Iterator[CrashState]:
-    """The states after a second crash at each call of the recovery."""
+    """Yield the states after a second crash at each call of the recovery."""
     filesystem, on_disk = state.filesystem.kill(), state.after_power_cut
 
     opened: list[LogDirectory | None] = []
@@ -190,7 +190,7 @@ def recover(state: CrashState, recovery: str, *, is_thorough: bool = True) -> st
 
 
 def _read_only(state: CrashState) -> None:
-    """A read-only log directory shows the same records without recovery, and changes nothing."""
+    """Check that a read-only log directory shows the same records without recovery, and changes nothing."""
     filesystem = state.filesystem
     before, calls = filesystem.files(), filesystem.calls
     is_damaged = loses_valid_batches(before)
@@ -204,7 +204,7 @@ def _read_only(state: CrashState) -> None:
 
 
 def log_files(files: dict[str, bytes]) -> dict[str, bytes]:
-    """The files that hold records."""
+    """Return the files that hold records."""
     return {path: content for path, content in files.items() if path.endswith(".log")}
 
 

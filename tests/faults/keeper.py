@@ -35,7 +35,7 @@ KEYS = 40
 
 
 def key_and_value_at(offset: int) -> tuple[bytes, bytes | None]:
-    """The key and the value at an offset, which name the offset."""
+    """Return the key and the value at an offset, which name the offset."""
     rng = random.Random(offset)
     key = b"key %d" % rng.randrange(KEYS)
     if rng.random() < 0.1:

@@ -66,7 +66,7 @@ class KilledProcess:
         return not self._is_silent
 
     def lines(self) -> list[str]:
-        """The lines printed since the last call, without the first one, which says that it is ready."""
+        """Return the lines printed since the last call, without the first one, which says that it is ready."""
         self.listen(0.001)
         whole, end, self.said = self.said.rpartition(b"\n")
         return [line.decode() for line in (whole + end).split(b"\n")[:-1] if line != b"ready"]

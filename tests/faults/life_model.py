@@ -80,7 +80,7 @@ class LifeModel:
     # -- State --------
 
     def producers(self) -> dict[int, Producer]:
-        """The state of each producer."""
+        """Return the state of each producer."""
         known: dict[int, Producer] = {}
         for entry in self.entries:
             if entry.producer is None:
@@ -99,7 +99,7 @@ class LifeModel:
         return known
 
     def open_transactions(self) -> dict[int, int]:
-        """The first offset of each open transaction."""
+        """Return the first offset of each open transaction."""
         return {
             number: known.open_from
             for number, known in self.producers().items()
@@ -138,7 +138,7 @@ class LifeModel:
         return problems
 
     def last_stable_offsets(self, high_watermark: int) -> set[int]:
-        """The possible last stable offsets: every transaction below is completed, with a replicated marker.
+        """Return the possible last stable offsets: every transaction below is completed, with a replicated marker.
 
         A log that was reopened from a snapshot after a marker no longer tracks whether that marker is replicated.
         """
@@ -154,16 +154,16 @@ class LifeModel:
         return {max(self.start_offset, min(certain, first)) for first in (certain, *doubtful)}
 
     def records(self) -> list[tuple[int, Pair]]:
-        """What a read_uncommitted reader sees."""
+        """Return what a read_uncommitted reader sees."""
         return self._of(self.entries)
 
     def committed(self, last_stable_offset: int) -> list[tuple[int, Pair]]:
-        """What a read_committed reader sees."""
+        """Return what a read_committed reader sees."""
         aborted = self.aborted_offsets()
         return [pair for pair in self.records() if pair[0] < last_stable_offset and pair[0] not in aborted]
 
     def aborted_offsets(self) -> set[int]:
-        """The offsets of records in aborted transactions."""
+        """Return the offsets of records in aborted transactions."""
         aborted: set[int] = set()
         running: dict[int, list[int]] = {}
         for entry in self.entries:
@@ -274,7 +274,7 @@ class LifeModel:
         return problems
 
     def taken_over(self, end_offset: int) -> None:
-        """The log was reopened and ends at this offset: everything after it is gone and never returns."""
+        """Note that the log was reopened and ends at this offset: everything after it is gone and never returns."""
         self.entries = [entry for entry in self.entries if entry.last < end_offset]
         self.end_offset = self.written_end = end_offset
         self.remembered_from = end_offset
@@ -283,7 +283,7 @@ class LifeModel:
             entry.is_forgotten = False
 
     def end_problems(self, end_offset: int, required_end: int) -> list[str]:
-        """The problems of the log end after a process ended."""
+        """Return the problems of the log end after a process ended."""
         problems = []
         kept = [entry for entry in self.entries if entry.last < end_offset]
         if any(entry.first < end_offset <= entry.last for entry in self.entries):

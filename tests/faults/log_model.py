@@ -30,14 +30,14 @@ class History:
     is_vanishing: bool = False
 
     def with_batch(self, values: list[bytes]) -> History:
-        """With one more batch of records."""
+        """Return the history with one more batch of records."""
         first = self.end_offset
         end_offset = first + len(values)
         added = dict(zip(range(first, end_offset), values, strict=True))
         return History((*self.batches, (first, end_offset - 1)), {**self.values, **added}, end_offset)
 
     def cut(self, offset: int) -> History:
-        """Without the batches that extend to this offset or beyond: like Kafka, it truncates whole batches."""
+        """Return the history without the batches that reach this offset: like Kafka, it truncates whole batches."""
         batches = tuple(batch for batch in self.batches if batch[1] < offset)
         kept = batches[-1][1] if batches else -1
         values = {key: value for key, value in self.values.items() if key <= kept}
@@ -61,7 +61,7 @@ class Expectation:
     def problems(
         self, found: list[tuple[int, bytes]], log_start_offset: int, log_end_offset: int
     ) -> list[str]:
-        """The problems of the records of a reopened log."""
+        """Return the problems of the records of a reopened log."""
         offsets = [offset for offset, _ in found]
         problems = []
         if offsets != sorted(set(offsets)):
@@ -121,11 +121,11 @@ class LogModel:
         ]
 
     def after_power_cut(self) -> Expectation:
-        """What a power cut at this moment may leave."""
+        """Return what a power cut at this moment may leave."""
         return self._expectation(self._flushed_end)
 
     def after_kill(self) -> Expectation:
-        """What the end of the process at this moment may leave."""
+        """Return what the end of the process at this moment may leave."""
         return self._expectation(self._written_end)
 
     def _expectation(self, required_end: int) -> Expectation:
@@ -137,11 +137,11 @@ class LogModel:
         self.history = self.history.with_batch(values)
 
     def refuse(self, before: History) -> None:
-        """An append was rejected: none of its records may ever appear."""
+        """Note that an append was rejected: none of its records may ever appear."""
         self.history = before
 
     def written(self) -> None:
-        """All records so far were acknowledged as written."""
+        """Note that all records so far were acknowledged as written."""
         self._written_end = self.end_offset
 
     def flushed(self) -> None:
@@ -150,7 +150,7 @@ class LogModel:
         self._flushed_end = self._written_end = self.end_offset
 
     def truncate_to(self, offset: int) -> None:
-        """A truncation is about to happen."""
+        """Note that a truncation is about to happen."""
         self._older += (self.history,)
         self.history = self.history.cut(offset)
         kept = self.history.batches[-1][1] + 1 if self.history.batches else 0
@@ -160,7 +160,7 @@ class LogModel:
         self._lowest_start = min(self._lowest_start, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """All segments are about to be deleted."""
+        """Note that all segments are about to be deleted."""
         older = (*self._older, self.history)
         self._older = tuple(replace(history, is_vanishing=True) for history in older)
         self.history = History(end_offset=offset)
@@ -174,18 +174,18 @@ class LogModel:
         self._highest_start = max(self._highest_start, offset)
 
     def reopened(self, end_offset: int) -> None:
-        """The log was reopened. After a truncation inside a batch, its log end becomes the end of the last batch."""
+        """Note that the log was reopened. A truncation inside a batch makes the end of the last batch its log end."""
         kept = self.history.batches[-1][1] + 1 if self.history.batches else 0
         if end_offset == max(kept, self.start_offset):
             self.history = replace(self.history, end_offset=end_offset)
             self._flushed_end = self._written_end = end_offset
 
     def truncated(self) -> None:
-        """A truncation has returned: the records that it removed never return."""
+        """Note that a truncation has returned: the records that it removed never return."""
         self._older = ()
 
     def start_is_kept(self) -> None:
-        """The log start offset was acknowledged: it never decreases."""
+        """Note that the log start offset was acknowledged: it never decreases."""
         self._lowest_start = self._highest_start = self.start_offset
 
     def adopt(
@@ -197,7 +197,7 @@ class LogModel:
         *,
         is_on_disk: bool,
     ) -> None:
-        """The log was reopened after a crash: adopt what was found.
+        """Adopt what was found when the log was reopened after a crash.
 
         Args:
             found: The records.

@@ -84,14 +84,14 @@ _FullyObserved = _observing(FileSystem, "examine_directory", "list_directory")
 
 
 def before_each_call(happen: Callable[[str, str], object]) -> FileSystem:
-    """The real file system, and what happens before each call, given its name and path."""
+    """Return the real file system, and what happens before each call, given its name and path."""
     filesystem: Any = _FullyObserved()
     filesystem.tell = lambda call: happen(*call.split(" ", 1))
     return filesystem
 
 
 def refusing(*refused: object) -> FileSystem:
-    """A file system on which this user may not read some files or list some directories, given by path or name."""
+    """Return a file system on which this user may not read or list some paths, given by path or name."""
     refused = tuple(map(str, refused))
 
     def refuse(call: str, path: str) -> None:

@@ -63,7 +63,7 @@ def record_states(
 
 
 def _copy(node: DirectoryNode) -> DirectoryNode:
-    """The same files, as a process sees them."""
+    """Return the same files, as a process sees them."""
     entries: dict[str, FileNode | DirectoryNode] = {
         name: FileNode(child.inode, bytearray(child.content), modified_ms=child.modified_ms)
         if isinstance(child, FileNode)
@@ -118,7 +118,7 @@ class OvertakenFileSystem(SimulatedFileSystem):
             self._present = _files_by_inode(self._root)
 
     def present(self, node: FileNode) -> FileNode:
-        """The current state of a file that is already open; a deleted file stays as it was."""
+        """Return the current state of a file that is already open; a deleted file stays as it was."""
         return node if self._present is None else self._present.get(node.inode, node)
 
 

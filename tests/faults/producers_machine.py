@@ -83,7 +83,7 @@ class ProducersMachine(RuleBasedStateMachine):
     # -- Producers --------
 
     def state_of(self, number):
-        """The epoch and the next sequence of a producer; a new epoch if the old one may be forgotten."""
+        """Return the epoch and the next sequence of a producer; a new epoch if the old one may be forgotten."""
         known = self.model.producers().get(number)
         if known is None:
             return 0, 0
@@ -125,7 +125,7 @@ class ProducersMachine(RuleBasedStateMachine):
     @has_producers
     @rule(number=PRODUCERS, back=st.integers(1, 5))
     def repeat(self, number, back):
-        """A batch that a producer retries is stored once."""
+        """Repeat a batch: one that a producer retries is stored once."""
         if not self.is_known(number):
             return
         known = self.model.producers()[number]

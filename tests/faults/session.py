@@ -33,12 +33,12 @@ class StillClock:
 
 
 def timestamp_of(value: bytes) -> int:
-    """The timestamp for a value, which begins with the record's number."""
+    """Return the timestamp for a value, which begins with the record's number."""
     return FIRST_TIMESTAMP_MS + 10 * int(value.split(b":", 1)[0])
 
 
 def table_of(values: list[bytes]) -> pa.Table:
-    """A table with these records, to append."""
+    """Return a table with these records, to append."""
     timestamps = pa.array([timestamp_of(value) for value in values], pa.timestamp("ms"))
     return pa.table({"value": pa.array(values, pa.binary()), "timestamp": timestamps})
 

@@ -112,7 +112,7 @@ class CrashStyle:
 
     @classmethod
     def draw(cls, rng: random.Random) -> CrashStyle:
-        """A random style; most often the hardest one."""
+        """Return a random style; most often the hardest one."""
         keep = rng.choice(["nothing", "everything", "until", "until", "any", "any", "any"])
         return cls(keep, rng.choice(SECTORS_BYTES), rng.random() < 0.6)
 
@@ -120,7 +120,7 @@ class CrashStyle:
 def after_power_cut(
     root: DirectoryNode, style: CrashStyle, rng: random.Random, last_number: int
 ) -> DirectoryNode:
-    """A copy of a state that may be on disk after a power cut now."""
+    """Return a copy of a state that may be on disk after a power cut now."""
     oldest = min(_pending_numbers(root, set()), default=last_number)
     # All changes below this number are durable; the change with this number is torn.
     until = {"nothing": -1, "everything": last_number + 1}.get(
@@ -130,7 +130,7 @@ def after_power_cut(
 
 
 def copy_of(root: DirectoryNode) -> DirectoryNode:
-    """A copy of everything a process sees and a power cut may lose. A file with two names is copied once."""
+    """Return a copy of everything a process sees and a power cut may lose. A file with two names is copied once."""
     copies: dict[int, FileNode | DirectoryNode] = {}
 
     def copy(node: FileNode | DirectoryNode) -> FileNode | DirectoryNode:
@@ -159,7 +159,7 @@ def copy_of(root: DirectoryNode) -> DirectoryNode:
 
 
 def fingerprint(root: DirectoryNode) -> bytes:
-    """A hash of everything a process sees: listings in order, contents, times, and which names share a file."""
+    """Hash everything a process sees: listings in order, contents, times, and which names share a file."""
     places: dict[int, int] = {}
 
     def told(node: FileNode | DirectoryNode) -> object:
@@ -217,7 +217,7 @@ class _PowerCut:
         return content
 
     def _reordered(self, node: FileNode) -> bytearray:
-        """Each sector at an independent moment, and the size at another one."""
+        """Return each sector at an independent moment, and the size at another one."""
         if not node.pending:
             return bytearray(node.durable)
         sector_bytes = self._style.sector_bytes
@@ -250,7 +250,7 @@ class _PowerCut:
 
 
 def _sizes(node: FileNode) -> list[int]:
-    """Every size that the file has had since its last flush."""
+    """Return every size that the file has had since its last flush."""
     sizes = [len(node.durable)]
     for change in node.pending:
         if isinstance(change, Resize):
@@ -266,7 +266,7 @@ def _sectors(write: Write, sector_bytes: int) -> range:
 
 
 def _within(write: Write, sector: int, sector_bytes: int) -> Write:
-    """The part of a write within one sector."""
+    """Return the part of a write within one sector."""
     start = max(write.position_bytes, sector * sector_bytes)
     end = min(write.position_bytes + len(write.data), (sector + 1) * sector_bytes)
     return Write(write.number, start, write.data[start - write.position_bytes : end - write.position_bytes])

@@ -106,7 +106,7 @@ class SimulatedWritableFile(SimulatedFile):
         self._do("truncate", lambda node, number: node.resize(number, size_bytes))
 
     def begin_flush(self, position_bytes: int, size_bytes: int) -> None:
-        """No guarantee follows from this, so nothing changes."""
+        """Change nothing: no guarantee follows from this call."""
         self._running()
 
     def flush(self) -> None:

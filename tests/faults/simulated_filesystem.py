@@ -94,14 +94,14 @@ class SimulatedFileSystem(FileSystem):
     # -- After the end ----------------------------------------------------------------------------
 
     def crash(self, rng: random.Random, style: CrashStyle | None = None) -> SimulatedFileSystem:
-        """A possible state after a power cut at this moment."""
+        """Return a possible state after a power cut at this moment."""
         with self._guard:
             style = style or CrashStyle.draw(rng)
             root = after_power_cut(self._root, style, rng, self.calls)
             return SimulatedFileSystem(root, self._last_inode)
 
     def kill(self) -> SimulatedFileSystem:
-        """The state after the process ends: everything written, flushed or not."""
+        """Return the state after the process ends: everything written, flushed or not."""
         with self._guard:
             killed = SimulatedFileSystem(copy_of(self._root), self._last_inode)
             killed.calls = self.calls
@@ -251,7 +251,7 @@ class SimulatedFileSystem(FileSystem):
             self._change("link", target, node)
 
     def sync(self, path: str) -> None:
-        """No guarantee follows from this, so nothing changes."""
+        """Change nothing: no guarantee follows from this call."""
         self.check_running()
 
     def free_bytes(self, path: str) -> int:

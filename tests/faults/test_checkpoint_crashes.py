@@ -35,7 +35,7 @@ FILES = {
 
 
 def states_of(filesystem, change, count=25):
-    """The states after a power cut before each call of a change, and after the last one."""
+    """Return the states after a power cut before each call of a change, and after the last one."""
     during, number = [], 0
 
     def observe(call):

@@ -43,7 +43,7 @@ def write(filesystem, path, data, position=0, *, flush=False):
 
 
 def states(filesystem, style, count=400):
-    """All distinct states over many crashes."""
+    """Return all distinct states over many crashes."""
     return [filesystem.crash(random.Random(seed), style).files() for seed in range(count)]
 
 
@@ -286,7 +286,7 @@ STEPS = st.lists(
 
 
 def outcome(filesystem, root, step):
-    """The result of a step: a value, or the kind of error."""
+    """Return the result of a step: a value, or the kind of error."""
     try:
         return answer(filesystem, root, *step)
     except FileNotFoundError:

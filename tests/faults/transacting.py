@@ -90,7 +90,7 @@ def truncate(life: TransactionalLife, rng: random.Random) -> None:
 
 
 def fork(life: TransactionalLife, rng: random.Random) -> None:
-    """A forked child tries every operation that changes the log: each is refused, nothing changes, and reads work."""
+    """Let a forked child try every operation that changes the log: each is refused, and reads work."""
     # Arrow's locks would hang the child if another thread were reading during the fork.
     with life.reading:
         begin, before = life.ledger.moment(), _contents(life.root)
@@ -103,7 +103,7 @@ def fork(life: TransactionalLife, rng: random.Random) -> None:
 
 
 def _change_and_read(life: TransactionalLife) -> tuple[list[str], dict[str, Rows]]:
-    """In a child: try every forbidden operation, then read. Return the operations that succeeded, and the rows."""
+    """Try every forbidden operation in a child, then read. Return the operations that succeeded, and the rows."""
     log, logs, rows = life.log, life.logs, pa.table({"value": [b"0:0:of a child"]})
     changes: dict[str, Callable[[], object]] = {
         "append": lambda: log.append(rows),

@@ -91,7 +91,7 @@ class Unit:
         return self.state in {"committing", "committed"}
 
     def truncated_to(self, offset: int) -> Unit:
-        """The part of it below an offset. A transaction that loses its marker is open again."""
+        """Return the part of it below an offset. A transaction that loses its marker is open again."""
         offsets = tuple(each for each in self.offsets if each < offset)
         state = self.state
         if self.producer_id >= 0 and not offsets:
@@ -147,20 +147,20 @@ class Ledger:
         return self._phases[-1].truncated_to is not None
 
     def moment(self) -> Moment:
-        """The current units, to `judge` reads that begin now."""
+        """Return the current units, to `judge` reads that begin now."""
         return Moment(self.now(), len(self._phases) - 1)
 
     def first_removed(self, offset: int) -> int:
-        """The first offset that a truncation to an offset removes: batches are removed as a whole."""
+        """Return the first offset that a truncation to an offset removes: batches are removed as a whole."""
         return next((first for first, last in self._batches if first <= offset <= last), offset)
 
     def truncations_since(self, begin: Moment) -> list[int]:
-        """The first removed offset of each truncation that was in progress at a moment, or began later."""
+        """Return the first removed offset of each truncation that was in progress at a moment, or began later."""
         phases = self._phases[begin.phase :]
         return [each.truncated_to for each in phases if each.truncated_to is not None]
 
     def histories_since(self, begin: Moment) -> Iterator[tuple[Units, Units]]:
-        """The least and the most that each history could show to a read that began at a moment and ends now."""
+        """Yield the least and the most that each history could show to a read that began at a moment and ends now."""
         for number, phase in enumerate(self._phases[begin.phase :], begin.phase):
             is_first = number == begin.phase and phase.truncated_to is None
             yield begin.units if is_first else phase.first, phase.last or self.now()
@@ -194,7 +194,7 @@ class Ledger:
         self._units[event.unit] = unit
 
     def now(self) -> Units:
-        """The current units."""
+        """Return the current units."""
         return MappingProxyType(dict(self._units))
 
     def _note_truncation(self, event: Event) -> None:
@@ -229,7 +229,7 @@ class LedgerFile:
         os.write(self._descriptor, json.dumps(astuple(event)).encode() + b"\n")
 
     def catch_up(self) -> Ledger:
-        """The ledger with all events so far."""
+        """Return the ledger with all events so far."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._read_bytes)
@@ -243,7 +243,7 @@ class LedgerFile:
 
 
 def values_of(unit: int, start: int, count: int, size_bytes: int = 0) -> list[bytes]:
-    """The values of some rows of a unit, from its row ``start`` on."""
+    """Return the values of some rows of a unit, from its row ``start`` on."""
     return [b"%d:%d:%s" % (unit, start + number, b"v" * size_bytes) for number in range(count)]
 
 
@@ -256,7 +256,7 @@ def judge(
     *,
     may_miss_what_is_new: bool = False,
 ) -> list[str]:
-    """The problems of a read that began at a moment and has just ended; empty if it is right.
+    """Return the problems of a read that began at a moment and has just ended; empty if it is right.
 
     Args:
         rows: The rows that it returned, up to the error if there is one.
@@ -284,7 +284,7 @@ def judge(
 
 
 def problems(rows: Rows, before: Units, after: Units, isolation_level: str) -> list[str]:
-    """The problems of the rows of a read that began at one moment and ended at another; empty if there are none."""
+    """Return the problems of the rows of a read that began at one moment and ended at another."""
     found: dict[int, int] = {}
     wrong = [
         f"offset {later} follows {earlier}" for (earlier, _), (later, _) in pairwise(rows) if later <= earlier
@@ -307,7 +307,7 @@ def problems(rows: Rows, before: Units, after: Units, isolation_level: str) -> l
 
 
 def _of_all(found: Counter[int], last_offset: int, before: Units, after: Units) -> list[str]:
-    """A read_uncommitted read returns at least everything acknowledged before it began."""
+    """Check that a read_uncommitted read returns at least everything acknowledged before it began."""
     wrong = [
         f"{found[name]} of {unit.acknowledged} acknowledged rows of unit {name}"
         for name, unit in before.items()
@@ -321,7 +321,7 @@ def _of_all(found: Counter[int], last_offset: int, before: Units, after: Units) 
 
 
 def _of_committed(found: Counter[int], last_offset: int, before: Units, after: Units) -> list[str]:
-    """A read_committed read ends at the last stable offset: every transaction below it has ended, shown or not."""
+    """Check that a read_committed read ends at the last stable offset: every transaction below it has ended."""
     wrong = []
     for name, count in found.items():
         unit = after.get(name, Unit())

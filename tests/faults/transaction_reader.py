@@ -42,7 +42,7 @@ Batches = Iterable[pa.RecordBatch]
 
 
 def pausing_filesystem(stop_seconds: Callable[[str], float]) -> FileSystem:
-    """The real file system with occasional pauses during reads.
+    """Return the real file system with occasional pauses during reads.
 
     Args:
         stop_seconds: Returns how long to pause before a call on a path.
@@ -64,7 +64,7 @@ def in_one(filesystem: FileSystem, root: str, level: str, **options: object) -> 
 
 
 def planned_and_read_later(filesystem: FileSystem, root: str, level: str, **options: object) -> Batches:
-    """As in Spark: the tasks of a plan go to other processes."""
+    """Plan and read as in Spark: the tasks of a plan go to other processes."""
     options |= {"path": root, "isolation_level": level, "max_records_per_partition": 20}
     plan = plan_scan(filesystem, parse_read_options(options))
     tasks = pickle.dumps(plan.tasks)
@@ -122,7 +122,7 @@ class Reader:
         self._ways = tuple(WAYS) if log is None else (*WAYS, *(tuple(OWN_WAYS) * 6))
 
     def stop_seconds(self) -> float:
-        """How long to pause before a call; usually not at all."""
+        """Return how long to pause before a call; usually not at all."""
         return self._rng.random() * 0.04 if self._rng.random() < 0.02 else 0.0
 
     def read(self) -> str:

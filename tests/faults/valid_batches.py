@@ -27,7 +27,7 @@ def _batch_at(data: bytes, position: int) -> tuple[int, int, int] | None:
 
 
 def valid_prefix_bytes(data: bytes, base_offset: int) -> int:
-    """The position of the first batch that is damaged, or whose offsets do not ascend."""
+    """Return the position of the first batch that is damaged, or whose offsets do not ascend."""
     position, next_offset = 0, base_offset
     while (batch := _batch_at(data, position)) is not None and batch[0] >= next_offset:
         next_offset, position = batch[1] + 1, batch[2]
@@ -35,7 +35,7 @@ def valid_prefix_bytes(data: bytes, base_offset: int) -> int:
 
 
 def loses_valid_batches(files: dict[str, bytes]) -> bool:
-    """Whether the log holds any valid batch after the first position without one."""
+    """Return whether the log holds any valid batch after the first position without one."""
     by_directory: dict[str, list[tuple[int, bytes]]] = {}
     for path, data in sorted(files.items()):
         if match := _LOG_FILE.fullmatch(path):

@@ -52,7 +52,7 @@ def make_socket(path, tmp_path):
     ids=["FIFO", "directory", "link", "dangling link", "socket"],
 )
 def irregular_path(request, tmp_path):
-    """The path of something other than a regular file, with the name of a log file."""
+    """Return the path of something other than a regular file, with the name of a log file."""
     path = str(tmp_path / "00000000000000000000.log")
     request.param(path, tmp_path)
     return path

@@ -30,7 +30,7 @@ SECRET = "hush-and-tell-nobody"
     ids=["pyarrow", "fsspec", "fsspec in pyarrow", "subtree"],
 )
 def adapted(request, tmp_path):
-    """A file system, and the URI of a directory in it."""
+    """Return a file system, and the URI of a directory in it."""
     make, uri = request.param
     (tmp_path / "logs" / "t-0").mkdir(parents=True)
     (tmp_path / "logs" / "t-0" / "0 ä.log").write_bytes(b"0123456789")

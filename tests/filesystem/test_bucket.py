@@ -19,7 +19,7 @@ SECRET = "aHVzaC1hbmQtdGVsbA=="
 
 
 def where(bucket, **options):
-    """The options of a bucket without its credentials."""
+    """Return the options of a bucket without its credentials."""
     return StorageOptions.of(
         {"s3.endpoint": bucket.storage_options["s3.endpoint"], "s3.region": REGION, **options}
     )

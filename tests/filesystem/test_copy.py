@@ -16,7 +16,7 @@ DATA = bytes(range(256)) * 1000
 
 @pytest.fixture
 def files(tmp_path):
-    """A file to copy from, and one to copy into."""
+    """Yield a file to copy from, and one to copy into."""
     (tmp_path / "source").write_bytes(DATA)
     (tmp_path / "target").write_bytes(b"before")
     filesystem = FileSystem()

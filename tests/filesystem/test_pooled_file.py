@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("closes_pooled_files")
 
 @pytest.fixture
 def flushed(monkeypatch):
-    """The names of the files that were forced to disk, in order."""
+    """Return the names of the files that were forced to disk, in order."""
     names = []
     flush = WritableFile.flush
 

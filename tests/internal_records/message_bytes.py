@@ -27,30 +27,30 @@ _LETTERS = 'abc09-.,"\\/\n\r\t\x00\x1b\x7f\x85é€\u2028\ufffd😀'
 
 
 def message_bytes(message: Message, version: int, data: MessageData) -> bytes:
-    """A message in a version."""
+    """Return a message in a version."""
     return _struct(message.fields, data, version, is_flexible=message.is_flexible(version))
 
 
 def record_bytes(message: Message, version: int, data: MessageData) -> bytes:
-    """A coordinator's key or value: its type or version, and the message."""
+    """Return a coordinator's key or value: its type or version, and the message."""
     return struct.pack(">h", version) + message_bytes(message, version, data)
 
 
 def coordinator_key(message: Message, data: MessageData) -> bytes:
-    """The key of a coordinator's record."""
+    """Return the key of a coordinator's record."""
     assert message.type_id is not None
     return struct.pack(">h", message.type_id) + message_bytes(message, 0, data)
 
 
 def framed_bytes(message: Message, version: int, data: MessageData) -> bytes:
-    """A record of the metadata log or of tiered storage: frame version, type, version, message."""
+    """Return a record of the metadata log or of tiered storage: frame version, type, version, message."""
     assert message.type_id is not None
     head = b"".join(map(unsigned_varint, (1, message.type_id, version)))
     return head + message_bytes(message, version, data)
 
 
 def unsigned_varint(value: int) -> bytes:
-    """An int of Java's, the negative ones too."""
+    """Return an int of Java's, the negative ones too."""
     value %= 1 << 32
     written = bytearray()
     while value >= 0x80:

@@ -28,7 +28,7 @@ _COUNTS = (1, 1, 2, 3, 5, 40)
 
 
 def any_batches(seed: int, count: int) -> Iterator[Batch]:
-    """This many batches, each from a different producer; the same seed gives the same batches."""
+    """Yield this many batches, each from a different producer; the same seed gives the same batches."""
     generator = random.Random(seed)
     for number in range(count):
         yield _any_batch(generator, producer_id=number)
@@ -132,7 +132,7 @@ def _wrong_varint(generator: random.Random, row: _Fields) -> None:
 
 
 def _long_varint(_generator: random.Random, row: _Fields) -> None:
-    """A varint that is longer than necessary, which is valid."""
+    """Write a varint that is longer than necessary, which is valid."""
     row.offset = varint(row.delta, 4)
 
 

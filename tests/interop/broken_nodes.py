@@ -141,7 +141,7 @@ def _without_meta(node: Node, rng: random.Random) -> None:
 
 
 def _other_cluster_id(node: Node, rng: random.Random) -> None:
-    """Of one of two disks: a single one may well be that of another cluster."""
+    """Change the id of one of two disks: a single one may well be that of another cluster."""
     if len(node.disks) > 1:
         _replace(_disk(node, rng) / "meta.properties", "cluster.id=.*", "cluster.id=" + _OTHER_ID)
 

@@ -64,7 +64,7 @@ class Node:
         return [self.folder / f"disk{number}" for number in range(self.layout.disk_count)]
 
     def partitions(self) -> list[Path]:
-        """Its directories of partitions that hold records, by name."""
+        """Return its directories of partitions that hold records, by name."""
         found = [
             path for disk in self.disks for path in disk.iterdir() if path.name[:6] in ("orders", "events")
         ]

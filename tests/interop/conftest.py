@@ -152,7 +152,7 @@ def handed_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandedOver
 
 @pytest.fixture(scope="session")
 def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiered]:
-    """What a broker with tiered storage left in both tiers; no test may change it."""
+    """Yield what a broker with tiered storage left in both tiers; no test may change it."""
     scratch = tmp_path_factory.mktemp("tiered")
     yield make_tiered(scratch)
     shutil.rmtree(scratch)

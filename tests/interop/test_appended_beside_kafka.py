@@ -79,7 +79,7 @@ def append(log: Log, batch: bytes) -> AppendError | None:
 
 
 def reason_to_refuse(batch: Batch, theirs: Appended, config: Mapping[str, object]) -> str | None:
-    """Why we reject a batch, whatever a broker does."""
+    """Return why we reject a batch, whatever a broker does."""
     has_producer = batch.producer_id >= 0
     is_transactional = bool(batch.attributes & TRANSACTIONAL)
     is_marked = bool(batch.attributes & LOG_APPEND_TIME)

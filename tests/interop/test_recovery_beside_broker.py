@@ -96,7 +96,7 @@ def recovered_by_us(handed_over: HandedOver, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def recovered_by_default(handed_over: HandedOver, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With ``recovery="tail"``, which rejects damage before the end of a log."""
+    """Recover with ``recovery="tail"``, which rejects damage before the end of a log."""
     root = tmp_path_factory.mktemp("tails") / "root"
     refused = [f"{topic}-0" for topic in DAMAGED_LOGS if topic not in TORN]
     shutil.copytree(handed_over.killed, root, ignore=shutil.ignore_patterns(*refused))

@@ -22,7 +22,7 @@ _SUFFIXES = ("log", "index", "timeindex", "txnindex", "snapshot")
 
 @pytest.fixture(scope="module")
 def joined(tiered: Tiered, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log directory with the segments of both tiers, as a broker without tiers would have them."""
+    """Return a log directory with the segments of both tiers, as a broker without tiers would have them."""
     joined = tmp_path_factory.mktemp("joined") / "logs"
     shutil.copytree(tiered.log_directory, joined)
     for topic in TIERED:

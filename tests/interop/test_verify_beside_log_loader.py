@@ -67,7 +67,7 @@ def kafka() -> Iterator[KafkaLog]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory if possible: thousands of files are written."""
+    """Return a folder, in memory if possible: thousands of files are written."""
     path = Path(tempfile.mkdtemp(prefix="segmentlog-verify-", dir=fast_folder()))
     yield path / "copy"
     shutil.rmtree(path)

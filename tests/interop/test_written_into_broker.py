@@ -244,7 +244,7 @@ def _topic_id(partition: Path) -> str:
 
 
 def _run_jobs(spark: SparkSession, written: WrittenIntoBroker) -> None:
-    """Two jobs with small pieces, one with large ones, one that overwrites."""
+    """Run two jobs with small pieces, one with large ones, one that overwrites."""
     root = written.root
     for job in (*SMALL_JOBS, LARGE_JOB):
         rows = spark.range(job.start, job.stop, 1, 3)

@@ -9,7 +9,7 @@ from tests.log.logs import small, table
 
 
 def compacted(**config):
-    """A configuration with compaction, and segments of about ten records."""
+    """Return a configuration with compaction, and segments of about ten records."""
     return small(**{"cleanup_policy": "compact", **config})
 
 
@@ -23,7 +23,7 @@ def put(log, *pairs, **options):
 
 
 def records(log, **options):
-    """All that a reader sees, as texts ``offset:key=value``."""
+    """Return all that a reader sees, as texts ``offset:key=value``."""
     found = []
     for batch in log.read(columns=["offset", "key", "value"], **options):
         for offset, key, value in zip(*(batch[name].to_pylist() for name in batch.schema.names), strict=True):
@@ -33,7 +33,7 @@ def records(log, **options):
 
 
 def latest(log):
-    """The last value of each key."""
+    """Return the last value of each key."""
     found = {}
     for batch in log.read(columns=["key", "value"]):
         found.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
@@ -41,7 +41,7 @@ def latest(log):
 
 
 def unfinished_files(path):
-    """What a cleaning may have left."""
+    """Return what a cleaning may have left."""
     return sorted(each.name for each in path.iterdir() if each.name.endswith((".cleaned", ".swap")))
 
 

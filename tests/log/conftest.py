@@ -16,7 +16,7 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
 
 @pytest.fixture
 def root(tmp_path):
-    """A log directory that was closed: 35 records, ten to a segment, in epochs 0 and 2."""
+    """Return a log directory that was closed: 35 records, ten to a segment, in epochs 0 and 2."""
     with open_directory(tmp_path / "data") as logs:
         log = logs.create("orders")
         append(log, 20, timestamps=range(100, 2100, 100))
@@ -36,12 +36,12 @@ def clock():
 
 @pytest.fixture
 def logs(tmp_path, clock):
-    """An open log directory."""
+    """Yield an open log directory."""
     with open_directory(tmp_path / "data", clock=clock) as opened:
         yield opened
 
 
 @pytest.fixture
 def log(logs):
-    """An empty log, ten records to a segment."""
+    """Return an empty log, ten records to a segment."""
     return logs.create("orders")

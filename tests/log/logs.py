@@ -44,7 +44,7 @@ def table(*values, timestamps=None, keys=None):
 
 
 def value(number: int) -> bytes:
-    """A value that is told by its number, and makes a batch of 100 bytes."""
+    """Return a value that is told by its number, and makes a batch of 100 bytes."""
     return str(number).rjust(VALUE_BYTES, "0").encode()
 
 
@@ -65,7 +65,7 @@ def values(log, *arguments, **options):
 
 
 def small(segment_bytes=10 * BATCH_BYTES, **config):
-    """A configuration with small segments: ten batches of `append` fit one."""
+    """Return a configuration with small segments: ten batches of `append` fit one."""
     return LogConfig(
         **{"internal_segment_bytes": segment_bytes, "index_interval_bytes": BATCH_BYTES * 2, **config}
     )
@@ -76,7 +76,7 @@ def open_directory(path, **options):
 
 
 def flushing_only_on_append(logs):
-    """These logs without the thread that flushes those with `flush.ms`: it would be first, now and then."""
+    """Return these logs without the thread that flushes those with `flush.ms`: it would be first, now and then."""
     logs._periodic_flush.stop()
     return logs
 
@@ -93,7 +93,7 @@ def names(path) -> list[str]:
 
 
 def fingerprint(path) -> dict[str, tuple[int, bytes]]:
-    """Every file below a path, with its time and its bytes."""
+    """Return every file below a path, with its time and its bytes."""
     return {
         str(each.relative_to(path)): (each.stat().st_mtime_ns, each.read_bytes() if each.is_file() else b"")
         for each in sorted(Path(path).rglob("*"))
@@ -109,7 +109,7 @@ def name(base_offset, suffix="log"):
 
 
 def unclean(root, recovery_point=None):
-    """As after a crash: no marker, and as much known to be flushed as is said."""
+    """Make it as after a crash: no marker, and as much known to be flushed as is said."""
     (root / MARKER).unlink()
     recovery_points = root / "recovery-point-offset-checkpoint"
     if recovery_point is None:
@@ -136,7 +136,7 @@ def state(log):
 
 
 def reopened(root, **options):
-    """The log's state when it is opened again."""
+    """Return the log's state when it is opened again."""
     with open_directory(root, **options) as logs:
         return state(logs.get("orders"))
 

@@ -20,7 +20,7 @@ def data(
     is_transactional=False,
     leader_epoch=0,
 ):
-    """A batch of ``count`` records."""
+    """Return a batch of ``count`` records."""
     is_produced = producer >= 0
     return Batch(
         tuple(Record(offset_delta=delta, timestamp_ms=timestamp_ms) for delta in range(count)),
@@ -34,14 +34,14 @@ def data(
 
 
 def transactional(base_offset, count=1, **fields):
-    """A batch of a transaction."""
+    """Return a batch of a transaction."""
     return data(base_offset, count, is_transactional=True, **fields)
 
 
 def marker(
     offset, *, producer, kind=COMMIT, epoch=0, timestamp_ms=0, coordinator_epoch=0, leader_epoch=0, **fields
 ):
-    """A batch that ends a transaction."""
+    """Return a batch that ends a transaction."""
     record = Record(
         timestamp_ms=timestamp_ms,
         key=struct.pack(">hh", 0, kind),
@@ -59,7 +59,7 @@ def marker(
 
 
 def emptied(base_offset, last_offset_delta=0, *, producer=-1, epoch=0, sequence=-1, attributes=0):
-    """A batch whose records compaction has removed."""
+    """Return a batch whose records compaction has removed."""
     return Batch(
         base_offset=base_offset,
         last_offset_delta=last_offset_delta,

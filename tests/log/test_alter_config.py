@@ -37,7 +37,7 @@ GZIP, LZ4 = 1, 3
 
 
 def attributes(log) -> list[int]:
-    """The attributes of each batch."""
+    """Return the attributes of each batch."""
     found, offset = [], log.log_start_offset
     while offset < log.log_end_offset:
         batch = log.fetch(offset, 0).data

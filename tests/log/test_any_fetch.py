@@ -82,7 +82,7 @@ def logs(tmp_path_factory):
 
 
 def written(logs, model):
-    """One log for all examples: begun anew each time."""
+    """Write one log for all examples: begun anew each time."""
     log = logs.get_or_create("orders")
     log.truncate_fully_and_start_at(0)
     for _, _, batch in model.batches:
@@ -92,7 +92,7 @@ def written(logs, model):
 
 
 def batches_in(fetched):
-    """The whole batches of what was fetched: base offsets, and how many bytes they take."""
+    """Return the whole batches of what was fetched: base offsets, and how many bytes they take."""
     padded = np.frombuffer(fetched.data + bytes(16), np.uint8)
     window = walk_window("", 0, padded, len(fetched.data))
     return window.headers["base_offset"].tolist(), window.end

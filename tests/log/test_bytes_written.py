@@ -37,7 +37,7 @@ def records(first: int, count: int, *, keys: int = 7, every_key: bool = False) -
 
 
 def appends(log) -> None:
-    """In every way, over several segments."""
+    """Append in every way, over several segments."""
     for first in range(0, 300, 30):
         log.append(records(first, 30), leader_epoch=first // 100)
     log.append(records(300, 3))
@@ -71,7 +71,7 @@ def truncated(log) -> None:
 
 
 def digest(root: Path) -> tuple[int, str]:
-    """How many files with bytes are below a directory, and one SHA-256 of their names and bytes."""
+    """Return how many files with bytes are below a directory, and one SHA-256 of their names and bytes."""
     total = hashlib.sha256()
     files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.name not in LEFT_OUT]
     files = [path for path in files if path.stat().st_size]

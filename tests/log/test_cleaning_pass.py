@@ -32,7 +32,7 @@ def logs(tmp_path, clock):
 
 @pytest.fixture
 def log(logs):
-    """Two closed segments that are to be cleaned, and an active one."""
+    """Return two closed segments that are to be cleaned, and an active one."""
     log = logs.create("orders")
     put(log, "a1", "b1")
     log.roll()

@@ -39,7 +39,7 @@ CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
 def encoded(*rows, timestamps=None, codec=0, producer=None, is_transactional=False):
-    """A batch as a client encodes it."""
+    """Return a batch as a client encodes it."""
     (batches,) = encode_records(
         table(*rows, timestamps=timestamps),
         BatchEncoding(codec),
@@ -103,7 +103,7 @@ def test_a_wrong_crc_is_refused(log):
 
 
 def headed(**fields):
-    """A batch of one record whose header says something else."""
+    """Return a batch of one record whose header says something else."""
     return Batch((Record(),), **fields).encode()
 
 

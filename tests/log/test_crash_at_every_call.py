@@ -24,11 +24,11 @@ SIZES = (20, 700, 90, 3, 300)
 
 
 def nothing(session):
-    """An empty log directory, not even opened."""
+    """Begin with an empty log directory, not even opened."""
 
 
 def created(session):
-    """A log without records."""
+    """Begin with a log without records."""
     session.open()
 
 
@@ -42,14 +42,14 @@ def filled(session):
 
 
 def restarted(session):
-    """A log that begins at a high offset, without records."""
+    """Begin with a log at a high offset, without records."""
     session.open()
     session.append(5)
     session.truncate_fully_and_start_at(500)
 
 
 def crashed(session):
-    """A log that was not closed."""
+    """Begin with a log that was not closed."""
     filled(session)
     killed = session.filesystem.kill()
     session.filesystem._root = killed._root

@@ -64,7 +64,7 @@ WORKLOADS = [appends, rolls, truncations, deletions, closes, opens]
 
 @contextlib.contextmanager
 def prepared():
-    """A real log directory with some segments, open."""
+    """Yield a real log directory with some segments, open."""
     with tempfile.TemporaryDirectory(dir=fast_folder(), prefix="segmentlog-faults-") as root:
         session = Session(FileSystem(), root=root).open()
         for number in range(8):
@@ -75,7 +75,7 @@ def prepared():
 
 
 def check_afterwards(session, expectation, name):
-    """The log directory can be opened, and holds what was acknowledged."""
+    """Check that the log directory can be opened, and holds what was acknowledged."""
     with LogDirectory.open(session.root, config=CONFIG, clock=StillClock()) as logs:
         log = logs.get(TOPIC, 0)
         found = records_of(log)

@@ -85,7 +85,7 @@ def table(*pairs) -> pa.Table:
 
 
 def prepare(root: str, *, leaves_open: bool) -> None:
-    """Some segments: keys again and again, tombstones, transactions of all kinds."""
+    """Write some segments: keys again and again, tombstones, transactions of all kinds."""
     with LogDirectory.open(root, config=CONFIG, clock=Clock()) as logs:
         log = logs.create(TOPIC)
         for number in range(3):
@@ -103,7 +103,7 @@ def prepare(root: str, *, leaves_open: bool) -> None:
 
 
 def contents(log) -> tuple[Found, Found]:
-    """What readers see who take everything, and who wait for decisions."""
+    """Return what readers see who take everything, and who wait for decisions."""
     return records_of(log), records_of(log, isolation_level="read_committed")
 
 
@@ -121,7 +121,7 @@ def latest(found: Found) -> dict[bytes, bytes]:
 
 @contextlib.contextmanager
 def folders(work: Work):
-    """A prepared root, and what is in its log before and after work that nothing disturbs."""
+    """Yield a prepared root, and what is in its log before and after work that nothing disturbs."""
     with tempfile.TemporaryDirectory(dir=fast_folder(), prefix="segmentlog-faults-") as folder:
         prepare(f"{folder}/made", leaves_open=work.name == "gives_up")
         shutil.copytree(f"{folder}/made", f"{folder}/undisturbed")
@@ -134,7 +134,7 @@ def folders(work: Work):
 
 
 def is_between(found: Found, before: Found, after: Found) -> bool:
-    """Whether records are those before, or after, or those of steps in between."""
+    """Return whether records are those before, or after, or those of steps in between."""
     return all(
         pair == before.get(offset, after.get(offset)) for offset, pair in found.items()
     ) and found.keys() >= (before.keys() & after.keys())
@@ -168,7 +168,7 @@ def fail_once(work: Work, folder: str, before, after, fault: Fault) -> str | Non
 
 
 def goes_on(log) -> str:
-    """Whether a log accepts records after an error; if so, they are readable."""
+    """Return whether a log accepts records after an error; if so, they are readable."""
     try:
         info = log.append(table((b"more", b"more")), acks="all")
     except SegmentLogError:
@@ -178,7 +178,7 @@ def goes_on(log) -> str:
 
 
 def check_afterwards(work: Work, root: str, before, after, name: str) -> None:
-    """The log opens, holds what it should, and the same work leads where it was to lead."""
+    """Check that the log opens, holds what it should, and that the same work leads where it was to lead."""
     with LogDirectory.open(root, config=work.config, clock=Clock()) as logs:
         log = logs.get(TOPIC, 0)
         everything, committed = map(without_more, contents(log))

@@ -33,7 +33,7 @@ class Ledger:
         self.done: Counter[str] = Counter()
 
     def take(self, lines: list[str]) -> None:
-        """What a process has said."""
+        """Take what a process has said."""
         for line in lines:
             start, end, first, what = line.split()
             self.done[what] += 1

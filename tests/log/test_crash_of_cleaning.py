@@ -48,7 +48,7 @@ def joined(log, clock):
 
 
 def nothing_left_behind(log, clock):
-    """Of the later segments of a group nothing is left."""
+    """Write a log whose later segments of a group are wholly removed."""
     for pair in ("x1", "b1", "c1", "d1"):
         roll(log, pair)
     # Too large to be joined with those in front of it.
@@ -56,7 +56,7 @@ def nothing_left_behind(log, clock):
 
 
 def values_and_their_end_apart(log, clock):
-    """A value and the null value that ends it, in segments of which nothing is left: it must not come back.
+    """Write a value and the null value that ends it, in segments of which nothing is left: it must not come back.
 
     Only of the old format is a null value dropped together with what it ends.
     """
@@ -74,14 +74,14 @@ def values_and_their_end_apart(log, clock):
 
 
 def emptied(log, clock):
-    """The first group becomes an empty segment."""
+    """Write a log whose first group becomes an empty segment."""
     roll(log, *(f"{number}{'v' * 60}" for number in range(6)))
     roll(log, *(f"{number}{'w' * 60}" for number in range(6)))
     roll(log, *(f"{number}{'x' * 60}" for number in range(6)))
 
 
 def several_groups(log, clock):
-    """One group after the other."""
+    """Write several groups, which are cleaned one after the other."""
     for base in range(3):
         roll(log, f"a{base}", *(f"{base}{number}{'v' * 60}" for number in range(5)))
         roll(log, f"b{base}")
@@ -106,7 +106,7 @@ def transactions(log, clock):
 
 
 def cleaned_again(log, clock):
-    """What was cleaned before is cleaned with what came since."""
+    """Clean a log, and append: what was cleaned is cleaned again with what came since."""
     joined(log, clock)
     log.clean()
     roll(log, "b2", "e2")
@@ -154,7 +154,7 @@ def prepared(make, clock):
 
 
 def never_flushed(make, clock, monkeypatch):
-    """A log whose writer was killed, as a broker's, which flushes later: no segment has reached the disk."""
+    """Make a log whose writer was killed, as a broker's, which flushes later: no segment has reached the disk."""
     flush = SimulatedWritableFile.flush
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -185,7 +185,7 @@ def looked_at(make, *, seed=1, variants=3, prepare=prepared):
 
 
 def producers_of(log):
-    """What is known of each producer, but for the batches before its last one."""
+    """Return what is known of each producer, but for the batches before its last one."""
     return {
         producer.producer_id: producer.snapshot_entry()
         for producer in log._state.producers.producers.values()

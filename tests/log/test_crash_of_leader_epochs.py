@@ -138,7 +138,7 @@ def superseded(epoch, start, epochs):
 
 
 def go_on(log, epochs, name):
-    """The latest leader goes on, those before it are refused, and the next one begins."""
+    """Check that the latest leader goes on, those before it are refused, and the next one begins."""
     latest = max(epochs, default=0)
     if latest:
         with pytest.raises(InvalidRecordError):

@@ -29,7 +29,7 @@ AT_ONCE = LATER.replace(file_delete_delay_ms=0)
 
 @pytest.fixture(autouse=True)
 def same_ids_on_each_run():
-    """The directory of a deleted log has a random part in its name, which decides what a power cut leaves."""
+    """Fix the random part in the name of a deleted log's directory, which decides what a power cut leaves."""
     ids = random.Random(11)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4))
@@ -215,7 +215,7 @@ def test_crash_at_every_call(workload, config, record_property):
 
 
 def unflushed(states) -> Crash:
-    """Where the system knew of the new name when the process was killed, and the disk did not."""
+    """Return the crash where the system knew of the new name when the process was killed, but the disk did not."""
     return next(
         state
         for state in states

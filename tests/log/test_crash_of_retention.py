@@ -88,14 +88,14 @@ def filled(session):
 
 
 def unflushed(session):
-    """The same; nothing was flushed, and no checkpoint was ever written."""
+    """Begin with the same; nothing was flushed, and no checkpoint was ever written."""
     session.open()
     for number in range(16):
         session.append(SIZES[number % 5], 200)
 
 
 def crashed(session):
-    """A log that was not closed: its recovery point is that of the last checkpoint."""
+    """Begin with a log that was not closed: its recovery point is that of the last checkpoint."""
     filled(session)
     killed = session.filesystem.kill()
     session.filesystem._root = killed._root
@@ -104,7 +104,7 @@ def crashed(session):
 
 
 def started_within(session):
-    """A log that begins in the middle of a segment."""
+    """Begin with a log that starts in the middle of a segment."""
     filled(session)
     session.delete_records(session.log.segment_base_offsets[1] + 1)
 
@@ -258,7 +258,7 @@ def retain_in_all(logs, sessions):
 
 
 def start_behind(session, oldest_ms):
-    """The base offset of the first segment that has a record young enough."""
+    """Return the base offset of the first segment that has a record young enough."""
     values = session.model.history.values
     bases = (*session.log.segment_base_offsets, session.model.end_offset)
     for base, following in pairwise(bases):

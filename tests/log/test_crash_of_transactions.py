@@ -192,7 +192,7 @@ def opened_again(state, recovery, config=CONFIG):
 
 
 def problems(units, seen, *, is_settled, is_power_cut):
-    """What a reader of committed records must not see, or has to."""
+    """Return what a reader of committed records must not see, or has to."""
     found = []
     for name, unit in units.items():
         shown = [row for row in seen if row.startswith(f"{name} ".encode())]
@@ -281,7 +281,7 @@ def append_numbered(log, start, count):
 
 
 def go_on(log, start, count):
-    """What a producer does that does not know what has become of its last append."""
+    """Go on like a producer that does not know what has become of its last append."""
     try:
         append_numbered(log, start, count)
     except OutOfOrderSequenceError as error:

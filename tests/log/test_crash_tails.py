@@ -54,7 +54,7 @@ def filesystem_with(files, **changed) -> SimulatedFileSystem:
 
 
 def batch_ends(data: bytes) -> list[int]:
-    """Where each batch of a log file ends, beginning with 0."""
+    """Return where each batch of a log file ends, beginning with 0."""
     ends = [0]
     while ends[-1] < len(data):
         ends.append(ends[-1] + 12 + int.from_bytes(data[ends[-1] + 8 : ends[-1] + 12], "big"))
@@ -62,14 +62,14 @@ def batch_ends(data: bytes) -> list[int]:
 
 
 def records_up_to(records, files, path, size_bytes) -> list[tuple[int, bytes]]:
-    """The records in front of a place in the last segment."""
+    """Return the records in front of a place in the last segment."""
     data = files[path]
     whole = sum(end <= size_bytes for end in batch_ends(data)) - 1
     return [pair for pair in records if pair[0] < base_offset_of(path) + 2 * whole]
 
 
 def open_and_go_on(filesystem, expected, recovery, name, *, is_thorough=True) -> None:
-    """The log holds what is expected, also after one more record and after a clean close."""
+    """Check that the log holds what is expected, also after one more record and after a clean close."""
     with open_directory(filesystem, recovery) as logs:
         log = logs.get(TOPIC, 0)
         assert records_of(log) == expected, name

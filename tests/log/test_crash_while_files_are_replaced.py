@@ -24,7 +24,7 @@ def value(offset):
 
 
 def batch(offset):
-    """Two records."""
+    """Return two records."""
     records = [Record(delta, 1_700_000_000_000, value=value(offset + delta)) for delta in range(2)]
     return Batch(records, base_offset=offset).encode()
 

@@ -77,7 +77,7 @@ def latest(found: Found) -> dict[bytes, bytes]:
 
 @pytest.fixture(scope="module")
 def cleaning() -> tuple[list[Crash], Found, Found]:
-    """What is left if the process dies before each call of a cleaning, and the records before and after."""
+    """Return what is left if the process dies before each call of a cleaning, and the records before and after."""
     filesystem = new_filesystem()
     _, log = open_log(filesystem)
     fill(log)
@@ -112,7 +112,7 @@ def damage_anything(content: bytearray, rng: random.Random) -> None:
 
 
 def damaged(crash: Crash, suffixes, damage, rng: random.Random) -> tuple[SimulatedFileSystem, str] | None:
-    """A copy of what is left with one file damaged whose name ends so; None if there is none."""
+    """Return a copy of what is left with one file damaged whose name ends so; None if there is none."""
     filesystem = crash.filesystem.kill()
     files = {
         path: content

@@ -31,14 +31,14 @@ from tests.log.producing import data
 
 
 def refused(change) -> str:
-    """What a change that is refused says."""
+    """Return what a change that is refused says."""
     with pytest.raises(LogForkedError) as caught:
         change()
     return str(caught.value)
 
 
 def heard(connection):
-    """What a child says; it does not take for ever."""
+    """Return what a child says; it does not take for ever."""
     assert connection.poll(60)
     return connection.recv()
 

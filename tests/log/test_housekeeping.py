@@ -120,7 +120,7 @@ def test_after_the_end_nothing_is_begun(clock, ran):
 
 @pytest.fixture
 def tasks(logs, clock):
-    """The tasks of `logs`, by name; each may be run by itself."""
+    """Return the tasks of `logs`, by name; each may be run by itself."""
     made = tasks_of_logs(logs._checkpoints, logs._deleted_logs, logs.apply_retention, 1000)
     return {task.name: task for task in made}
 

@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def root_path(tmp_path):
-    """The directory of `logs`."""
+    """Return the directory of `logs`."""
     return tmp_path / "data"
 
 
@@ -117,7 +117,7 @@ class Model:
         self.in_transaction = set()
 
     def append(self, producer, epoch, first, count, is_transactional):
-        """The first offset, and whether the records were there; or the error."""
+        """Return the first offset, and whether the records were there; or the error."""
         numbers = [(first + number) % (LARGEST + 1) for number in range(count)]
         offset = self.place_of(producer, epoch, numbers)
         if offset is not None:
@@ -143,7 +143,7 @@ class Model:
         return offset, False
 
     def place_of(self, producer, epoch, numbers):
-        """The position of consecutive batches that hold exactly these."""
+        """Return the position of consecutive batches that hold exactly these."""
         kept = self.batches[producer] if self.epochs.get(producer) == epoch else []
         for start, end in itertools.combinations_with_replacement(range(len(kept)), 2):
             run = kept[start : end + 1]

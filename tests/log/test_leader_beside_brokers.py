@@ -29,7 +29,7 @@ CONTROL = 0x20
 
 @pytest.fixture(scope="module", params=CASES)
 def partitions(request, tmp_path_factory):
-    """The directories of one case that hold batches."""
+    """Return the directories of one case that hold batches."""
     logs, _ = unpack_case(request.param, tmp_path_factory.mktemp(request.param) / "case")
     found = sorted({path.parent for path in logs.rglob("*.log") if path.stat().st_size})
     return [path for path in found if not path.name.startswith("__")]

@@ -26,7 +26,7 @@ def rows(start, count=5, key=None):
 
 
 def linked_copy(source, target):
-    """As ``cp -al`` makes it."""
+    """Copy as ``cp -al`` does."""
     shutil.copytree(source, target, copy_function=os.link)
     return contents(target)
 

@@ -15,13 +15,13 @@ EPOCHS = "leader-epoch-checkpoint"
 
 @pytest.fixture(params=[0, 7, 20])
 def start(request):
-    """The log start in the checkpoint. A broker with tiered storage writes one that the first segment has, too."""
+    """Return the log start in the checkpoint. With tiered storage, brokers write one that the first segment has, too."""
     return request.param
 
 
 @pytest.fixture
 def half(root, start):
-    """The last two segments, from offset 20 on, of a log that the checkpoint says to begin earlier."""
+    """Return the last two segments, from offset 20 on, of a log that the checkpoint says to begin earlier."""
     for base_offset in (0, 10):
         for path in (root / "orders-0").glob(name(base_offset, "*")):
             path.unlink()

@@ -313,7 +313,7 @@ def test_a_producer_is_known_again_when_all_of_its_records_are_gone(tmp_path, lo
 
 @pytest.fixture
 def damaged(logs, log, path):
-    """A batch with a wrong CRC in the first segment; another log that is all right."""
+    """Return a batch with a wrong CRC in the first segment; another log that is all right."""
     put(log, "a1", "a2")
     log.roll()
     other = logs.create("payments")

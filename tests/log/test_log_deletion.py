@@ -56,7 +56,7 @@ def deleted(path) -> list[str]:
 
 
 def checkpointed(path, topic="orders") -> list[str]:
-    """The checkpoints that tell of a topic."""
+    """Return the checkpoints that tell of a topic."""
     return [
         name
         for name in CHECKPOINTS
@@ -100,7 +100,7 @@ def test_no_name_is_too_long_for_a_file_system(topic, partition, kept):
 
 
 def fill(logs, path):
-    """A log of which every checkpoint tells, with a producer, and a transaction that is open."""
+    """Fill a log of which every checkpoint tells, with a producer, and a transaction that is open."""
     log = logs.create("orders", config=small(cleanup_policy="compact"))
     log.append(table(*[value(number) for number in range(20)], keys=[b"k"] * 20))
     log.roll()
@@ -460,7 +460,7 @@ ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 
 
 def make_again(readers) -> None:
-    """A log of the same name, with batches where the old one's were."""
+    """Make a log of the same name, with batches where the old one's were."""
     log = readers.logs.create("orders", config=small(600, file_delete_delay_ms=0))
     for number in range(24):
         log.append(table(value(1000 + number)))

@@ -45,7 +45,7 @@ class FlushedFileSystem(FileSystem):
         super().flush_directory(path)
 
     def taken(self):
-        """The calls since the last time this was asked, those for checkpoints left out."""
+        """Return the calls since the last time this was asked, those for checkpoints left out."""
         calls, self.calls = self.calls, []
         return [call for call in calls if ".tmp" not in call[1]]
 

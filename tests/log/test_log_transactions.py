@@ -70,7 +70,7 @@ def aborted(directory, base_offset):
 
 
 def rewritten(directory):
-    """The files with producer state."""
+    """Return the files with producer state."""
     suffixes = (".snapshot", ".txnindex")
     return {name: (directory / name).read_bytes() for name in names(directory) if name.endswith(suffixes)}
 
@@ -328,7 +328,7 @@ def history(random, count):
 
 
 def state_of(log):
-    """All that is known besides the records: producers, open transactions, aborted ones, epochs."""
+    """Return all that is known besides the records: producers, open transactions, aborted ones, epochs."""
     manager = log._state.producers
     return (
         sorted(

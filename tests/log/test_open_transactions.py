@@ -14,7 +14,7 @@ from tests.log.producing import marker, transactional
 
 @pytest.fixture
 def path(tmp_path):
-    """The directory of `logs`."""
+    """Return the directory of `logs`."""
     return tmp_path / "data"
 
 

@@ -184,7 +184,7 @@ def test_against_the_rule_for_one_record(values, before_ms, after_ms, unit):
 
 
 def chunked(*values, kind=None):
-    """A table whose column has a chunk of one row, an empty one, and the rest in another."""
+    """Return a table whose column has a chunk of one row, an empty one, and the rest in another."""
     kind = kind or pa.int64()
     column = pa.chunked_array([pa.array(part, kind) for part in (values[:1], [], values[1:])], kind)
     return pa.table({"value": pa.array([b"v"] * len(values)), "timestamp": column})

@@ -25,7 +25,7 @@ def state_of(log):
 
 
 def cleaned(log, base_offset, *sources):
-    """A segment with everything that these segments hold."""
+    """Return a segment with everything that these segments hold."""
     state = state_of(log)
     segment = LogSegment.create(
         state.filesystem, state.path, base_offset, state.config, now_ms=NOW_MS, suffix=CLEANED_SUFFIX

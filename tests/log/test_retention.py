@@ -51,7 +51,7 @@ def create(logs, topic="orders", **config):
 
 @pytest.fixture
 def path(logs):
-    """The log directory of `logs`."""
+    """Return the log directory of `logs`."""
     return Path(logs.path)
 
 

@@ -149,7 +149,7 @@ def test_an_offset_within_a_segment_means_that_segment(log):
 
 
 def aborted(log, producer_id, *keys, rolls=False):
-    """A transaction with one record for each key, and the offset of its marker."""
+    """Return a transaction with one record for each key, and the offset of its marker."""
     transaction = log.transaction(producer_id)
     for key in keys:
         transaction.append(table(b"v", keys=[key]))

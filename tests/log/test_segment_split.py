@@ -15,7 +15,7 @@ FAR = 2**31 + 50
 
 
 def overflowing(root, path):
-    """The last segment of a log holds offsets that are too far apart for its indexes."""
+    """Make a log whose last segment holds offsets that are too far apart for its indexes."""
     with (path / name(30)).open("ab") as file:
         file.write(
             data(FAR, leader_epoch=2) + data(FAR + 1, leader_epoch=2) + data(2 * FAR + 30, leader_epoch=2)

@@ -90,7 +90,7 @@ class LifeMachine(ProducersMachine):
             self.done["segments deleted"] += expected
 
     def deletable(self):
-        """How many of the oldest segments go, from what the files say."""
+        """Return how many of the oldest segments go, from what the files say."""
         config, files, end = self.config, self.filesystem.files(), self.model.end_offset
         bases = self.log.segment_base_offsets
         contents = [files[f"{PARTITION_PATH}/{base:020d}.log"] for base in bases]
@@ -146,7 +146,7 @@ class LifeMachine(ProducersMachine):
     @precondition(lambda self: self.config.cleanup_policy == ("compact",))
     @rule(calls=st.integers(1, 60), seed=st.integers(0, 2**32), is_power_cut=st.booleans())
     def die_while_cleaning(self, calls, seed, is_power_cut):
-        """Of what should have gone, some is gone; nothing else is."""
+        """Check that only some of what should have gone is gone."""
         self.roll()
         bound = min(self.log.last_stable_offset, self.log.segment_base_offsets[-1])
         self.filesystem.stop_at = self.filesystem.calls + calls
@@ -245,7 +245,7 @@ class LifeMachine(ProducersMachine):
         self.distrust()
 
     def distrust(self):
-        """What no file tells of a producer may be forgotten."""
+        """Allow that what no file tells of a producer is forgotten."""
         batches = [
             batch
             for path, content in self.filesystem.files().items()
@@ -289,7 +289,7 @@ class LifeMachine(ProducersMachine):
 
 
 def tells(batch: PlainBatch, number, known):
-    """Whether a batch says how far a producer is."""
+    """Return whether a batch says how far a producer is."""
     if (batch.producer_id, batch.producer_epoch) != (number, known.epoch):
         return False
     if known.recent:

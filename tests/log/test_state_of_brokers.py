@@ -22,7 +22,7 @@ CASES = ["idempotent", "txn", "txn-ongoing"]
 
 @pytest.fixture(scope="module", params=CASES)
 def partitions(request, tmp_path_factory):
-    """The directories of one case that hold batches."""
+    """Return the directories of one case that hold batches."""
     logs, _ = unpack_case(request.param, tmp_path_factory.mktemp(request.param) / "case")
     found = sorted({path.parent for path in logs.rglob("*.log")})
     assert found

@@ -33,7 +33,7 @@ FIRST_TAKEN_ID = 4611686018427387904
 
 @pytest.fixture
 def path(tmp_path):
-    """The directory of `logs`."""
+    """Return the directory of `logs`."""
     return tmp_path / "data"
 
 
@@ -377,7 +377,7 @@ def write_on(log):
 
 
 def write_in_a_newer_epoch(log):
-    """Its last record has the number that the last one of the transaction has."""
+    """Write a record with the number of the transaction's last one, in a newer epoch."""
     log.append(table(b"of", b"others"), producer=ProducerSequence(7, 1, 0), is_transactional=True)
 
 

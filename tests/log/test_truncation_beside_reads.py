@@ -38,7 +38,7 @@ CONFIG = small(**SMALL)
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
-    """A read of a file takes several calls."""
+    """Let a read of a file take several calls."""
     monkeypatch.setattr(read_module, "WINDOW_BYTES", 250)
 
 
@@ -47,7 +47,7 @@ def old(offset: int) -> bytes:
 
 
 def other(offset: int) -> bytes:
-    """Of the same size, so that batches replace others exactly."""
+    """Return another value of the same size, so that batches replace others exactly."""
     return value(1000 + offset)
 
 
@@ -108,7 +108,7 @@ ROLL = Roll()
 
 
 def fill(log) -> None:
-    """The old history, whatever was there before; and the files that were there before are gone."""
+    """Write the old history, whatever was there before; and remove the files that were there before."""
     log.truncate_fully_and_start_at(0)
     log._state.clock.time_ms += 2 * log.config.file_delete_delay_ms
     log.flush()
@@ -226,7 +226,7 @@ def expected(records, *, start_offset=0, end_offset=None, where=None, **_):
 
 
 def check(found, error, truncation, options=None, where="", *, is_begun=False) -> str:
-    """One history, to its end or to an error; says which.
+    """Check that a read shows one history, to its end or to an error; return which.
 
     Args:
         found: The rows.
@@ -263,7 +263,7 @@ def check(found, error, truncation, options=None, where="", *, is_begun=False) -
 
 @pytest.fixture
 def reader_of(tmp_path):
-    """A reader beside a log that was filled."""
+    """Yield a reader beside a log that was filled."""
     with contextlib.ExitStack() as stack:
         number = 0
 
@@ -596,7 +596,7 @@ def test_a_read_outlives_the_object_that_planned_it(tmp_path):
 
 
 def dropped_records(tmp_path):
-    """A directory that was not closed, with a damaged batch and whole ones after it."""
+    """Make a directory that was not closed, with a damaged batch and whole ones after it."""
     with open_directory(tmp_path, config=CONFIG) as logs:
         fill(logs.create("orders"))
     os.unlink(tmp_path / ".kafka_cleanshutdown")

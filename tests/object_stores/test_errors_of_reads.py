@@ -64,7 +64,7 @@ def read(bucket: Bucket, **options: Any) -> Any:
 
 
 def rule_from(phase: str, fault: Any, bucket: Bucket, kind: str = "") -> Rule:
-    """The fault from a part of the read on, for good."""
+    """Return the fault from a part of the read on, for good."""
     read(bucket)
     count = len([each for each in bucket.exchanges if kind in {"", each.kind}])
     bucket.forget()

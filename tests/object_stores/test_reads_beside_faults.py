@@ -124,7 +124,7 @@ class Campaign:
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Files]:
-    """The files of some cases, by key."""
+    """Return the files of some cases, by key."""
     folder = tmp_path_factory.mktemp("logs")
     found = {}
     for name in _CASES:
@@ -197,7 +197,7 @@ def threads_left() -> list[str]:
 
 
 def check_error(error: BaseException) -> None:
-    """It is one of ours, in one line, without a secret, also in what it was raised from."""
+    """Check that it is one of ours, in one line, without a secret, also in what it was raised from."""
     text = "".join(traceback.format_exception(error))
     assert isinstance(error, SegmentLogError), text
     assert "\n" not in str(error)
@@ -264,7 +264,7 @@ def run_campaign(seed: int, logs: Mapping[str, Files], bucket: Bucket, folder: P
 
 
 def check_threads(before: set[str]) -> None:
-    """All that the read has started has ended, or does so at once."""
+    """Check that all that the read has started has ended, or does so at once."""
     # Errors that it has handled hold what was under way, until they are collected.
     gc.collect()
     deadline = time.monotonic() + _LEFT_AFTER_S

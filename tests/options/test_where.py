@@ -412,7 +412,7 @@ def test_a_pattern_is_a_text_or_a_prefix(pattern, expected):
 
 
 def like(pattern, escape=""):
-    """The text of a pattern, and whether more may follow."""
+    """Return the text of a pattern, and whether more may follow."""
     predicate = parse(f"topic LIKE r'{pattern}' {escape}")
     if isinstance(predicate, StartsWith):
         return predicate.prefix, True
@@ -562,7 +562,7 @@ def test_long_flat_conditions_are_taken():
 
 
 def calls_to_parse(text):
-    """How many functions are called."""
+    """Return how many functions are called."""
     calls = 0
 
     def count(_frame, event, _argument):
@@ -599,7 +599,7 @@ def test_twice_the_text_takes_twice_the_work(begin, middle, end):
 
 
 def nested(levels):
-    """A condition with this many levels: comparison, AND, OR, AND, ..."""
+    """Return a condition with this many levels: comparison, AND, OR, AND, ..."""
     text = "offset = 1"
     for number in range(levels - 1):
         text = f"({text}) {'OR' if number % 2 else 'AND'} key = 'k'"

@@ -131,7 +131,7 @@ class Cluster:
 
 
 def by_kafka_python(assignor, counts, group):
-    """What kafka-python assigns; static members in front, as it needs them."""
+    """Return what kafka-python assigns; static members in front, as it needs them."""
     asked = [
         SimpleNamespace(
             member_id=member,

@@ -51,7 +51,7 @@ def choose(partitioner, rows, state=None):
 
 
 def turns(found):
-    """How many rows in a row went to the same partition."""
+    """Return how many rows in a row went to the same partition."""
     bounds = [0, *(np.flatnonzero(np.diff(found)) + 1), len(found)]
     return np.diff(bounds).tolist()
 

@@ -23,7 +23,7 @@ MAX_LONG = 2**63 - 1
 
 
 def placed(*batches, start=0):
-    """The batches one after the other, each at the offset where the one before it ends."""
+    """Return the batches one after the other, each at the offset where the one before it ends."""
     moved = []
     for batch in batches:
         moved.append(batch.at(start))

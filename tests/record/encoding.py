@@ -32,7 +32,7 @@ def unsigned_varint(value, width=1):
 
 
 def varint(value, width=1):
-    """A signed value, zig-zag; ``width`` makes it longer than needed."""
+    """Return a signed value, zig-zag; ``width`` makes it longer than needed."""
     return unsigned_varint(2 * value if value >= 0 else -2 * value - 1, width)
 
 
@@ -102,7 +102,7 @@ class Batch:
         return (offset, timestamp_ms, record.key, record.value, tuple(record.headers))
 
     def at(self, base_offset):
-        """The same batch at another offset."""
+        """Return the same batch at another offset."""
         return replace(self, base_offset=base_offset)
 
     @property
@@ -110,13 +110,13 @@ class Batch:
         return self.base_offset + self.last_offset_delta
 
     def encode_records(self):
-        """The uncompressed records."""
+        """Return the uncompressed records."""
         if self.records_bytes is not None:
             return self.records_bytes
         return b"".join(record.encode(self.base_timestamp_ms, self.varint_width) for record in self.records)
 
     def encode(self, *, crc=None):
-        """The whole batch; a ``crc`` given replaces the right one."""
+        """Return the whole batch; a ``crc`` given replaces the right one."""
         payload = self.payload
         if payload is None:
             payload = compress(self.codec, self.encode_records())
@@ -155,7 +155,7 @@ def snappy_block(data):
 
 
 def xerial(data, block_bytes=XERIAL_BLOCK_BYTES):
-    """The framing of xerial's SnappyOutputStream."""
+    """Return the framing of xerial's SnappyOutputStream."""
     stream = XERIAL_HEADER
     for start in range(0, len(data), block_bytes):
         block = snappy_block(data[start : start + block_bytes])
@@ -169,7 +169,7 @@ def counted_records(count, *, start=0, value=b"v", key=None, step_ms=1, headers=
 
 
 def with_header_field(data, position, code, value):
-    """The batch with one field of its header overwritten, its CRC left as it was."""
+    """Return the batch with one field of its header overwritten, its CRC left as it was."""
     changed = bytearray(data)
     struct.pack_into(">" + code, changed, position, value)
     return bytes(changed)

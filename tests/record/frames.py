@@ -16,7 +16,7 @@ def _rotate(value, bits):
 
 
 def xxh32(data):
-    """The checksum of LZ4 frames (xxHash, 32 bits, seed 0)."""
+    """Return the checksum of LZ4 frames (xxHash, 32 bits, seed 0)."""
     first, second, third, fourth, fifth = _PRIMES
     position = 0
     if len(data) >= 16:
@@ -52,7 +52,7 @@ def lz4_frame(
     header_checksum=None,
     block_size_code=4,
 ):
-    """A frame of independent blocks of at most 64 KiB (code 4) to 4 MiB (code 7)."""
+    """Return a frame of independent blocks of at most 64 KiB (code 4) to 4 MiB (code 7)."""
     content = b"".join(blocks)
     flags = 0x60 | 0x10 * block_checksums | 0x08 * content_size | 0x04 * content_checksum
     descriptor = bytes([flags, block_size_code << 4])

@@ -31,7 +31,7 @@ class Message:
     trailing: bytes = b""
 
     def encode(self, *, crc=None, length=None):
-        """The whole message; a ``crc`` or a ``length`` given replaces the right one."""
+        """Return the whole message; a ``crc`` or a ``length`` given replaces the right one."""
         timestamp = struct.pack(">q", self.timestamp_ms) if self.magic else b""
         content = sized(self.key) + sized(self.value) + self.trailing
         return entry(self.offset, self.magic, self.attributes, timestamp + content, crc=crc, length=length)
@@ -64,7 +64,7 @@ class Wrapper:
         return self.messages[-1].offset if self.offset is None else self.offset
 
     def encode_set(self):
-        """The set as it is before it is compressed."""
+        """Return the set as it is before it is compressed."""
         inner_offsets = self.inner_offsets
         if inner_offsets is None:
             first = self.messages[0].offset if self.magic and self.messages else 0
@@ -98,7 +98,7 @@ class Wrapper:
 
 
 def entry(offset, magic, attributes, rest, *, crc=None, length=None):
-    """Any message: what follows the attributes is given."""
+    """Return any message: what follows the attributes is given."""
     checked = struct.pack(">bB", magic, attributes) + rest
     crc = zlib.crc32(checked) if crc is None else crc
     length = len(checked) + 4 if length is None else length
@@ -117,7 +117,7 @@ def compress_set(codec, data, magic):
 
 
 def lz4_frame(data, checksum=LZ4_CHECKSUM):
-    """A frame of independent blocks of 64 KiB, without content size or content checksum."""
+    """Return a frame of independent blocks of 64 KiB, without content size or content checksum."""
     frame = b"\x04\x22\x4d\x18\x60\x40" + bytes([checksum])
     for start in range(0, len(data), LZ4_BLOCK_BYTES):
         block = data[start : start + LZ4_BLOCK_BYTES]

@@ -14,7 +14,7 @@ EVERY_CODEC = tuple(CODECS.values())
 
 
 def plain(magics=(0, 1)):
-    """A message, its offset counted from the entry before."""
+    """Return a message, its offset counted from the entry before."""
     return st.builds(
         Message,
         offset=offset_steps,
@@ -28,7 +28,7 @@ def plain(magics=(0, 1)):
 
 @st.composite
 def wrappers(draw, magics=(0, 1), codecs=EVERY_CODEC, max_messages=8, *, mixed=True):
-    """A wrapper, its first offset counted from the entry before; mostly without gaps, and around its own format."""
+    """Draw a wrapper, its first offset counted from the entry before; mostly without gaps, around its own format."""
     magic = draw(st.sampled_from(magics))
     inner_magics = draw(st.sampled_from([(magic,)] * 3 + [(1 - magic,), (0, 1)])) if mixed else (magic,)
     codec = draw(st.sampled_from([codec for codec in codecs if codec != NONE]))
@@ -72,7 +72,7 @@ def legacy_logs(draw, magics=(0, 1), codecs=EVERY_CODEC, max_entries=8, *, curre
 
 
 def placed_at(entry, offset):
-    """The entry at an offset, or as far after it as it specifies."""
+    """Return the entry at an offset, or as far after it as it specifies."""
     if isinstance(entry, Message):
         return replace(entry, offset=offset + entry.offset - 1)
     if isinstance(entry, Wrapper):

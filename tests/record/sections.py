@@ -18,14 +18,14 @@ JUNK = 0xFF
 
 
 def padded(data, padding=JUNK):
-    """The bytes in a buffer with room after them, as the decoders need it."""
+    """Return the bytes in a buffer with room after them, as the decoders need it."""
     buffer = np.full(len(data) + PADDING_BYTES, padding, np.uint8)
     buffer[: len(data)] = np.frombuffer(data, np.uint8)
     return buffer
 
 
 def window_of(data, *, position_bytes=0):
-    """The batches of ``data``; raises what is wrong with it."""
+    """Return the batches of ``data``; raises what is wrong with it."""
     window = walk_window(PATH, position_bytes, padded(data), len(data))
     if window.error is not None:
         raise window.error
@@ -33,7 +33,7 @@ def window_of(data, *, position_bytes=0):
 
 
 def section_of(data, *, position_bytes=0):
-    """One section of all batches in ``data``, which are not compressed, and all of format v2 or all older."""
+    """Return one section of all batches in ``data``, which are not compressed, and all of format v2 or all older."""
     window = window_of(data, position_bytes=position_bytes)
     assert window.end == len(data)
     sizes = window.headers["batch_length"].astype(np.int64) + 12
@@ -48,7 +48,7 @@ def section_of(data, *, position_bytes=0):
 
 
 def rows_of(section, columns):
-    """The rows of columns that have every field."""
+    """Return the rows of columns that have every field."""
     buffer = section.buffer.tobytes()
     keys, values = (_bytes_of(buffer, column) for column in (columns.keys, columns.values))
     header_keys = _bytes_of(buffer, columns.headers.keys)
@@ -75,13 +75,13 @@ def check_crcs(window):
 
 
 def decode_window(data):
-    """All rows of ``data``, which ends with a batch."""
+    """Return all rows of ``data``, which ends with a batch."""
     assert window_of(data).end == len(data)
     return decode_whole_batches(data)
 
 
 def decode_whole_batches(data, *, limit_bytes=1 << 26):
-    """All rows of the whole batches in ``data``, whatever their codecs; CRCs are checked."""
+    """Return all rows of the whole batches in ``data``, whatever their codecs; CRCs are checked."""
     window = window_of(data)
     check_crcs(window)
     rows = []

@@ -112,7 +112,7 @@ HEADER_FIELDS = ["base_offset", "last_offset_delta", "record_count", "base_times
 
 
 def damaged(section, generator):
-    """A copy of the section with some bytes of its records, or bits of its headers, changed."""
+    """Return a copy of the section with some bytes of its records, or bits of its headers, changed."""
     section = replace(section, buffer=section.buffer.copy(), headers=section.headers.copy())
     for _ in range(generator.choice([1, 1, 2, 10])):
         batch = generator.randrange(len(section.starts))

@@ -13,7 +13,7 @@ from tests.record.sections import EVERYTHING, padded, section_of
 
 
 def lay_out(texts, *, between=b"", null_length=-1):
-    """The texts in a buffer, one after the other, and the column that finds them."""
+    """Return the texts in a buffer, one after the other, and the column that finds them."""
     data = bytearray()
     starts, lengths = [], []
     for text in texts:
@@ -81,7 +81,7 @@ def test_any_column(column, between, null_length):
 
 
 def headers_of(*records):
-    """The Arrow headers of records that have these."""
+    """Return the Arrow headers of records that have these."""
     batch = Batch(tuple(Record(delta, headers=headers) for delta, headers in enumerate(records)))
     section = section_of(batch.encode())
     array = headers_array(section.buffer, decode_records(section, EVERYTHING).headers)

@@ -30,7 +30,7 @@ def size_of(tail, time_delta, offset_delta):
 
 
 def ends_by_hand(tails, times, limit_bytes):
-    """One row after the other: after which rows batches end, but for the last one."""
+    """Work out, one row after the other, after which rows batches end, but for the last one."""
     ends, start, taken_bytes = [], 0, 0
     for row, (tail, time_ms) in enumerate(zip(tails, times, strict=True)):
         size_bytes = size_of(tail, time_ms - times[start], row - start)

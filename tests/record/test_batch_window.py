@@ -36,7 +36,7 @@ LOG = b"".join(BATCHES)
 
 
 def window_of_first(size_bytes, *, data=LOG):
-    """A window whose buffer holds more than was read from the file."""
+    """Return a window whose buffer holds more than was read from the file."""
     return walk_window(PATH, 0, padded(data), size_bytes)
 
 
@@ -204,7 +204,7 @@ def test_any_bytes_are_batches_or_an_end_or_refused(junk, kept):
 
 
 def laid_out(contents):
-    """A buffer with the contents, a byte between them, and where they lie."""
+    """Return a buffer with the contents, a byte between them, and where they lie."""
     starts = np.cumsum([0, *(len(content) + 1 for content in contents)])[:-1]
     lengths = np.array([len(content) for content in contents], np.int64)
     return padded(b"\xaa".join(contents)), Slices(starts.astype(np.int64), lengths)

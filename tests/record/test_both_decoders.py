@@ -26,7 +26,7 @@ decoders = pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
 
 
 def column_arrays(columns):
-    """Every array of decoded columns, None for those that were not asked for."""
+    """Return every array of decoded columns, None for those that were not asked for."""
     arrays = {
         "row counts": columns.row_counts,
         "offsets": columns.offsets,
@@ -219,7 +219,7 @@ def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(count):
 
 
 def varint_ends(data, position, count):
-    """Where consecutive variable-length integers end."""
+    """Return where consecutive variable-length integers end."""
     for _ in range(count):
         while data[position] >= 0x80:
             position += 1

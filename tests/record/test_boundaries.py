@@ -16,7 +16,7 @@ from tests.record.sections import padded
 
 
 def lay_out(batches, *, width=1, between=b""):
-    """The arguments of find_boundaries for batches of bodies, and where the bodies begin."""
+    """Return the arguments of find_boundaries for batches of bodies, and where the bodies begin."""
     data = bytearray()
     starts, ends, bodies, body_ends = [], [], [], []
     for batch in batches:

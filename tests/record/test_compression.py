@@ -38,7 +38,7 @@ every_codec = pytest.mark.parametrize("codec", COMPRESSED, ids=lambda codec: COD
 
 
 def decompress(codec, payload, limit_bytes=1 << 17, *, decompressor=None):
-    """What comes out, if it is at most ``limit_bytes``."""
+    """Return what comes out, if it is at most ``limit_bytes``."""
     output = bytearray(limit_bytes + 1)
     decompressor = decompressor or Decompressor()
     size_bytes = decompressor.decompress_into(codec, memoryview(payload), memoryview(output))

@@ -116,7 +116,7 @@ def test_snappy_is_framed_as_by_xerial_in_blocks_of_32_kib():
 
 
 def lz4_blocks(frame):
-    """Whether it is stored as it is, and the size on disk, of each block; the frame ends with its end mark."""
+    """Return whether it is stored as it is, and the size on disk, of each block; the frame ends with its end mark."""
     blocks, position = [], 7
     while True:
         (word,) = struct.unpack_from("<I", frame, position)

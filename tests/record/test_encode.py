@@ -330,7 +330,7 @@ def test_an_impossible_encoding_is_refused(fields, match):
 
 
 def largest_value(limit_bytes):
-    """The length of the value of a record that alone makes a batch of a size; its length takes three bytes."""
+    """Return the length of the value of a record that alone makes a batch of a size; its length takes three bytes."""
     return limit_bytes - 61 - (3 + 1 + 1 + 1 + 1 + 3 + 1)
 
 

@@ -61,7 +61,7 @@ def encode(records, group_ends, encoding, offsets=None):
 
 
 def encode_alone(records, start, end, encoding):
-    """The bytes of the batches of some rows, as the encoder for one log makes them."""
+    """Return the bytes of the batches of some rows, as the encoder for one log makes them."""
     chunks = encode_records(records.slice(start, end - start), encoding, default_timestamp_ms=NOW_MS)
     return [
         b"".join(bytes(piece) for piece in batches.select(number, number + 1).pieces)
@@ -107,7 +107,7 @@ def test_rows_are_looked_at_some_at_a_time_and_encoded_in_chunks(monkeypatch):
 
 
 def by_hand(rows, offsets):
-    """One batch of rows (key, value) with these offsets."""
+    """Return one batch of rows (key, value) with these offsets."""
     records = tuple(
         Record(offset - offsets[0], NOW_MS, key, value)
         for (key, value), offset in zip(rows, offsets, strict=True)

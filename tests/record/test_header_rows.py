@@ -12,7 +12,7 @@ MAX_INT = 2**31 - 1
 
 
 def rows_of_entries(entries, lowest_offset=0):
-    """The headers of entries, back to back in a buffer without anything after it."""
+    """Return the headers of entries, back to back in a buffer without anything after it."""
     encoded = [entry.encode() for entry in entries]
     starts = np.cumsum([0, *map(len, encoded)])[:-1]
     buffer = np.frombuffer(b"".join(encoded), np.uint8)

@@ -132,7 +132,7 @@ def test_lanes_work_around_a_record_longer_than_what_is_searched(size_bytes):
 
 
 def walk_one_by_one(data):
-    """Where the length fields are; None if they do not lead to the end."""
+    """Return where the length fields are; None if they do not lead to the end."""
     fields, position = [], 0
     while position < len(data):
         fields.append(position)

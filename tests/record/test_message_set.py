@@ -345,7 +345,7 @@ def test_a_partial_message_at_the_end_of_a_set_is_ignored(magic, cut, codec):
 
 
 def with_set(inner, magic, offset=3, codec=GZIP):
-    """A wrapper around a set given as bytes."""
+    """Return a wrapper around a set given as bytes."""
     wrapper = Wrapper((), codec, magic, offset=offset)
     return replace(wrapper, payload=compress_set(codec, inner, magic)).encode()
 
@@ -422,7 +422,7 @@ def test_the_batch_that_is_wrong_is_named():
 
 
 def section_of_sets(wrappers, after=None):
-    """One section of what wrappers hold; ``after`` are bytes after some sets."""
+    """Return one section of what wrappers hold; ``after`` are bytes after some sets."""
     window = window_of(b"".join(wrapper.encode() for wrapper in wrappers))
     sets = [wrapper.encode_set() + (after or {}).get(number, b"") for number, wrapper in enumerate(wrappers)]
     borders = np.cumsum([0, *map(len, sets)])

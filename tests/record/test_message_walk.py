@@ -18,7 +18,7 @@ def walk(data, start=0, end=None):
 
 
 def walk_plainly(data, position=0):
-    """The same, as the format says."""
+    """Return the same, as the format says."""
     places = []
     while position + 17 <= len(data):
         length, magic = struct.unpack_from(">i4xb", data, position + 8)

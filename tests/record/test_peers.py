@@ -49,7 +49,7 @@ writable_records = st.lists(
 
 
 def rows_by(memory_records):
-    """What a peer's MemoryRecords reads, CRCs checked and control records included."""
+    """Return what a peer's MemoryRecords reads, CRCs checked and control records included."""
     rows = []
     while memory_records.has_next():
         batch = memory_records.next_batch()
@@ -74,7 +74,7 @@ def encode(log):
 
 
 def write_by(builder_class, codec, records, **fields):
-    """The batch that a peer's builder makes of the records."""
+    """Return the batch that a peer's builder makes of the records."""
     builder = builder_class(
         2,
         codec,
@@ -169,7 +169,7 @@ def test_others_read_any_messages_alike(read, magic, codec, data):
 
 
 def write_messages(builder_class, magic, codec, rows):
-    """What a peer's builder makes of (timestamp, key, value) rows, from offset 0 on."""
+    """Return what a peer's builder makes of (timestamp, key, value) rows, from offset 0 on."""
     builder = builder_class(magic, codec, 1 << 22)
     for offset, (timestamp_ms, key, value) in enumerate(rows):
         builder.append(offset, timestamp_ms, key, value)
@@ -216,7 +216,7 @@ batch_sizes = st.sampled_from([100, 700, 16384])
 
 
 def build(builder_class, rows, batch_size_bytes, producer):
-    """The batches that a peer's builder makes of rows: a new one whenever it says that there is no room."""
+    """Return the batches that a peer's builder makes of rows: a new one whenever it says that there is no room."""
     data, offset = [], 0
     while offset < len(rows):
         first = offset

@@ -20,7 +20,7 @@ def parsed(*batches):
 
 
 def encoded(counts):
-    """What the encoder makes: batches of some record counts."""
+    """Return what the encoder makes: batches of some record counts."""
     records = pa.table({"value": [b"v"] * sum(counts)})
     (batches,) = encode_records(
         records, BatchEncoding(batch_size_bytes=61 + 8 * max(counts)), default_timestamp_ms=0

@@ -15,7 +15,7 @@ from tests.record.written import HEADERS, rows, rows_read, table_of
 
 
 def tail_of(key, value, headers):
-    """What a record takes after its offset delta."""
+    """Return what a record takes after its offset delta."""
     pairs = b"".join(sized(name) + sized(text) for name, text in headers)
     return len(sized(key) + sized(value) + varint(len(headers)) + pairs)
 

@@ -25,7 +25,7 @@ def payload_of(data, magic, codec):
 
 
 def message(magic, content, codec=GZIP):
-    """A message whose key, value and what follows are given as bytes."""
+    """Return a message whose key, value and what follows are given as bytes."""
     return entry(0, magic, codec, bytes(8 * magic) + content)
 
 
@@ -111,7 +111,7 @@ def test_the_checksum_covers_the_block_size_and_a_content_size(block_size, conte
 
 
 def with_checksum(frame, position):
-    """The frame with another checksum than it has."""
+    """Return the frame with another checksum than it has."""
     return frame[:position] + bytes([frame[position] ^ 0x55]) + frame[position + 1 :]
 
 

@@ -23,7 +23,7 @@ rows = st.tuples(
 
 
 def table_of(rows):
-    """A table of (timestamp, key, value, headers) rows."""
+    """Return a table of (timestamp, key, value, headers) rows."""
     headers = [[{"key": key, "value": value} for key, value in pairs] or None for _, _, _, pairs in rows]
     return pa.table(
         {
@@ -36,7 +36,7 @@ def table_of(rows):
 
 
 def rows_read(rows, first_offset=0):
-    """What is read of rows that were written, as the decoders' tests have it."""
+    """Return what is read of rows that were written, as the decoders' tests have it."""
     return [
         (offset, timestamp_ms, key, value, tuple((name.encode(), text) for name, text in pairs))
         for offset, (timestamp_ms, key, value, pairs) in enumerate(rows, first_offset)
@@ -44,12 +44,12 @@ def rows_read(rows, first_offset=0):
 
 
 def bytes_of(batches):
-    """All bytes of some ``RecordBatches``."""
+    """Return all bytes of some ``RecordBatches``."""
     return b"".join(bytes(piece) for one in batches for piece in one.pieces)
 
 
 def write(records, *, timestamp_ms=NOW_MS, producer=None, is_transactional=False, by_column=None, **encoding):
-    """The bytes that records are encoded as; ``by_column`` chooses the encoder."""
+    """Return the bytes that records are encoded as; ``by_column`` chooses the encoder."""
     few_rows = {None: encode._FEW_ROWS, True: -1, False: 1 << 40}[by_column]
     with mock.patch.object(encode, "_FEW_ROWS", few_rows):
         batches = encode_records(
@@ -63,7 +63,7 @@ def write(records, *, timestamp_ms=NOW_MS, producer=None, is_transactional=False
 
 
 def write_both_ways(records, **options):
-    """The bytes that records are encoded as, one by one and by column: the same."""
+    """Return the bytes that records are encoded as, one by one and by column: the same."""
     plainly = write(records, by_column=False, **options)
     by_column = write(records, by_column=True, **options)
     assert plainly == by_column
@@ -71,7 +71,7 @@ def write_both_ways(records, **options):
 
 
 def batches_by_hand(rows, batch_size_bytes, codec=0):
-    """The batches that rows make: each takes as many as fit its size, but at least one."""
+    """Return the batches that rows make: each takes as many as fit its size, but at least one."""
     batches, records, size_bytes = [], [], 0
     for row in rows_read(rows):
         record = Record(len(records), *row[1:])

@@ -32,7 +32,7 @@ def run_in_place(source, aside, policy="kafka"):
 
 
 def damaged_root(path, way):
-    """A root with one damaged partition, as after a kill; `way` is a key of `DAMAGED_LOGS`."""
+    """Return a root with one damaged partition, as after a kill; `way` is a key of `DAMAGED_LOGS`."""
     path.mkdir()
     shutil.copytree(EXAMPLES / PARTITION_DIRECTORY, path / PARTITION_DIRECTORY)
     shutil.copy(EXAMPLES / "meta.properties", path)
@@ -49,7 +49,7 @@ def write_checkpoint(path, offset):
 
 
 def recovered_by_open(source, path):
-    """A copy of a root, recovered by opening it as a broker would."""
+    """Return a copy of a root, recovered by opening it as a broker would."""
     shutil.copytree(source, path)
     with LogDirectory.open(path, recovery="kafka", broker_directory=True):
         pass
@@ -62,7 +62,7 @@ def rows(root, **options):
 
 
 def logs_of(root):
-    """The content of every log file that is not empty."""
+    """Return the content of every log file that is not empty."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*.log"))

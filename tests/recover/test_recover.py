@@ -53,7 +53,7 @@ def ways(each_way):
 
 @pytest.fixture
 def source(tmp_path):
-    """A broker's directory, stopped cleanly."""
+    """Return a broker's directory, stopped cleanly."""
     shutil.copytree(EXAMPLES, tmp_path / "source", ignore=shutil.ignore_patterns("README.md", ".git*"))
     (tmp_path / "source" / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":5}')
     return tmp_path / "source"
@@ -70,7 +70,7 @@ def partition_of(report):
 
 
 def assert_loads_cleanly(root, caplog, *, has_damage=False):
-    """A load finds nothing to recover, every index agrees, and appends continue where the log ends."""
+    """Check that a load finds nothing to recover, indexes agree, and appends continue where the log ends."""
     caplog.clear()
     with LogDirectory.open(root, broker_directory=True, recovery="kafka") as logs:
         assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []

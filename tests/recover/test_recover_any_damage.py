@@ -20,7 +20,7 @@ CONFIG = LogConfig(internal_segment_bytes=600, index_interval_bytes=100, file_de
 
 @pytest.fixture(scope="module")
 def files():
-    """A log of five segments in two leader epochs, closed cleanly, by file."""
+    """Return a log of five segments in two leader epochs, closed cleanly, by file."""
     filesystem = SimulatedFileSystem()
     with LogDirectory.open(SOURCE, filesystem=filesystem, config=CONFIG) as logs:
         log = logs.create("events")
@@ -30,7 +30,7 @@ def files():
 
 
 def damaged(files, changes, *, is_clean):
-    """A root in which bytes of the partition's files are changed, or the file ends there (None)."""
+    """Return a root in which bytes of the partition's files are changed, or the file ends there (None)."""
     named = sorted(path for path, content in files.items() if "/events-0/0" in path and content)
     changed = {path: bytearray(content) for path, content in files.items()}
     for place, share, byte in changes:

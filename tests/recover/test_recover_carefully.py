@@ -29,7 +29,7 @@ COMMIT = CommitEntry(1, "0" * 32, 0, "app", 1)
 
 @pytest.fixture
 def source(tmp_path):
-    """A broker's directory, stopped cleanly."""
+    """Return a broker's directory, stopped cleanly."""
     shutil.copytree(EXAMPLES, tmp_path / "source", ignore=shutil.ignore_patterns("README.md", ".git*"))
     (tmp_path / "source" / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":77}')
     return tmp_path / "source"

@@ -39,7 +39,7 @@ POLICIES = ("kafka", "salvage")
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """The files of a damaged root: a flipped byte in the middle of a segment, and a torn end."""
+    """Return the files of a damaged root: a flipped byte in the middle of a segment, and a torn end."""
     root = damaged_root(tmp_path_factory.mktemp("damaged") / "source", "damaged-flipped-in-the-middle")
     last = max((root / PARTITION_DIRECTORY).glob("*.log"))
     last.write_bytes(last.read_bytes()[:-10])
@@ -199,7 +199,7 @@ def test_damaged_notes_of_a_killed_recovery_are_an_error(files):
 
 
 def assert_each_byte_is_somewhere(files, state, name):
-    """Each log file is there as it was, or what is cut from it is among the copies."""
+    """Check that each log file is there as it was, or what is cut from it is among the copies."""
     everything = list(below(state, SOURCE).values())
     copies = {path.rpartition("/")[2]: content for path, content in below(state, ASIDE).items()}
     for path, content in logs_in(files).items():

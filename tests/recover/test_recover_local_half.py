@@ -17,7 +17,7 @@ EPOCHS_TEXT = "0\n2\n0 {start}\n4 8234\n"
 
 @pytest.fixture(params=[0, 1000])
 def half(tmp_path, request):
-    """The last three segments, of which the newest has a torn end, of a log that the checkpoint says to begin earlier."""
+    """Return a log's last three segments, the newest with a torn end; the checkpoint says that it begins earlier."""
     root = tmp_path / "source"
     shutil.copytree(EXAMPLES / PARTITION_DIRECTORY, root / PARTITION_DIRECTORY)
     shutil.copy(EXAMPLES / "meta.properties", root)

@@ -26,7 +26,7 @@ ROOT_CHECKPOINTS = (
 
 @pytest.fixture
 def source(tmp_path):
-    """One partition of five segments, closed cleanly, beside the checkpoints of its broker."""
+    """Return one partition of five segments, closed cleanly, beside the checkpoints of its broker."""
     root = tmp_path / "source"
     shutil.copytree(EXAMPLES / PARTITION_DIRECTORY, root / PARTITION_DIRECTORY)
     shutil.copy(EXAMPLES / "meta.properties", root)
@@ -57,7 +57,7 @@ def without_checkpoints(source):
 
 
 def missing_in(source, policy="kafka", **arguments):
-    """The offsets that a dry run misses, and why; none if and only if it calls the log complete."""
+    """Return the offsets that a dry run misses, and why; none if and only if it calls the log complete."""
     report = run(source, None, policy, is_dry_run=True, **arguments)
     (found,) = report.partitions
     assert report.is_complete == (not found.left_out and not found.damaged)

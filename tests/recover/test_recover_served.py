@@ -15,7 +15,7 @@ IDS = "partition.metadata"
 
 @pytest.fixture
 def source(tmp_path):
-    """A broker's directory, stopped cleanly."""
+    """Return a broker's directory, stopped cleanly."""
     shutil.copytree(EXAMPLES, tmp_path / "source", ignore=shutil.ignore_patterns("README.md", ".git*"))
     (tmp_path / "source" / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":5}')
     return tmp_path / "source"
@@ -27,7 +27,7 @@ def unserved(report):
 
 
 def recovered(source, tmp_path, is_in_place):
-    """The report, and where the recovered directory is."""
+    """Return the report, and where the recovered directory is."""
     if is_in_place:
         return run_in_place(source, tmp_path / "aside"), source
     return run(source, tmp_path / "target"), tmp_path / "target"
@@ -101,7 +101,7 @@ def test_a_broker_with_zookeeper_needs_no_topic_id(source, tmp_path):
 
 @pytest.fixture
 def combined(tmp_path):
-    """The directory of a node that is broker and controller."""
+    """Return the directory of a node that is broker and controller."""
     logs, _ = unpack_case("internal", tmp_path / "case")
     return logs
 

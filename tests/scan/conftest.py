@@ -52,7 +52,7 @@ def batch(
     payload=None,
     record_count=None,
 ):
-    """One v2 batch of encoded records; ``payload`` replaces the (compressed) records."""
+    """Return one v2 batch of encoded records; ``payload`` replaces the (compressed) records."""
     has_producer = producer_id >= 0
     return Batch(
         (),
@@ -409,7 +409,7 @@ class LogRoot:
 
 @pytest.fixture
 def log_root(tmp_path):
-    """An empty log directory, without a clean-shutdown marker."""
+    """Return an empty log directory, without a clean-shutdown marker."""
     return LogRoot(tmp_path / "logs")
 
 
@@ -489,7 +489,7 @@ class Scan:
 
 
 def rows_of(table) -> list[dict]:
-    """The rows of a table or batch; timestamps as microseconds, because Python's end with the year 9999."""
+    """Return the rows of a table or batch; timestamps as microseconds, because Python's end with the year 9999."""
     table = pa.table(table)
     if "timestamp" in table.column_names:
         index = table.column_names.index("timestamp")

@@ -60,5 +60,5 @@ def write_copy(root, segments, *, epochs=((0, 0),), topic_id=TOPIC_ID, start=Non
 
 
 def offsets_of(*paths, **options):
-    """The offsets that a read of log directories returns."""
+    """Return the offsets that a read of log directories returns."""
     return storage_core.read_table(*map(str, paths), **options)["offset"].to_pylist()

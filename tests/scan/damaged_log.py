@@ -56,7 +56,7 @@ class Lost:
     end_offset: int
 
     def concerns(self, start, end):
-        """Whether it may hold offsets from ``start`` to below ``end``."""
+        """Return whether it may hold offsets from ``start`` to below ``end``."""
         if self.start_offset == self.end_offset:
             return start <= self.start_offset < end
         return start < end and self.start_offset < end and start < self.end_offset
@@ -81,7 +81,7 @@ class DamagedSegment:
             position += len(piece.data)
 
     def lost(self, end_offset):
-        """The damaged ranges; ``end_offset`` is the next segment's base offset, None for the last segment."""
+        """Return the damaged ranges; ``end_offset`` is the next segment's base offset, None for the last segment."""
         found = []
         next_byte, next_offset = 0, self.base_offset
         for position, piece in self.batches():

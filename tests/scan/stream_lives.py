@@ -32,7 +32,7 @@ Place = tuple[str, int]
 
 @cache
 def _batches(folder: Path) -> list[bytes]:
-    """One batch for each offset, the same for all partitions."""
+    """Return one batch for each offset, the same for all partitions."""
     with open_directory(folder / "template") as logs:
         log = logs.create("orders")
         for _ in range(_RECORDS):
@@ -308,7 +308,7 @@ class Life:
         self._check_rows()
 
     def _check_offsets(self, before: list[str]) -> None:
-        """No partition leaves the offsets, and none goes back."""
+        """Check that no partition leaves the offsets, and that none goes back."""
         ends = [
             stream.offsets_of_json(json.loads(text)) for text in self.query.ends[max(len(before) - 1, 0) :]
         ]

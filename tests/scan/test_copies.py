@@ -22,7 +22,7 @@ from tests.scan.copies import batches, offsets_of, write_copy
 
 
 def stream_offsets(*paths, **options):
-    """The offsets that the first micro-batch of a stream returns."""
+    """Return the offsets that the first micro-batch of a stream returns."""
     filesystem = FileSystem()
     raw = {"path": [*map(str, paths)], "starting_offsets": "earliest", **options}
     stream = MicroBatchPlanner(filesystem, parse_stream_options(raw))
@@ -77,7 +77,7 @@ class TestSmallFilesThatCannotBeRead:
 
 @pytest.fixture
 def backups(tmp_path):
-    """Two dated backups: 0 to 99, and 80 to 199 after another leader was elected at 150."""
+    """Return two dated backups: 0 to 99, and 80 to 199 after another leader was elected at 150."""
     old, new = tmp_path / "backup-1", tmp_path / "backup-2"
     write_copy(old, {0: batches(0, 100)}, end=100)
     epochs = ((0, 80), (1, 150))

@@ -72,7 +72,7 @@ def history(chooser: random.Random, first: int, last: int, epoch: int, name: byt
 
 
 def segments(chooser: random.Random, batches: list[Batch], size: int) -> list[list[Batch]]:
-    """The batches of each segment; copies roll at different offsets, or at the same ones."""
+    """Return the batches of each segment; copies roll at different offsets, or at the same ones."""
     cut: list[list[Batch]] = [[]]
     for each in batches:
         limit = size if chooser.random() < 0.9 else 1

@@ -39,7 +39,7 @@ def holed(log, *deltas):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """A log with all formats, gaps, transactions and times that no column holds, in four segments."""
+    """Return a log with all formats, gaps, transactions and times that no column holds, in four segments."""
     from tests.scan.conftest import RowLog
 
     path = tmp_path_factory.mktemp("counted") / "logs"

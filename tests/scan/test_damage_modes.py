@@ -43,7 +43,7 @@ def bounded(start, end):
 
 
 def read(path, mode, **options):
-    """The offsets of the rows, and the damaged ranges that rows describe, each at its place."""
+    """Return the offsets of the rows, and the damaged ranges that rows describe, each at its place."""
     columns = ["offset", "_corrupt_record"] if mode == "PERMISSIVE" else ["offset"]
     table = read_table(str(path), mode=mode, columns=columns, **options).to_pydict()
     described = table.get("_corrupt_record", [None] * len(table["offset"]))
@@ -69,7 +69,7 @@ def lost_in(items):
 
 
 def built(rng):
-    """A log of some segments, in one format or in several."""
+    """Return a log of some segments, in one format or in several."""
     log = DamagedLog(rng.choice((0, 0, 1000)))
     kind = rng.choice(("v2", "v2", "compressed", "mixed", "v0", "v1"))
     is_equal = rng.random() < 0.3
@@ -161,7 +161,7 @@ def test_what_is_left_is_read_and_what_is_lost_is_reported_once(
 
 @pytest.fixture
 def log(tmp_path):
-    """Two segments of six batches of four offsets and 300 bytes, and an empty one."""
+    """Return two segments of six batches of four offsets and 300 bytes, and an empty one."""
     log = DamagedLog()
     for number in range(12):
         log.batch(4, bytes([97 + number]) * 60)

@@ -221,7 +221,7 @@ def test_an_empty_log(log_root):
 
 
 def loaded(path, text, happen):
-    """A log whose end is known; something happens before the first call whose path contains a text."""
+    """Load a log whose end is known; something happens before the first call whose path contains a text."""
     filesystem = ObservedFileSystem()
     (directory,) = find_partitions(filesystem, [str(path)])
     log = PartitionLog.load(filesystem, directory)
@@ -237,7 +237,7 @@ def loaded(path, text, happen):
 
 
 def three_aborts(log_root):
-    """Each of the first three segments holds a transaction of producer 7 that was aborted; a fourth is active."""
+    """Write three segments, each with an aborted transaction of producer 7, and a fourth, active one."""
     log = log_root.partition("orders")
     for _ in range(3):
         log.transactional(7).abort(7).roll()
@@ -495,7 +495,7 @@ def test_those_that_touch_some_offsets(ranges, start, size):
 
 
 def steps(function):
-    """How many functions and lines of the package are run: the same on every machine."""
+    """Return how many functions and lines of the package are run: the same on every machine."""
     count = 0
 
     def trace(frame, event, argument):

@@ -60,7 +60,7 @@ class Life(TransactionalLife):
         (self.abort if is_abort else self.commit)(unit)
 
     def commit_job(self, version: int) -> None:
-        """A Spark job's commit: all of its rows appear at once. The log directory is closed."""
+        """Commit a Spark job: all of its rows appear at once. The log directory is closed."""
         with LogDirectory.open(ROOT, filesystem=self.filesystem, read_only=True) as logs:
             first_offset = logs.get(TOPIC).log_end_offset
         unit = self._new_unit()
@@ -70,7 +70,7 @@ class Life(TransactionalLife):
         self.note(Event("appended", unit))
 
     def remove(self, *names: str) -> None:
-        """What an administrator does, to have index files built anew."""
+        """Remove index files, as an administrator does to have them built anew."""
         for name in names:
             self.filesystem.delete(f"{PARTITION}/{name}")
 
@@ -80,7 +80,7 @@ class Life(TransactionalLife):
 
 
 def opened_and_closed(life: Life) -> None:
-    """Each time a transaction is aborted in a segment that has no transaction index yet."""
+    """Abort a transaction each time in a segment that has no transaction index yet."""
     for producer_id in (1, 2, 1):
         life.reopen()
         life.transaction(producer_id, 40, 40)
@@ -213,7 +213,7 @@ OTHER_WAYS: tuple[dict[str, object], ...] = (
 
 @pytest.fixture(scope="module", params=WORKLOADS, ids=lambda workload: workload.__name__)
 def states(request) -> list[State]:
-    """What stood there before each call of a workload. Its own process reads the log at each of them, too."""
+    """Return what stood there before each call of a workload. Its own process reads the log at each of them, too."""
     life, wrong = Life(), []
     # There is a log before somebody reads it.
     life.open()
@@ -325,7 +325,7 @@ def moments_from_a_closed_log(states: list[State]) -> list[tuple[int, int]]:
 
 
 def names_an_index_entry(state: State) -> bool:
-    """Whether the next call makes a transaction index, or adds to it what the log says already."""
+    """Return whether the next call makes a transaction index, or adds to it what the log says already."""
     return state.name.endswith(TRANSACTION_INDEX_SUFFIX) and (
         ": create " in state.name or ": write " in state.name
     )

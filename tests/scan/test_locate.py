@@ -45,7 +45,7 @@ def places(spans):
 
 
 def position(log, base_offset, number):
-    """Where a batch of a segment begins."""
+    """Return where a batch of a segment begins."""
     return log.places[base_offset][number][0]
 
 

@@ -25,7 +25,7 @@ VALUE = b"x" * 1000
 
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch):
-    """The default size of a task depends on the machine."""
+    """Set one core: the default size of a task depends on the machine."""
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 

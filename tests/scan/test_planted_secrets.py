@@ -31,7 +31,7 @@ PLANTED = {
 
 @pytest.fixture
 def bucket(quick_bucket):
-    """The quicker store: what is tested is above it."""
+    """Return the quicker store: what is tested is above it."""
     return quick_bucket
 
 

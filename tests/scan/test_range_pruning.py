@@ -31,7 +31,7 @@ def log(log_root, record_of):
 
 @pytest.fixture
 def pruned(log):
-    """The offsets that a condition leaves."""
+    """Return the offsets that a condition leaves."""
 
     def pruned(predicate, **options):
         parsed = parse_read_options({"path": str(log.path), **options})

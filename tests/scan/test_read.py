@@ -39,7 +39,7 @@ headers = st.lists(st.tuples(st.sampled_from(["", "h", "löng name"]), byte_stri
 
 @st.composite
 def batches(draw):
-    """The arguments of one append: record fields, and what the batch's header says."""
+    """Return the arguments of one append: record fields, and what the batch's header says."""
     count = draw(st.integers(0, 6))
     step = draw(st.sampled_from([1, 1, 1, 3]))
     deltas = [number * step + (number > 2) for number in range(count)]
@@ -173,7 +173,7 @@ def test_any_read_gives_the_rows_that_were_written_soak(
 
 @pytest.fixture
 def mixed(log_root, record_of):
-    """Every codec, gaps, headers, both kinds of timestamps, a transaction, an empty batch."""
+    """Return every codec, gaps, headers, both kinds of timestamps, a transaction, an empty batch."""
     log = log_root.rows()
     for codec in range(5):
         log.append(

@@ -26,7 +26,7 @@ def counted(read, tasks, *, room=2, **settings):
 
 
 def one_task(produce, room=2):
-    """One task in one thread, as in Spark."""
+    """Run one task in one thread, as in Spark."""
     return counted(items_of, [produce], room=room)
 
 

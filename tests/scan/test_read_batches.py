@@ -43,7 +43,7 @@ def no_thread_is_left():
 
 @pytest.fixture
 def log(log_root):
-    """Two partitions of 2 segments of 40 batches of 5 records, 64 KiB each: none of their batches is joined."""
+    """Return two partitions of 2 segments of 40 batches of 5 records, 64 KiB each: no batches are joined."""
     for partition in (0, 1):
         log = log_root.rows("events", partition)
         for number in range(80):
@@ -55,7 +55,7 @@ def log(log_root):
 
 
 def damaged(log):
-    """The same log, with a wrong byte in the last but one batch of the first partition."""
+    """Return the same log, with a wrong byte in the last but one batch of the first partition."""
     path = max(Path(log, "events-0").glob("*.log"))
     data = bytearray(path.read_bytes())
     data[-len(data) * 3 // (2 * 39)] ^= 1
@@ -265,7 +265,7 @@ def test_progress_is_shown_on_standard_error(log, capsys, monkeypatch):
 
 
 def threads_chosen(path, **options):
-    """How many threads a read uses of itself, on two cores."""
+    """Return how many threads a read uses of itself, on two cores."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         return _threads_chosen(path, monkeypatch, **options)
 

@@ -17,7 +17,7 @@ from storage_core.tier.tier_files import MemoryFile
 
 
 def many_batches(log_root, count, content, records, codec=0):
-    """A log of equal batches: only the base offset, which no CRC covers, differs."""
+    """Return a log of equal batches: only the base offset, which no CRC covers, differs."""
     log = log_root.rows()
     template = bytearray(log.values(records, content, codec=codec).segments[0].data)
     log.write()

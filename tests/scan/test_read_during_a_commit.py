@@ -28,7 +28,7 @@ def new_root(path, *, has_commits=True):
 
 @pytest.fixture
 def interrupted(tmp_path):
-    """A root in which a job has written its journal, and nothing after it."""
+    """Return a root in which a job has written its journal, and nothing after it."""
     filesystem, states = SimulatedFileSystem(), []
     fill(filesystem, ROOT, ("grown", 0, 20), ("rolled", 0, 22))
     commit(filesystem, ROOT, JOBS[0])
@@ -106,7 +106,7 @@ WATCHED = [".segmentlog-journal", ".segmentlog-commits"]
 
 @pytest.fixture
 def asked():
-    """The calls of `counting`, and the name that each is about."""
+    """Return the calls of `counting`, and the name that each is about."""
     return []
 
 

@@ -31,7 +31,7 @@ def live(log_root, small_windows):
 
 @pytest.fixture
 def compacted(live, new_log_root):
-    """Every second batch of the first two segments, in one file."""
+    """Return every second batch of the first two segments, in one file."""
     log = new_log_root().rows()
     for number in range(8):
         log.values(10, b"x" * 100) if number % 2 else log.skip(10)
@@ -227,7 +227,7 @@ def test_compacted_between_the_listing_and_the_first_look(live, compacted):
 
 
 def replaced_again_and_again(every=1):
-    """Each segment is another file by the time it is opened. Also returns the paths that were opened."""
+    """Replace each segment by the time it is opened. Also return the paths that were opened."""
     opened = []
 
     def replace(call, path):

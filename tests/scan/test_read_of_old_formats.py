@@ -27,7 +27,7 @@ def plain(*offsets, magic=1):
 
 @pytest.fixture
 def log(log_root):
-    """A log that has grown through all formats, offsets 0 to 99 in three segments, compacted here and there.
+    """Return a log that has grown through all formats, offsets 0 to 99 in three segments, compacted here and there.
 
     Some wrappers hold messages of the other format, as an old cleaner left them (KAFKA-4298).
     """

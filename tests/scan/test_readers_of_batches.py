@@ -104,7 +104,7 @@ rows, total = found["rows"][0], found["total"][0]
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """A directory whose first partition is written; the others are links to its file."""
+    """Return a directory whose first partition is written; the others are links to its file."""
     path = tmp_path_factory.mktemp("large")
     first = Path(path, "events-0", f"{0:020}.log")
     first.parent.mkdir(parents=True)

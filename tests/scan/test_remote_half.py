@@ -39,7 +39,7 @@ def bases(whole):
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory):
-    """The same log, as another broker may have rolled it."""
+    """Return the same log, as another broker may have rolled it."""
     return make_whole(tmp_path_factory.mktemp("others") / "data", 1700)
 
 

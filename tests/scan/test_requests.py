@@ -22,7 +22,7 @@ OFFSETS = SEGMENTS * 15 * RECORDS
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """One partition of 1,000 segments of 62 KB, 3,002 objects."""
+    """Return one partition of 1,000 segments of 62 KB, 3,002 objects."""
     path = tmp_path_factory.mktemp("requests") / "logs"
     write_partition(path)
     return path

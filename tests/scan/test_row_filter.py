@@ -154,7 +154,7 @@ def test_values_are_not_looked_at_for_offsets(log, scan, monkeypatch):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The base offsets of the batches that are decoded."""
+    """Return the base offsets of the batches that are decoded."""
     decoded = []
     sections = sections_module.SectionMaker.sections
 

@@ -104,7 +104,7 @@ def test_header_keys_that_are_no_text_are_mended_as_java_does(log_root, rows):
 
 
 def raw_headers(*keys):
-    """A record with headers of these keys, without values."""
+    """Return a record with headers of these keys, without values."""
     body = b"\0\0\0\x01\x01" + varint(len(keys)) + b"".join(sized(key) + b"\x01" for key in keys)
     return sized(body)
 

@@ -46,7 +46,7 @@ def test_a_task_cannot_be_changed(task):
 
 
 def any_span():
-    """Any span, also such as no planning makes."""
+    """Return any span, also such as no planning makes."""
     offsets = st.integers(0, 2**63 - 1)
     sizes = st.integers(0, 2**40)
     transactions = st.lists(st.just(AbortedTransaction(7, 2, 5, 6)), max_size=2).map(tuple)

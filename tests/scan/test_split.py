@@ -19,7 +19,7 @@ SETTINGS = ReadSettings(1 << 20)
 
 @pytest.fixture
 def log(log_root):
-    """One segment of 20 batches with ten offsets and some 2,000 bytes each."""
+    """Return one segment of 20 batches with ten offsets and some 2,000 bytes each."""
     log = log_root.rows()
     for _ in range(20):
         log.values(10, b"x" * 190)

@@ -42,7 +42,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def logs(root):
-    """An open log directory; ten records to a segment."""
+    """Yield an open log directory; ten records to a segment."""
     with open_directory(root) as opened:
         yield opened
 
@@ -91,7 +91,7 @@ class Query:
         return offsets_of_json(json.loads(self.ends[-1]))
 
     def read_batch(self):
-        """The rows of the batch that is not committed yet."""
+        """Return the rows of the batch that is not committed yet."""
         number = self.committed
         start = self.stream.initial_offsets()
         if number:
@@ -413,7 +413,7 @@ class TestAvailableNow:
 class TestHighWatermark:
     @pytest.fixture
     def broker(self, root):
-        """A log directory as a broker leaves it on disk."""
+        """Return a log directory as a broker leaves it on disk."""
         with open_directory(root) as logs:
             append(logs.create("orders"), 6)
         (root / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qk\n")

@@ -17,7 +17,7 @@ DISKS = ("disk1", "disk2")
 
 @pytest.fixture
 def disks(tmp_path):
-    """Two log directories in a folder: disk1 has orders-1, and disk2 has orders-2."""
+    """Return two log directories in a folder: disk1 has orders-1, and disk2 has orders-2."""
     for number, name in enumerate(DISKS, 1):
         grow(tmp_path / "disks" / name, number, 3)
     return tmp_path / "disks"
@@ -33,7 +33,7 @@ def rows(number, *offsets):
 
 
 def paths_of(disks, how):
-    """The same directories, named in one of three ways."""
+    """Return the same directories, named in one of three ways."""
     return {"list": [disks / name for name in DISKS], "folder": [disks], "glob": [disks / "disk*"]}[how]
 
 

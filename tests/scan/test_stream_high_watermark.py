@@ -55,7 +55,7 @@ def broker(tmp_path):
 
 @pytest.fixture
 def running_broker(broker):
-    """The same, while another process holds the lock."""
+    """Return the same directory, while another process holds the lock."""
     process = subprocess.Popen(
         [sys.executable, "-c", _HOLD, broker.root / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -26,7 +26,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def logs(root):
-    """An open log directory; ten records to a segment."""
+    """Yield an open log directory; ten records to a segment."""
     with open_directory(root) as opened:
         yield opened
 

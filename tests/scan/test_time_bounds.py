@@ -51,7 +51,7 @@ EVENTS = st.lists(EVENT, max_size=40)
 
 
 def build(log, record_of, events, *, old_formats, hidden_times=False):
-    """A log in which time goes on by 10 ms with each event, more or less.
+    """Return a log in which time goes on by 10 ms with each event, more or less.
 
     With ``hidden_times``, some wrappers have no timestamp, and hold messages that have.
     """
@@ -94,7 +94,7 @@ def append_data(log, record_of, clock_ms, gaps_and_jitters):
 
 
 def old_entry(kind, offset, timestamp_ms):
-    """A message of a format before v2, or a compressed set of three."""
+    """Return a message of a format before v2, or a compressed set of three."""
     if kind in {"v0", "v1"}:
         return Message(offset, timestamp_ms, b"k", VALUE, magic=int(kind[1]))
     magic, inner_magic = (1, 1) if kind == "wrapper" else (int(kind[1]), int(kind[-1]))
@@ -106,7 +106,7 @@ def old_entry(kind, offset, timestamp_ms):
 
 
 def with_marker_time(log, kind, producer_id, timestamp_ms):
-    """A transaction marker that carries the clock of a broker, which is ahead of all producers'."""
+    """Append a transaction marker that carries the clock of a broker, which is ahead of all producers'."""
     append = log._append
     log._append = lambda *arguments, **fields: append(
         *arguments, **fields | {"timestamps_ms": (timestamp_ms, timestamp_ms)}

@@ -66,7 +66,7 @@ def make(log_root):
 
 
 def read(path, **options):
-    """The offsets of the rows, and those of the damaged ranges that rows describe."""
+    """Return the offsets of the rows, and those of the damaged ranges that rows describe."""
     table = read_table(str(path), columns=["offset", "_corrupt_record"], mode="PERMISSIVE", **options)
     rows = table.to_pylist()
     described = [json.loads(row["_corrupt_record"]) for row in rows if row["_corrupt_record"]]
@@ -347,7 +347,7 @@ def cut():
 
 @pytest.fixture
 def partition(tmp_path):
-    """The directory of orders-0 with 100 records, which a broker has flushed and not closed."""
+    """Return the directory of orders-0 with 100 records, which a broker has flushed and not closed."""
     path = write_copy(tmp_path / "data", {0: batches(0, 100)}, end=100)
     (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
     return path

@@ -125,7 +125,7 @@ def test_no_row_is_lost_but_what_is_reported(
 
 
 def lost_offsets(rows):
-    """The offsets of which rows say that they may be lost."""
+    """Return the offsets of which rows say that they may be lost."""
     described = [json.loads(row["_corrupt_record"]) for row in rows if row.get("_corrupt_record")]
     return {offset for each in described for offset in range(each["startOffset"], each["endOffset"])}
 

@@ -25,7 +25,7 @@ def log(log_root):
 
 
 def read_windows(opened, span, buffer):
-    """The windows of a span without damage, one after the other."""
+    """Yield the windows of a span without damage, one after the other."""
     source = WindowReader(opened, span.position_bytes, span.end_position_bytes, buffer)
     while not source.is_at_end:
         window = source.window(0)

@@ -33,7 +33,7 @@ def build_batch(
     value=b"v",
     producer=(-1, -1, -1),
 ):
-    """One uncompressed v2 batch with a record for each timestamp."""
+    """Return one uncompressed v2 batch with a record for each timestamp."""
     deltas = range(len(timestamps_ms)) if offset_deltas is None else offset_deltas
     pairs = zip(deltas, timestamps_ms, strict=True)
     return Batch(
@@ -210,7 +210,7 @@ def folder(tmp_path, disk):
 
 @pytest.fixture(scope="session")
 def make_folder(tmp_path_factory):
-    """For hypothesis, which runs many examples in one test."""
+    """Make folders for hypothesis, which runs many examples in one test."""
     return lambda: SegmentFolder(tmp_path_factory.mktemp("segments"), FileSystem())
 
 
@@ -224,13 +224,13 @@ def append():
 
 
 def offsets_and_positions(segment):
-    """The entries of a segment's offset index."""
+    """Return the entries of a segment's offset index."""
     index = segment.offset_index
     return [(entry.offset, entry.position_bytes) for entry in map(index.entry, range(len(index)))]
 
 
 def timestamps_and_offsets(segment):
-    """The entries of a segment's time index."""
+    """Return the entries of a segment's time index."""
     index = segment.time_index
     return [(entry.timestamp_ms, entry.offset) for entry in map(index.entry, range(len(index)))]
 

@@ -132,7 +132,7 @@ def test_what_no_broker_takes_is_no_batch(data):
 
 
 def found_in_blocks(data, block_bytes):
-    """As a search reads a file: blocks overlap by what may be the beginning of a header."""
+    """Search as a file is read: blocks overlap by what may be the beginning of a header."""
     found = []
     for start in range(0, len(data), block_bytes - 60):
         block = data[start : start + block_bytes]

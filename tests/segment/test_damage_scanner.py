@@ -60,7 +60,7 @@ def items_of(open_content):
 
 
 def changed(batches, number, position, value):
-    """All batches, one of them with other bytes at a position."""
+    """Return all batches, one of them with other bytes at a position."""
     content = bytearray(b"".join(batches))
     start = number * SIZE + position
     content[start : start + len(value)] = value
@@ -68,7 +68,7 @@ def changed(batches, number, position, value):
 
 
 def one_lost(number):
-    """What is found if one batch is damaged, and nothing else."""
+    """Return what is found if one batch is damaged, and nothing else."""
     lost = (number * SIZE, number * SIZE + SIZE, 100 + number, 101 + number)
     return [*range(100, 100 + number), lost, *range(101 + number, 110)]
 
@@ -248,7 +248,7 @@ class TestValuesThatHoldBatches:
 
     @pytest.fixture
     def among_others(self, make_batch):
-        """Two batches; the value of the second one holds a copy of 102, and more."""
+        """Return two batches; the value of the second one holds a copy of 102, and more."""
         return make_batch(100, (1,)), make_batch(101, (1,), value=make_batch(102, (1,)) + b"-" * 30)
 
     def test_where_damaged_ones_lead_to_the_end_of_the_file(self, items_of, make_batch, among_others):

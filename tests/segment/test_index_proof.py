@@ -17,7 +17,7 @@ SIZE = 169
 
 @pytest.fixture
 def segment(make_batch, make_segment):
-    """A hundred batches of 169 bytes, offsets 50 to 149, with 24 entries in the offset index."""
+    """Return a hundred batches of 169 bytes, offsets 50 to 149, with 24 entries in the offset index."""
     return make_segment(
         BASE,
         [make_batch(BASE + n, (1000 + n,), value=bytes(100)) for n in range(100)],

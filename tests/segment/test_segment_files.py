@@ -21,7 +21,7 @@ from storage_core.segment.index_file import rename_if_exists
 
 @pytest.fixture
 def segment(make_batch, make_segment):
-    """A hundred batches of 169 bytes, offsets 50 to 149, with 24 entries in the offset index."""
+    """Return a hundred batches of 169 bytes, offsets 50 to 149, with 24 entries in the offset index."""
     return make_segment(
         50, [make_batch(50 + n, (1000 + n,), value=bytes(100)) for n in range(100)], index_interval_bytes=600
     )

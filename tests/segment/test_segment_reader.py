@@ -266,7 +266,7 @@ def test_damaged_indexes_change_no_offset_look_up(
 
 @pytest.fixture
 def hundred(make_batch, make_segment):
-    """A hundred batches of two records, timestamps 1000 to 1199, with indexes."""
+    """Return a hundred batches of two records, timestamps 1000 to 1199, with indexes."""
     return make_segment(
         0,
         [make_batch(2 * n, (1000 + 2 * n, 1001 + 2 * n), value=bytes(100)) for n in range(100)],

@@ -33,7 +33,7 @@ class Entry:
 
 
 def of(message):
-    """The entry of a message or wrapper."""
+    """Return the entry of a message or wrapper."""
     rows = message.rows if isinstance(message, Wrapper) else [message.row]
     records = [(offset, timestamp_ms) for offset, timestamp_ms, *_ in rows]
     (timestamp_ms,) = struct.unpack_from(">q", message.encode(), 18) if message.magic else (-1,)
@@ -112,7 +112,7 @@ class Written:
         return self
 
     def first_at_or_after(self, timestamp_ms, start_offset=0):
-        """Of the entries that are young enough by their headers, as Kafka looks it up."""
+        """Return the first of the entries that are young enough by their headers, as Kafka looks it up."""
         found = (
             TimestampOffset(found_ms, offset)
             for entry in self.entries

@@ -51,7 +51,7 @@ EMPTY_V0 = Message(magic=0, value=None).encode()
 
 
 def at(offset, entry):
-    """The same entry at another offset, which no CRC covers."""
+    """Return the same entry at another offset, which no CRC covers."""
     return struct.pack(">q", offset) + entry[8:]
 
 

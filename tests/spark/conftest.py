@@ -75,18 +75,18 @@ def logs(tmp_path_factory):
 
 @pytest.fixture
 def new_logs(tmp_path):
-    """An empty log directory."""
+    """Return an empty log directory."""
     (tmp_path / "logs").mkdir()
     return LogFolder(tmp_path / "logs")
 
 
 @pytest.fixture
 def root(tmp_path):
-    """A log directory that does not exist yet."""
+    """Return a log directory that does not exist yet."""
     return tmp_path / "written" / "logs"
 
 
 @pytest.fixture
 def records_of():
-    """The records of the hand-made log directories."""
+    """Return the records of the hand-made log directories."""
     return plain_records

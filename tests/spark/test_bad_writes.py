@@ -31,7 +31,7 @@ from tests.spark import writers
 
 
 def writer_of(path, *columns, **options):
-    """A writer to topic ``t``, unless the options name another; the value None removes an option."""
+    """Return a writer to topic ``t``, unless the options name another; the value None removes an option."""
     given = {name: value for name, value in {"topic": "t", **options}.items() if value is not None}
     return writers.writer_of(path, *(columns or ("value",)), **given)
 
@@ -50,7 +50,7 @@ def save(path, *columns, **options):
 
 
 def tree(path):
-    """Every file below a path with its content, and every directory."""
+    """Return every file below a path with its content, and every directory."""
     found = {}
     for each in sorted(Path(path).rglob("*")):
         found[str(each)] = each.read_bytes() if each.is_file() else None
@@ -59,7 +59,7 @@ def tree(path):
 
 @pytest.fixture
 def root(tmp_path):
-    """A log directory with ten rows in topic ``t``."""
+    """Return a log directory with ten rows in topic ``t``."""
     path = tmp_path / "logs"
     save(path, rows={"value": [b"%d" % number for number in range(10)]})
     return path

@@ -133,7 +133,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
-    """A Python that has what we need, but not our packages."""
+    """Return a Python that has what we need, but not our packages."""
     folder = tmp_path_factory.mktemp("bare") / "environment"
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")

@@ -53,7 +53,7 @@ MISTAKES = {
 
 
 def lines_of(error):
-    """What Spark shows, without its own last line."""
+    """Return what Spark shows, without its own last line."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     return [line for line in lines if line and line != "SQLSTATE: 38000"]
 

@@ -69,7 +69,7 @@ class Driver:
 
 
 def settled_values(root: Path) -> list[bytes]:
-    """All values, once no process of the driver holds the log directory."""
+    """Return all values, once no process of the driver holds the log directory."""
     if not root.exists():
         return []
     deadline = time.monotonic() + 300

@@ -56,7 +56,7 @@ def run(root, *arguments):
 
 @pytest.fixture
 def limited(monkeypatch):
-    """A limit that only these functions see. Arrow's pool is the same again afterwards."""
+    """Set a limit that only these functions see. Arrow's pool is the same again afterwards."""
     pool = pa.default_memory_pool()
     monkeypatch.setattr(resource, "getrlimit", lambda _: (512 << 20, 512 << 20))
     yield

@@ -44,7 +44,7 @@ def load(spark, logs):
 
 @pytest.fixture
 def jobs(spark, request):
-    """The Spark jobs of this test."""
+    """Yield the Spark jobs of this test."""
     context = spark.sparkContext
     context.setJobGroup(request.node.nodeid, "test")
     yield lambda: context.statusTracker().getJobIdsForGroup(request.node.nodeid)
@@ -52,7 +52,7 @@ def jobs(spark, request):
 
 
 def clear_line(error):
-    """The line of a planning error that states the mistake."""
+    """Return the line of a planning error that states the mistake."""
     lines = str(error).strip().splitlines()
     assert lines[-1].strip() == "SQLSTATE: 38000"
     return lines[-2]

@@ -28,7 +28,7 @@ def options(**given):
 
 
 def nullable_flags(data_type):
-    """All flags of a type, at every depth."""
+    """Return all flags of a type, at every depth."""
     described = data_type.jsonValue()
     flags = []
 

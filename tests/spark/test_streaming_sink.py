@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def source(tmp_path):
-    """A log that a query reads."""
+    """Yield a log that a query reads."""
     with open_directory(tmp_path / "source") as logs:
         yield logs.create("orders")
 
@@ -52,7 +52,7 @@ class Sink:
         return str(query.id)
 
     def forget_last_commit(self):
-        """As a driver leaves its checkpoint that is killed before it notes that a batch is done."""
+        """Leave the checkpoint as a driver does that is killed before it notes that a batch is done."""
         files = self.checkpoint / "commits"
         last = max(
             (each for each in files.iterdir() if each.name.isdecimal()), key=lambda each: int(each.name)

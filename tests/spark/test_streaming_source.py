@@ -27,7 +27,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def growing(path):
-    """An open log directory; ten records to a segment."""
+    """Yield an open log directory; ten records to a segment."""
     with open_directory(path) as opened:
         yield opened
 
@@ -66,7 +66,7 @@ class Run:
         return self.batches[before:]
 
     def forget_last_commit(self):
-        """As a driver leaves its checkpoint that is killed before it notes that a batch is done."""
+        """Leave the checkpoint as a driver does that is killed before it notes that a batch is done."""
         files = self.checkpoint / "commits"
         last = max(
             (each for each in files.iterdir() if each.name.isdecimal()), key=lambda each: int(each.name)

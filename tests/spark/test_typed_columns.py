@@ -38,7 +38,7 @@ VALUE = {
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """A topic with a good record, a tombstone and one that is not framed."""
+    """Return a topic with a good record, a tombstone and one that is not framed."""
     folder = tmp_path / "logs"
     register(folder, "orders-value", 1, 11, NESTED)
     append(folder, "orders", [(b"k", framed(11, NESTED, VALUE)), (b"k", None), (b"k", b"text")])

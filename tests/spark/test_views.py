@@ -30,7 +30,7 @@ def rows_of(table):
 
 
 def sorted_rows(frame):
-    """The rows of a frame, with timestamps in UTC whatever the session's zone is."""
+    """Return the rows of a frame, with timestamps in UTC whatever the session's zone is."""
     table = frame.toArrow()
     utc = pa.timestamp("us", "UTC")
     kinds = [utc if pa.types.is_timestamp(field.type) else field.type for field in table.schema]

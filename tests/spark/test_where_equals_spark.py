@@ -99,7 +99,7 @@ def column(draw, *names):
 
 @st.composite
 def text_literal(draw, text):
-    """One of the many SQL spellings of a string."""
+    """Return one of the many SQL spellings of a string."""
     quote = draw(st.sampled_from(["'", "'", '"']))
     plain = text.replace("\\", "\\\\").replace(quote, "\\" + quote)
     ways = [f"{quote}{plain}{quote}"]

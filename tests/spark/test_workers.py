@@ -66,7 +66,7 @@ def test_a_worker_without_a_package_says_which_one_where_and_how_to_send_it(made
 
 @pytest.fixture
 def moved(monkeypatch):
-    """What is sent from now on arrives on another machine."""
+    """Let what is sent from now on arrive on another machine."""
     return lambda: monkeypatch.setattr(socket, "gethostname", lambda: "worker-2")
 
 

@@ -37,7 +37,7 @@ def expected(*names):
 
 
 def values(root):
-    """All values in the log directory; empty if it does not exist."""
+    """Return all values in the log directory; empty if it does not exist."""
     if not (root / ".segmentlog-commits").exists():
         assert not root.exists() or not any(path.name.startswith("t-") for path in root.iterdir())
         return []

@@ -85,7 +85,7 @@ def bounds_of(path):
 
 @pytest.fixture
 def source_without_rows(tmp_path):
-    """A topic and an internal topic with all records deleted, one with some left, and one that never had any."""
+    """Return a topic and an internal topic without their records, one with some left, and one that never had any."""
     path = tmp_path / "source"
     with storage_core.LogDirectory.open(path) as logs:
         for name in ("gone", "kept", "__consumer_offsets"):

@@ -98,7 +98,7 @@ class OtherSource(DataSource):
 
 
 def test_without_an_active_session_spark_finds_no_python_source(spark, frame, save, root):
-    """If this fails, Spark supports it now: remove the advice from docs/write.md."""
+    """Check that Spark still finds no source there. If it does, remove the advice from docs/write.md."""
     spark.dataSource.register(OtherSource)
     for name in ("segmentlog", "other"):
         writer = frame.write.format(name).mode("append").option("topic", "t")

@@ -43,7 +43,7 @@ def writer_of(path, *columns, overwrite=False, **options):
 
 
 def sent(thing):
-    """A copy, as another process receives it."""
+    """Return a copy, as another process receives it."""
     return pickle.loads(cloudpickle.dumps(thing))
 
 
@@ -58,7 +58,7 @@ def stage(writer, batches, task=0, attempt=0):
             return attempt
 
         def getLocalProperty(self, name):  # noqa: N802
-            """No configuration is set in the session."""
+            """Return None: no configuration is set in the session."""
             return
 
     with pytest.MonkeyPatch.context() as patch:
@@ -78,7 +78,7 @@ def batch(**columns):
 
 
 def rows(path, **options):
-    """All rows of a log directory, ordered by topic, partition and offset."""
+    """Return all rows of a log directory, ordered by topic, partition and offset."""
     table = storage_core.read_table(path, include_headers=True, **options)
     return table.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
 
@@ -88,6 +88,6 @@ def staged_files(path):
 
 
 def clear_line(error):
-    """The line of an error in the driver or a task that states the mistake."""
+    """Return the line of an error in the driver or a task that states the mistake."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     return next(line for line in reversed(lines) if "Error: " in line)

@@ -39,7 +39,7 @@ def key_file(private_key, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory):
-    """A log directory with segments of several epochs, transactions, headers, tombstones and compressed batches."""
+    """Return a log directory with several epochs, transactions, headers, tombstones and compressed batches."""
     root = tmp_path_factory.mktemp("source")
     clock = Clock()
     with LogDirectory.open(root, clock=clock) as logs:
@@ -89,6 +89,6 @@ def read(root, key_file=None, **options):
 
 
 def values_of(root, **options):
-    """The offsets and values that a read of a tier returns."""
+    """Return the offsets and values that a read of a tier returns."""
     table = read(root, **options)
     return list(zip(table["offset"].to_pylist(), table["value"].to_pylist(), strict=True))

@@ -56,7 +56,7 @@ MANIFEST = {
 
 
 def changed(path, value):
-    """The manifest with one field replaced, or without it."""
+    """Return the manifest with one field replaced, or without it."""
     manifest = copy.deepcopy(MANIFEST)
     *parents, name = path.split(".")
     fields = manifest

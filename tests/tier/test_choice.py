@@ -22,7 +22,7 @@ def put(request, tmp_path):
 
 
 def rows(*pieces):
-    """The rows of ranges of offsets, and the leaders that wrote them."""
+    """Return the rows of ranges of offsets, and the leaders that wrote them."""
     return [
         (offset, b"%s%d" % (value, offset)) for start, end, value in pieces for offset in range(start, end)
     ]

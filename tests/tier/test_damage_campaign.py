@@ -57,7 +57,7 @@ def damage(root, chance, spared):
 
 
 def outcome(root, key_file, expected, caplog, **options):
-    """What a read made of damage: an error, the same rows, or only some of them with a warning."""
+    """Return what a read made of damage: an error, the same rows, or only some of them with a warning."""
     caplog.clear()
     warn_once.cache_clear()
     try:

@@ -12,7 +12,7 @@ from tests.tier.uploads import put_aiven, put_local, uploads_of
 
 @pytest.fixture
 def bucket(quick_bucket):
-    """The quicker store: what is tested is above it."""
+    """Return the quicker store: what is tested is above it."""
     return quick_bucket
 
 

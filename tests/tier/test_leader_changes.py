@@ -36,7 +36,7 @@ class Leaders:
         return len(self.batches) * RECORDS
 
     def change(self, *, is_last):
-        """A leader begins, perhaps without the last records of the one before, and uploads what is not yet uploaded."""
+        """Begin with another leader, perhaps without the last records of the one before, and upload the rest."""
         if self.batches and self._chance.random() < 0.5:
             del self.batches[self._chance.randrange(len(self.batches)) :]
         epoch = self.epochs[-1][0] + self._chance.randint(1, 3) if self.epochs else 0

@@ -60,7 +60,7 @@ class Upload:
 
 
 def upload(start, end, *, epochs=((0, 0),), value=b"v", epoch=0, size=10, **others):
-    """A segment of batches that say who wrote them, each record a millisecond later, without index entries."""
+    """Return a segment of batches that say who wrote them, each record a millisecond later, without index entries."""
     log = b"".join(
         batch(
             base,
@@ -78,7 +78,7 @@ def upload(start, end, *, epochs=((0, 0),), value=b"v", epoch=0, size=10, **othe
 
 
 def uploads_of(partition_path, end_offset):
-    """The segments of a partition's directory. An active segment without records is not uploaded."""
+    """Yield the segments of a partition's directory. An active segment without records is not uploaded."""
     epochs = partition_path / "leader-epoch-checkpoint"
     lines = epochs.read_text().splitlines()[2:] if epochs.exists() else ["0 0"]
     bases = sorted(int(path.stem) for path in partition_path.glob("*.log"))
@@ -181,7 +181,7 @@ def put_aiven(
 
 
 def chunk_index(sizes, *, is_fixed):
-    """The part of a chunk index that tells the lengths of transformed chunks."""
+    """Return the part of a chunk index that tells the lengths of transformed chunks."""
     if is_fixed:
         return {
             "type": "fixed",
@@ -193,7 +193,7 @@ def chunk_index(sizes, *, is_fixed):
 
 
 def chunk_sizes(sizes):
-    """The layout of a variable chunk index."""
+    """Return the layout of a variable chunk index."""
     data = len(sizes).to_bytes(4, "big")
     if len(sizes) > 1:
         base = min(sizes[:-1])

@@ -19,7 +19,7 @@ from tests.values.random_avro import number, sized
 
 @pytest.fixture(autouse=True)
 def _bounded():
-    """No test may take long."""
+    """Fail a test that takes long."""
     begin = time.process_time()
     yield
     assert time.process_time() - begin < 20

@@ -45,7 +45,7 @@ def values(logs: Path, **options: Any) -> list[Any]:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """A topic with records of two versions."""
+    """Return a topic with records of two versions."""
     folder = tmp_path / "logs"
     register(folder, "orders-value", 1, 11, FIRST)
     register(folder, "orders-value", 2, 12, SECOND)
@@ -295,7 +295,7 @@ def test_raw_bytes_have_no_length(tmp_path: Path) -> None:
 
 @pytest.fixture
 def two_contexts(tmp_path: Path) -> Path:
-    """A topic with records of a named context, whose subjects have names of records; id 2 is in the default one, too."""
+    """Return a topic of a named context, whose subjects have names of records; id 2 is in the default one, too."""
     folder = tmp_path / "logs"
     register(folder, "Order", 1, 2, record_schema(cost="long"))
     register(folder, ":.eu:Order", 1, 1, FIRST)

@@ -47,7 +47,7 @@ def batches(logs: Path, **options: Any) -> Iterator[pa.RecordBatch]:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """A topic whose records 3 and 5 do not decode; record 1 is a tombstone."""
+    """Return a topic whose records 3 and 5 do not decode; record 1 is a tombstone."""
     append(
         tmp_path / "logs",
         "orders",

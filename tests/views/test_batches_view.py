@@ -41,7 +41,7 @@ MARKER_KEYS = {
 
 
 def batches_of(path, columns=ALL, filesystem=None, **options):
-    """The rows of the view, of tasks that travelled to another process, and the number of tasks."""
+    """Return the rows of the view, of tasks that travelled to another process, and the number of tasks."""
     planned = BATCHES_VIEW.plan(FileSystem(), options_of([str(path)], options))
     tasks, filesystem = pickle.loads(pickle.dumps(planned)), filesystem or FileSystem()
     schema = pa.schema([field for field in BATCHES_VIEW.schema if field.name in columns])
@@ -323,7 +323,7 @@ def test_a_segment_that_is_gone_is_an_error_or_a_warning(tmp_path, caplog):
 
 
 def damage_of(path, **options):
-    """The rows of the view, and the number of tasks."""
+    """Return the rows of the view, and the number of tasks."""
     filesystem = FileSystem()
     tasks = DAMAGE_VIEW.plan(filesystem, options_of([str(path)], options))
     batches = [
@@ -336,7 +336,7 @@ def damage_of(path, **options):
 
 @pytest.fixture
 def torn(tmp_path):
-    """Two segments; of the first, one byte of the second batch is changed."""
+    """Return two segments; of the first, one byte of the second batch is changed."""
     log = DamagedLog().batch().batch().batch().roll().batch()
     piece = log.segments[0].pieces[1]
     piece.lose(piece.data[:-1] + b"\x7f")

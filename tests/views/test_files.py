@@ -23,7 +23,7 @@ BASE = f"{42:020d}"
 
 @pytest.fixture
 def logs(tmp_path):
-    """A copy of the example data that a test may change."""
+    """Return a copy of the example data that a test may change."""
     return Path(shutil.copytree(DATA, tmp_path / "logs"))
 
 

@@ -34,7 +34,7 @@ def judged(path, base_offset=0, end_offset=None):
 
 @pytest.fixture
 def payments(tmp_path):
-    """A partition with transactions, as a broker left it."""
+    """Return a partition with transactions, as a broker left it."""
     shutil.copytree(EXAMPLES / "payments-0", tmp_path / "payments-0")
     return tmp_path / "payments-0"
 

@@ -23,7 +23,7 @@ DATA = Path(__file__).parent.parent.parent / "examples" / "data"
 
 @pytest.fixture
 def logs(tmp_path):
-    """A copy of the example data, without foreign files, that a test may change."""
+    """Return a copy of the example data, without foreign files, that a test may change."""
     target = Path(shutil.copytree(DATA, tmp_path / "logs"))
     for name in ("README.md", ".gitattributes"):
         (target / name).unlink()

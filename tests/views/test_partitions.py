@@ -21,7 +21,7 @@ QUICK_CASES = ("delete-records", "txn-ongoing", "unclean", "internal")
 
 @pytest.fixture
 def logs(tmp_path):
-    """A copy of the example data that a test may change."""
+    """Return a copy of the example data that a test may change."""
     return Path(shutil.copytree(DATA, tmp_path / "logs"))
 
 

@@ -133,7 +133,7 @@ def write_checkpoint(path, *entries):
 
 @pytest.fixture
 def led(tmp_path):
-    """A partition to which three leaders have appended."""
+    """Return a partition to which three leaders have appended."""
     batches = [
         Batch((Record(),), offset, leader_epoch=epoch) for offset, epoch in ((0, 0), (1, 0), (5, 2), (6, 7))
     ]

@@ -25,7 +25,7 @@ QUICK_CASES = ("compact-txn", "magic1", "unclean")
 
 @pytest.fixture
 def logs(tmp_path):
-    """A copy of the example data that a test may change."""
+    """Return a copy of the example data that a test may change."""
     return Path(shutil.copytree(DATA, tmp_path / "logs"))
 
 

@@ -28,7 +28,7 @@ _NEAR = 20
 
 
 def inner_span(case: CaseUnderTest, span: Span, isolation_level: str, first: int, last: int) -> Span:
-    """The part of ``span`` from ``first`` to ``last`` thousandths of it, below what may be read."""
+    """Return the part of ``span`` from ``first`` to ``last`` thousandths of it, below what may be read."""
     limits = {partition.name: _limit(partition, isolation_level) for partition in case.partitions}
     inner = {}
     for name, (start, end) in span.items():
@@ -38,7 +38,7 @@ def inner_span(case: CaseUnderTest, span: Span, isolation_level: str, first: int
 
 
 def _limit(partition: ExpectedPartition, isolation_level: str) -> int:
-    """The end of what a consumer may read: read_committed ends below the first open transaction."""
+    """Return the end of what a consumer may read: read_committed ends below the first open transaction."""
     return partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.end_offset
 
 
@@ -108,7 +108,7 @@ def _timestamps_for_all(case: CaseUnderTest) -> None:
 def _around(
     partitions: list[ExpectedPartition], lookups: dict[str, TimeLookup], isolation_level: str, *, near: bool
 ) -> tuple[Span, Span]:
-    """The offsets from the broker's answers on, and those before them; all of them, or those nearby."""
+    """Return the offsets from the broker's answers on, and those before them; all of them, or those nearby."""
     after, before = {}, {}
     for partition in partitions:
         limit = _limit(partition, isolation_level)
@@ -121,7 +121,7 @@ def _around(
 
 
 def _check_not_found(case: CaseUnderTest, partition: ExpectedPartition, options: Options) -> None:
-    """The default strategy for a start that no record reaches is an error, in Kafka's words."""
+    """Check that the default strategy for a start that no record reaches is an error, in Kafka's words."""
     try:
         case.read(options, READ_UNCOMMITTED)
         message = "no error"

@@ -24,7 +24,7 @@ _SPLITS: tuple[Options, ...] = (
 
 
 def _drop(case: CaseUnderTest, options: Options) -> None:
-    """The consumer's records, damage or no damage."""
+    """Check the consumer's records, damage or no damage."""
     for isolation_level in ISOLATION_LEVELS:
         words = {**case.selection(), **options, "mode": "DROPMALFORMED"}
         case.check_rows(case.read(words, isolation_level), _whole(case), isolation_level, f"read of {words}")
@@ -47,7 +47,7 @@ _NAMED = ("file", "topic", "partition", "startByte", "endByte", "startOffset", "
 
 
 def _damage(case: CaseUnderTest) -> list[dict[str, Any]]:
-    """What the rows for damage say, by topic and partition."""
+    """Return what the rows for damage say, by topic and partition."""
     if not case.rules.damaged:
         return []
     described = []

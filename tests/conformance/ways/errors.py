@@ -16,7 +16,7 @@ __all__ = ["WAYS"]
 
 
 def _damaged(case: CaseUnderTest) -> None:
-    """A read over a damaged batch names the file, its bytes and its offsets."""
+    """Check that a read over a damaged batch names the file, its bytes and its offsets."""
     for partition in case.partitions:
         damage = case.details["corrupt"][partition.name]
         path = f"{case.path}/{partition.name}/{damage['file']}"

@@ -27,7 +27,7 @@ def _unused(case: CaseUnderTest) -> None:
 
 
 def _broken(case: CaseUnderTest, break_index: Callable[[Path], None]) -> None:
-    """Every index of a copy is broken in the same manner."""
+    """Break every index of a copy in the same manner."""
     with case.copied() as logs:
         for path in logs.rglob("*"):
             if path.suffix in _SUFFIXES and path.is_file():

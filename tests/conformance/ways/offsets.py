@@ -23,7 +23,7 @@ def _offsets(case: CaseUnderTest) -> None:
 
 
 def offset_of(log: PartitionLog, field: str) -> int | None:
-    """One of `OFFSET_FIELDS`, as a log directory tells it."""
+    """Return one of `OFFSET_FIELDS`, as a log directory tells it."""
     if field == "last_stable_offset":
         return last_stable_offset(log)
     if field == "end_offset":
@@ -33,7 +33,7 @@ def offset_of(log: PartitionLog, field: str) -> int | None:
 
 
 def check_time_lookups(case: CaseUnderTest, path: str | None = None, *, use_indexes: bool = True) -> None:
-    """Every recorded ListOffsets answer by timestamp, asked of the case or of another directory."""
+    """Check every recorded ListOffsets answer by timestamp, asked of the case or of another directory."""
     found = case.partition_logs(path, use_indexes=use_indexes)
     for expected in case.partitions:
         for lookup in expected.time_lookups:

@@ -40,7 +40,7 @@ def _restore(case: CaseUnderTest, session: ClassicSpark, isolation_level: str, w
 
 
 def _check_offsets(case: CaseUnderTest, root: Path, isolation_level: str) -> None:
-    """The log starts and ends where it did, and all of it may be read."""
+    """Check that the log starts and ends where it did, and that all of it may be read."""
     filesystem = FileSystem()
     expected = {partition.name: partition for partition in restored_partitions(case, isolation_level)}
     directories = find_partitions(filesystem, [str(root)])

@@ -38,7 +38,7 @@ def _split(case: CaseUnderTest, session: ClassicSpark) -> None:
 
 
 def _damaged(case: CaseUnderTest, session: ClassicSpark | ConnectSpark) -> None:
-    """The error that names file, bytes and offsets reaches the user."""
+    """Check that the error that names file, bytes and offsets reaches the user."""
     partition = case.partitions[0]
     damage = case.details["corrupt"][partition.name]
     try:

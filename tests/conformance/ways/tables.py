@@ -26,7 +26,7 @@ _PROJECTIONS = (
 
 
 def _read(case: CaseUnderTest, isolation_level: str) -> None:
-    """The consumer's records, in its order within each partition."""
+    """Check the consumer's records, in its order within each partition."""
     for span in case.spans():
         rows = case.read(case.bounded(span), isolation_level)
         case.check_rows(rows, span, isolation_level, f"read_table of {dict(span)}")
@@ -42,7 +42,7 @@ def _check_order(case: CaseUnderTest, rows: pa.Table) -> None:
 
 
 def _read_batches(case: CaseUnderTest, threads: int) -> None:
-    """The same rows in the same order as a stream of batches, of tasks that are small enough for threads to share them."""
+    """Check the same rows in the same order as a stream of batches, of tasks small enough for threads to share."""
     for isolation_level in ISOLATION_LEVELS:
         for span in case.spans():
             words = {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _topics(case: CaseUnderTest) -> None:
-    """Each topic by ``subscribe`` and ``subscribePattern``, each partition by ``assign``."""
+    """Check each topic by ``subscribe`` and ``subscribePattern``, each partition by ``assign``."""
     for topic in sorted({partition.topic for partition in case.partitions}):
         partitions = [partition for partition in case.partitions if partition.topic == topic]
         _check(case, partitions, {"subscribe": topic})
@@ -25,7 +25,7 @@ def _topics(case: CaseUnderTest) -> None:
 
 
 def _paths(case: CaseUnderTest) -> None:
-    """Without a selection: every topic but the internal ones, whatever the path names.
+    """Check reads without a selection: every topic but the internal ones, whatever the path names.
 
     What a deleted topic leaves, and any other directory, is not part of the data.
     """
@@ -39,7 +39,7 @@ def _paths(case: CaseUnderTest) -> None:
 
 
 def _cluster_metadata(case: CaseUnderTest) -> None:
-    """The KRaft metadata log is an internal topic: its records are read when it is subscribed to."""
+    """Check that the KRaft metadata log is an internal topic, whose records are read when it is subscribed to."""
     for file_name, counts in case.details.get("metadata_files", {}).items():
         if file_name.endswith(".log"):
             topic, _, _ = file_name.split("/")[0].rpartition("-")

@@ -31,7 +31,7 @@ _LARGEST_NUMBER: Final = (1 << 63) - 1
 
 
 def _write(case: CaseUnderTest, codec: str) -> None:
-    """Every record that a consumer saw, at consecutive offsets, in many segments."""
+    """Write every record that a consumer saw, at consecutive offsets, in many segments."""
     partitions = case.partitions
     if len(partitions) > _MANY_PARTITIONS:
         partitions = partitions[_CODECS.index(codec) :: len(_CODECS)]
@@ -56,7 +56,7 @@ def _write(case: CaseUnderTest, codec: str) -> None:
 
 
 def _read(case: CaseUnderTest) -> pa.Table:
-    """What a consumer sees of all partitions, except damage."""
+    """Return what a consumer sees of all partitions, except damage."""
     tables = []
     for span in case.spans():
         tables.append(case.read(case.bounded(span), READ_COMMITTED))
