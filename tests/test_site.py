@@ -25,19 +25,24 @@ CHANGELOG = "changelog.md"
 NOT_DESCRIBED = {"storage_core.filesystem", "pyspark_segmentlog"}
 
 
-def pages_of(items: list[Any]) -> Iterator[str]:
+def labelled_pages_of(items: list[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the label of each page, which is empty if the navigation leaves it to the title, and the page."""
     for item in items:
-        target = next(iter(item.values())) if isinstance(item, dict) else item
+        label, target = next(iter(item.items())) if isinstance(item, dict) else ("", item)
         if isinstance(target, list):
-            yield from pages_of(target)
+            yield from labelled_pages_of(target)
         else:
-            yield target
+            yield label, target
+
+
+def labelled_navigation() -> list[tuple[str, str]]:
+    # The rest of the file has tags, which a safe loader refuses.
+    _, _, text = (ROOT / "conf" / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
+    return list(labelled_pages_of(yaml.safe_load(text)))
 
 
 def navigation() -> list[str]:
-    # The rest of the file has tags, which a safe loader refuses.
-    _, _, text = (ROOT / "conf" / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
-    return list(pages_of(yaml.safe_load(text)))
+    return [page for _, page in labelled_navigation()]
 
 
 def test_each_page_is_in_the_navigation_once():
@@ -52,6 +57,27 @@ def test_the_index_for_language_models_follows_the_navigation():
     # Of the decisions, only their own index.
     wanted = [page for page in navigation() if not re.match(r"decisions/\d", page)]
     assert sorted(indexed) == sorted(set(wanted) - {"index.md", CHANGELOG})
+
+
+def test_the_navigation_names_each_page_by_its_title():
+    labels = {page: label for label, page in labelled_navigation() if label}
+    # The title of the first page is the name of the site, and that of the last one is made elsewhere.
+    del labels["index.md"], labels[CHANGELOG]
+    titles = {page: (DOCS / page).read_text("utf-8").partition("\n")[0].removeprefix("# ") for page in labels}
+    assert labels == titles
+
+
+def test_a_link_that_opens_like_a_title_has_the_title_of_a_page_or_section():
+    """Links of a sentence, which begin in lower case, and numbers of decisions may say what they like."""
+    wrong = []
+    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", DOCS / "llms.txt", *DOCS.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        for words, target in re.findall(r"(?<!!)\[([A-Z][^\]]*)\]\(([^:)#\s]+\.md)", text):
+            page = (path.parent / target).resolve()
+            headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+            if " ".join(words.split()) not in headings and "decisions/0" not in page.as_posix():
+                wrong.append(f"{path.relative_to(ROOT)}: [{words}]({target})")
+    assert wrong == []
 
 
 def test_every_public_name_is_described():
