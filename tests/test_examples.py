@@ -107,6 +107,7 @@ def test_repeated_records_are_there_once_and_half_a_transfer_is_never_seen():
     ]
 
 
+@pytest.mark.thorough
 def test_a_bucket_is_read_as_a_directory():
     assert run("examples/object_store.py").splitlines() == [
         "24,000 orders in s3://backups/monday",

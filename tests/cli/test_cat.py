@@ -102,6 +102,7 @@ class TestTerminal:
     def test_control_characters_are_escapes(self, segmentlog_on_terminal, hostile):
         assert segmentlog_on_terminal("cat", hostile) == b"\\x1b]0;owned\\x07\n"
 
+    @pytest.mark.thorough
     def test_raw_keeps_control_characters(self, segmentlog_on_terminal, hostile):
         assert segmentlog_on_terminal("cat", hostile, "--raw") == b"\x1b]0;owned\x07\n"
 
@@ -127,6 +128,7 @@ class TestFollow:
         assert (printed, complaints[-1:], b"Traceback" in complaints) == (b"", b"\n", False)
         assert process.returncode == 130
 
+    @pytest.mark.thorough
     def test_follow_ends_when_nobody_reads(self, segmentlog_process, root):
         process = segmentlog_process("cat", root, "--follow", "--poll-interval", "0.01")
         process.stdout.readline()

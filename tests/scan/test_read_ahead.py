@@ -308,7 +308,14 @@ kept = sys.modules["kept"] = items
 """
 
 
-@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "raise LookupError"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        pytest.param("raise SystemExit(3)", marks=pytest.mark.thorough),
+        pytest.param("raise LookupError", marks=pytest.mark.thorough),
+    ],
+)
 def test_the_interpreter_ends_with_a_reader_that_is_half_read(end):
     done = subprocess.run(
         [sys.executable, "-c", HALF_READ + end], capture_output=True, text=True, timeout=300, check=False

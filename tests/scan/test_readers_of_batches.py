@@ -137,14 +137,9 @@ def assert_read_in_little_memory(path, imports, body, expected, *options):
     assert int(memory_bytes) <= MOST_BYTES
 
 
-@pytest.mark.parametrize(
-    ("name", "threads"),
-    [
-        pytest.param(name, threads, marks=() if (name, threads) == ("duckdb", "2") else pytest.mark.thorough)
-        for name in BODIES
-        for threads in ("1", "2")
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("name", BODIES)
 def test_all_values_are_taken_as_they_come(large, name, threads):
     assert DIRECTORY_BYTES > 3 * MOST_BYTES
     assert_read_in_little_memory(large, *BODIES[name], ALL_VALUES, f"threads={threads}")

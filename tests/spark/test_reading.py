@@ -234,6 +234,7 @@ def test_damage_in_a_task_is_an_error_with_file_and_position(load, new_logs, rec
     assert path in str(raised.value)
 
 
+@pytest.mark.thorough
 def test_a_task_that_fails_first_reads_everything_again(spark, load):
     def fail_first(batches):
         from pyspark import TaskContext

@@ -10,6 +10,7 @@ from tests.scan.halves import cut, make_whole
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_a_batch_and_a_stream_read_both_halves(spark, tmp_path):
     whole = make_whole(tmp_path / "whole")
     local, remote = cut(whole, tmp_path, 5, 7)

@@ -183,6 +183,7 @@ def test_an_error_of_a_record_reaches_the_user(spark: SparkSession, logs: Path) 
         load(spark, logs).collect()
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_stream_reads_typed_columns(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
     found: list[Any] = []

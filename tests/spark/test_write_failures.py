@@ -166,7 +166,7 @@ def test_a_commit_that_fails_at_some_call(save, root, kind, record_property):
     assert 0 < in_doubt < failed
 
 
-@pytest.mark.cases(1, 2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["another job", "an open log directory"])
 def test_a_job_in_doubt_is_completed_by_the_next_writer(save, root, how):
     save("before")

@@ -107,6 +107,7 @@ def test_without_an_active_session_spark_finds_no_python_source(spark, frame, sa
     assert not root.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(datasource, "Filter"), reason="Spark 4.0 wants every column of the view")
 def test_insert_into_a_temporary_view(spark, save, root):
     save(spark.sql("SELECT 'old' AS value, 't' AS topic"))

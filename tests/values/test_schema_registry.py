@@ -612,6 +612,7 @@ def test_no_record_stops_the_read_or_what_is_asked_afterwards(records):
     assert pickle.loads(pickle.dumps(registry)) == registry
 
 
+@pytest.mark.thorough
 def test_deletions_and_duplicates_by_the_ten_thousand_take_time_in_proportion(log):
     for version in range(1, 20_000):
         log.register("t", version, 7, f'"text {version}"', references=[("r", "r", 1)])
