@@ -291,10 +291,11 @@ def _cell_of(item: pytest.Item) -> str | None:
 
 
 def _those_with_new_values_first(cases: list[pytest.Item]) -> list[pytest.Item]:
+    # By identity: values need be neither hashable nor comparable. pytest's own indices number combinations.
     seen: set[tuple[str, int]] = set()
     first, others = [], []
     for case in sorted(cases, key=lambda case: (zlib.crc32(case.name.encode()), case.name)):
-        values = set(case.callspec.indices.items())
+        values = {(name, id(value)) for name, value in case.callspec.params.items()}
         (others if values <= seen else first).append(case)
         seen |= values
     return first + others
