@@ -6,7 +6,9 @@ import contextlib
 import importlib
 import os
 import pkgutil
+import random
 import sys
+import time
 import zlib
 from functools import cache
 from itertools import chain
@@ -21,6 +23,7 @@ import spark_segmentlog
 import storage_core
 from storage_core.filesystem import FileSystem, PooledFile
 from tests.descriptors import open_below
+from tests.faults.soak import SOAK_SECONDS
 from tests.spark_settings import session_of_this_process
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ for _package in (storage_core, spark_segmentlog):
 sys.path.append(str(Path(__file__).parent))
 
 _INTEROP = Path(__file__).parent / "interop"
+_STARTED = time.monotonic()
 # Modules whose every test is `thorough`: `make test-all` runs them, `make test` does not. Single tests say it themselves.
 _THOROUGH = (
     # Crashes at every call, calls that fail, processes that are killed, and second attempts after them.
@@ -207,8 +211,7 @@ def wheel(distribution: Callable[[str], Path]) -> Path:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    marks = config.option.markexpr
-    if "soak" in marks and "not soak" not in marks:
+    if _is_soak(config):
         hypothesis.settings.load_profile("soak")
     else:
         hypothesis.settings.load_profile("quick" if _is_quick(config) else "thorough")
@@ -231,6 +234,11 @@ def pytest_collection(session: pytest.Session) -> None:
             _ = pytest.Module.from_parent(session, path=path).obj
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if _is_soak(item.config) and time.monotonic() > _STARTED + SOAK_SECONDS:
+        pytest.skip(f"NOT REACHED in {SOAK_SECONDS:g} seconds")
+
+
 def _processes() -> int:
     return int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
@@ -238,6 +246,11 @@ def _processes() -> int:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import what would be deselected as a whole."""
     return True if _is_quick(config) and _is_thorough(collection_path) else None
+
+
+def _is_soak(config: pytest.Config) -> bool:
+    marks = config.option.markexpr
+    return "soak" in marks and "not soak" not in marks
 
 
 def _is_quick(config: pytest.Config) -> bool:
@@ -257,7 +270,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--every-case"):
         _choose_cases(items)
     yield
-    items[:] = _dealt_out(items, _processes())
+    items[:] = _in_random_order(items) if _is_soak(config) else _dealt_out(items, _processes())
 
 
 def _choose_cases(items: list[pytest.Item]) -> None:
@@ -299,6 +312,16 @@ def _those_with_new_values_first(cases: list[pytest.Item]) -> list[pytest.Item]:
         (others if values <= seen else first).append(case)
         seen |= values
     return first + others
+
+
+def _in_random_order(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests module by module in an order that all processes of this run draw alike: a run may not reach them all."""
+    modules: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.path, []).append(item)
+    order = sorted(modules)
+    random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).shuffle(order)
+    return [item for path in order for item in modules[path]]
 
 
 def _dealt_out(items: list[pytest.Item], processes: int) -> list[pytest.Item]:

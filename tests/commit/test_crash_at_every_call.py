@@ -146,7 +146,7 @@ def test_the_next_writer_completes_it_and_goes_on(make):
 @pytest.mark.soak
 @pytest.mark.parametrize("make", WORKLOADS)
 def test_crash_at_every_call_for_a_long_time(make, capsys):
-    """Other states of the same calls, `SEGMENTLOG_SOAK_SECONDS` in all."""
+    """Other states of the same calls, for the time of one campaign."""
     outcomes: Counter[str] = Counter()
     for seed in soak_seeds(share=len(WORKLOADS)):
         reference, crashes = crashes_of(*make(), seed=seed, variants=5)

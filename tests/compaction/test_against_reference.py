@@ -25,7 +25,7 @@ from tests.compaction.reference_cleaner import Cleaned, LastRecord, Rules
 from tests.damage.campaign import fast_folder
 from tests.examples import examples
 from tests.faults.counting import cases
-from tests.faults.soak import SOAK_SECONDS
+from tests.faults.soak import CAMPAIGN_SECONDS
 from tests.log.logs import Clock
 
 SLOT_BYTES = 24
@@ -229,7 +229,7 @@ def test_every_pass_equals_the_reference(record_property):
 
 
 @pytest.mark.soak
-@settings(max_examples=max(100, round(SOAK_SECONDS * 5)))
+@settings(max_examples=max(100, round(CAMPAIGN_SECONDS * 5)))
 @given(ROUNDS, CONFIGURATIONS, SLOTS)
 def test_every_pass_equals_the_reference_for_a_long_time(rounds, configuration, slots):
     for outcome in compare(rounds, configuration, slots):

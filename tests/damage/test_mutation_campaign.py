@@ -5,7 +5,6 @@ To repeat one case, or to run many more, see `tests.damage.campaign`.
 
 from __future__ import annotations
 
-import os
 import time
 import tracemalloc
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from tests.damage.campaign import Campaign, Case, all_logs
 from tests.damage.measured import can_measure_memory
 from tests.damage.unprovable import KINDS
+from tests.faults.soak import CAMPAIGN_SECONDS
 
 LOGS = all_logs()
 CASES_PER_LOG = 200
@@ -25,7 +25,6 @@ PARTS = [
     pytest.param(range(10, 40), marks=pytest.mark.thorough),
     pytest.param(range(40, CASES_PER_LOG), marks=pytest.mark.soak),
 ]
-SOAK_SECONDS = float(os.environ.get("SEGMENTLOG_SOAK_SECONDS", "600"))
 
 # What a batch may inflate to by default, and what a read needs besides.
 MOST_BYTES_AT_ONCE = 3 * (64 << 20) + (64 << 20)
@@ -97,8 +96,8 @@ def memory(name):
 
 @pytest.mark.soak
 def test_damaged_directories_for_a_long_time(capsys):
-    """As many new cases as fit into `SEGMENTLOG_SOAK_SECONDS`."""
-    end = time.monotonic() + SOAK_SECONDS
+    """Try new cases for the time of one campaign."""
+    end = time.monotonic() + CAMPAIGN_SECONDS
     number = first = int(time.time())
     failures = []
     with Campaign() as campaign:

@@ -255,7 +255,7 @@ def test_crash_in_the_middle_of_recovery(workload, recovery, record_property):
 @pytest.mark.soak
 @pytest.mark.parametrize(("prepare", "workload"), CASES)
 def test_crash_at_every_call_for_a_long_time(prepare, workload, capsys):
-    """Other states of the same calls, `SEGMENTLOG_SOAK_SECONDS` in all."""
+    """Other states of the same calls, for the time of one campaign."""
     outcomes: Counter[str] = Counter()
     for seed in soak_seeds(share=len(CASES)):
         outcomes += check(prepare, workload, seed=seed, variants=8)

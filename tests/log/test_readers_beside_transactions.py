@@ -19,7 +19,7 @@ import pytest
 
 from tests.damage.campaign import fast_folder
 from tests.faults.killed_process import KilledProcess, warm_processes
-from tests.faults.soak import SOAK_SECONDS
+from tests.faults.soak import CAMPAIGN_SECONDS
 from tests.faults.transaction_ledger import (
     READ_COMMITTED,
 )
@@ -143,7 +143,7 @@ def test_readers_beside_a_process_that_transacts_and_is_killed():
 
 @pytest.mark.soak
 def test_readers_beside_a_process_that_transacts_and_is_killed_many_times(capsys):
-    campaign = run(int(time.time()), lives=LIVES, reads=SOAK_READS, seconds=SOAK_SECONDS)
+    campaign = run(int(time.time()), lives=LIVES, reads=SOAK_READS, seconds=CAMPAIGN_SECONDS)
     with capsys.disabled():
         print(
             f"\n{campaign.reads.total()} reads, {campaign.read_committed} of them {READ_COMMITTED}; "

@@ -30,7 +30,7 @@ from tests.faults.life_model import LifeModel
 from tests.faults.producers_machine import SHARES, ProducersMachine
 from tests.faults.session import ROOT, TOPIC, StillClock
 from tests.faults.simulated_filesystem import SimulatedCrash
-from tests.faults.soak import SOAK_SECONDS
+from tests.faults.soak import CAMPAIGN_SECONDS
 from tests.faults.valid_batches import loses_valid_batches
 
 EXAMPLES = 150
@@ -345,5 +345,5 @@ def test_life_machine(record_property):
 
 @pytest.mark.soak
 def test_life_machine_for_a_long_time():
-    examples = max(100, round(SOAK_SECONDS * 2))
+    examples = max(100, round(CAMPAIGN_SECONDS * 2))
     run_state_machine_as_test(LifeMachine, settings=settings(max_examples=examples, stateful_step_count=80))
