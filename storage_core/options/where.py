@@ -105,6 +105,7 @@ _REFUSED: Final = {
     "sign": "arithmetic is not available in a condition; a sign comes before a number.",
     "other": "it is not available in a condition.",
 }
+_BEFORE_VALUE: Final = re.compile(r"([=<>,]|\b(LIKE|BETWEEN|IN\s*\())\s*\Z", re.IGNORECASE)
 _LITERAL: Final = re.compile(rf"[rR]{_RAW}|{_STRING}", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7]{2})|([\s\S]))")
 # By what follows the backslash; before "%" and "_" it stays, for LIKE to see it.
@@ -290,8 +291,12 @@ def _why_unknown(part: _Part) -> str:
             "Timestamps may be relative ('-10 minutes')."
         )
     columns = [name for name in _COLUMNS if source.has_content or name not in ("key", "value")]
-    hint = nearest_hint(word.strip("`"), columns)
-    return f"expected one of the columns {', '.join(columns)}.{hint if 'Did you' in hint else ''}"
+    name = word.strip("`")
+    hint = nearest_hint(name, columns)
+    message = f"expected one of the columns {', '.join(columns)}.{hint if 'Did you' in hint else ''}"
+    if _BEFORE_VALUE.search(source.text, 0, part.start):
+        message += f" Text needs single quotes, for example '{name:.{_LONGEST_SHOWN}}'."
+    return message
 
 
 def _text(part: _Part) -> str:

@@ -296,6 +296,31 @@ def test_what_is_not_understood_is_said_where_it_stands(text, character, found, 
     assert "\n" not in said
 
 
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("key == customer-1219", "customer"),
+        ("topic<>orders", "orders"),
+        ("topic = `orders`", "orders"),
+        ("key LIKE abc", "abc"),
+        ("topic BETWEEN a AND 'b'", "a"),
+        ("topic in ( a, 'b')", "a"),
+        ("topic IN ('a', b)", "b"),
+    ],
+)
+def test_a_word_in_the_place_of_a_value_needs_quotes(text, word):
+    with pytest.raises(
+        OptionError, match=f"timestamp, key, value[.] Text needs single quotes, for example '{word}'[.]$"
+    ):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["size > 5", "offset > 5 AND size", "(size = 1)", "topic RLIKE 'a'"])
+def test_a_word_in_the_place_of_a_column_needs_no_quotes(text):
+    with pytest.raises(OptionError, match=r"timestamp, key, value[.]$"):
+        parse(text)
+
+
 def test_timestamps_without_a_zone_are_of_the_zone_given():
     berlin = zoneinfo.ZoneInfo("Europe/Berlin")
     expected = Comparison("timestamp", "=", NEW_YEAR_US - 3_600_000_000)
