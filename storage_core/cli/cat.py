@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, paths_argument, read_flags
+from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, read_command, read_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from storage_core.values.column_format import ColumnFormat
 
 
-@click.command(
-    "cat", short_help="Print records; with --follow, those that come, too.", epilog="See docs/cli.md."
-)
-@paths_argument
+@read_command("cat")
 @read_flags(*RECORD_FLAGS, *FORMAT_FLAGS)
 @click.option(
     "--format",

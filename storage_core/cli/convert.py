@@ -11,8 +11,8 @@ from storage_core.cli.flags import (
     FORMAT_FLAGS,
     RECORD_FLAGS,
     output_flag,
-    paths_argument,
     quiet_flag,
+    read_command,
     read_flags,
 )
 from storage_core.cli.output import new_table, printable, progress
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     from storage_core.dump.convert import Conversion, ConvertedFile
 
 
-@click.command(
-    "convert", short_help="Write records to Parquet files by topic and day.", epilog="See docs/cli.md."
-)
-@paths_argument
+@read_command("convert")
 @click.option(
     "--to",
     "target",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, TOPIC_FLAGS, flag_of, read_flags
+from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, TOPIC_FLAGS, ReadCommand, flag_of, read_flags
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, USAGE, printable
 from storage_core.dump import DumpOptions, LogDump, RecordFormat
 from storage_core.dump.dump_log import SUFFIXES
@@ -80,9 +80,7 @@ def _parameter(decoder: str) -> str:
     return f"decoder_{decoder}".replace("-", "_")
 
 
-@click.command(
-    "dump", short_help="Print the content of files, as kafka-dump-log.sh does.", epilog="See docs/cli.md."
-)
+@click.command("dump", cls=ReadCommand)
 @click.argument("paths", metavar="[FILE|DIR]...", nargs=-1, type=click.Path())
 @click.option("--files", metavar="FILE,...", help="The files, separated by commas.")
 @click.option("--print-data-log", is_flag=True, help="Print keys and values, too. Each decoder implies it.")

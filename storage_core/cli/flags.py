@@ -35,6 +35,14 @@ _STORAGE_PARAMETER: Final = "storage_options"
 _FORMULAS: Final = "segmentlog.csv_formulas"
 _NAMES: Final = re.compile(r"(?<![\w.-])([a-z]+(?:[A-Z][a-z]+)*)\b(=| is ')?")
 _WORDS: Final = re.compile(r"`([^`]+)`")
+_SENTENCE_END: Final = re.compile(r"(?<=\.) (?=[A-Z])")
+# The sections of a command's help, and how the names of their parameters begin.
+_SECTIONS: Final = {
+    "Options": "(?!read_|storage_options)",
+    "What to read": "read_(?!value|key|schemas|remote)",
+    "Storage and typed values": "storage_options|read_(?:value|key|schemas|remote)",
+}
+_NOT_OF_COMMANDS: Final = re.compile(r"\b(?:stream|Spark|DataFrame)\b")
 
 TOPIC_FLAGS: Final = TOPIC_OPTIONS
 BOUND_FLAGS: Final = (
@@ -72,6 +80,27 @@ ALL_TOPICS: Final = {
     "`subscribe`, `subscribePattern` and `assign` may be given; with none, every topic, internal ones too.",
 }
 """Help of `TOPIC_FLAGS` for commands that look at internal topics unless told otherwise."""
+
+
+class ReadCommand(click.Command):
+    """Shows its own options first, and those of reads in sections of their own."""
+
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        super().__init__(name, epilog="See docs/cli.md.", **settings)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group of options."""
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        for title, names in _SECTIONS.items():
+            records = [each.get_help_record(ctx) for each in options if re.match(names, str(each.name))]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl([each for each in records if each])
+
+
+def read_command(name: str) -> Callable[[Callable[..., Any]], ReadCommand]:
+    """Make a command that takes directories as ``paths``."""
+    return lambda function: click.command(name, cls=ReadCommand)(paths_argument(function))
 
 
 def _checked_paths(
@@ -244,9 +273,14 @@ def _metavar(option: Option) -> str:
 
 
 def _help(option: Option, doc: str) -> str:
+    def shown(word: re.Match[str]) -> str:
+        name, sign, value = word[1].partition("=")
+        return (flag_of(name) if name in _OPTIONS else name) + sign + value
+
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", doc)
+    text = " ".join(each for each in _SENTENCE_END.split(text) if not _NOT_OF_COMMANDS.search(each))
     # Options are flags here, and Markdown's backticks are noise in a terminal.
-    text = _WORDS.sub(lambda word: flag_of(word[1]) if word[1] in _OPTIONS else word[1], text)
+    text = _WORDS.sub(shown, text)
     return f"{text}  [default: {option.default}]" if option.default else text
 
 

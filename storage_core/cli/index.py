@@ -10,12 +10,14 @@ import click
 from storage_core.cli.flags import (
     ALL_TOPICS,
     TOPIC_FLAGS,
+    ReadCommand,
     output_flag,
     paths_argument,
     quiet_flag,
     read_flags,
     require_local,
 )
+from storage_core.cli.main import Group
 from storage_core.cli.output import DAMAGE, USAGE, Output, new_table, printable, progress
 
 if TYPE_CHECKING:
@@ -24,12 +26,12 @@ if TYPE_CHECKING:
     from storage_core.check.index_rebuild import IndexReport, PartitionIndexes
 
 
-@click.group()
+@click.group("index", cls=Group)
 def command() -> None:
     """Rebuild index files."""
 
 
-@command.command()
+@command.command("rebuild", cls=ReadCommand)
 @paths_argument
 @read_flags(*TOPIC_FLAGS, "maxDecompressedBatchBytes", "followSymlinks", texts=ALL_TOPICS)
 @click.option(

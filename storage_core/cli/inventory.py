@@ -10,8 +10,8 @@ from storage_core.cli.flags import (
     ALL_TOPICS,
     TOPIC_FLAGS,
     output_flag,
-    paths_argument,
     quiet_flag,
+    read_command,
     read_flags,
     zone_of,
 )
@@ -42,8 +42,7 @@ _FLAG_TEXTS: Final = {
 _STYLES: Final = {"damage": "bold red", "unreadable": "bold red", "warning": "yellow", "note": "dim"}
 
 
-@click.command("inventory", short_help="What is here: topics, partitions, sizes, time ranges, strays.")
-@paths_argument
+@read_command("inventory")
 @click.option(
     "--partitions", "-p", "by_partition", is_flag=True, help="A line for each partition's directory."
 )

@@ -43,7 +43,26 @@ _INTERRUPTED: Final = 128 + signal.SIGINT
 _MOST_REMEMBERED: Final = 1_000
 
 
-class _Commands(click.Group):
+class Group(click.Group):
+    """Says which command may be meant, or that one comes first."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or fail with the one that may be meant."""
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = (
+                f"Did you mean '{nearest[0]}'?"
+                if nearest
+                else f"Name one first: {ctx.command_path} {known[0]} DIR."
+            )
+            ctx.fail(f"No such command '{name}'. {hint}")
+        return super().resolve_command(ctx, args)
+
+
+class _Commands(Group):
     """Imports a command only to run it or to show its help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
@@ -53,18 +72,8 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(f"storage_core.cli.{cmd_name}").command
+        command.short_help = COMMANDS[cmd_name]
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or fail with the one that may be meant."""
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            nearest = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f"Did you mean '{nearest[0]}'?" if nearest else "Name one first: segmentlog inventory DIR."
-            ctx.fail(f"No such command '{name}'. {hint}")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from storage_core.cli.flags import TOPIC_FLAGS, output_flag, paths_argument, quiet_flag, read_flags, zone_of
+from storage_core.cli.flags import TOPIC_FLAGS, output_flag, quiet_flag, read_command, read_flags, zone_of
 from storage_core.cli.output import Output, printable, progress
 from storage_core.errors import OptionError
 
@@ -47,8 +47,7 @@ _FLAG_TEXTS: Final = {
 }
 
 
-@click.command("offsets", short_help="Committed offsets of consumer groups.", epilog="See docs/cli.md.")
-@paths_argument
+@read_command("offsets")
 @click.option(
     "--group", "-g", "groups", multiple=True, metavar="GROUP", help="Only this group; may be repeated."
 )

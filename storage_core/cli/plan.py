@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, output_flag, paths_argument, read_flags
+from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, output_flag, read_command, read_flags
 from storage_core.cli.output import new_table, printable
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from storage_core.scan.explanation import PartitionExplanation, ScanExplanation, SpanExplanation
 
 
-@click.command("plan", short_help="What a read would open, read and skip.", epilog="See docs/cli.md.")
-@paths_argument
+@read_command("plan")
 @read_flags(*RECORD_FLAGS, *FORMAT_FLAGS, "minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition")
 @click.option("--pieces", is_flag=True, help="List each piece of a log file that is read.")
 @output_flag("table", "json", "jsonl")

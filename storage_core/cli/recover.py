@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from storage_core.cli.flags import (
     ALL_TOPICS,
     TOPIC_FLAGS,
+    ReadCommand,
     output_flag,
     quiet_flag,
     read_flags,
@@ -35,7 +36,7 @@ _FLAG_TEXTS: Final = {
 }
 
 
-@click.command()
+@click.command("recover", cls=ReadCommand)
 @click.argument("path", metavar="DIR", type=click.Path())
 @click.option(
     "--to",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_core.cli.flags import ALL_TOPICS, TOPIC_FLAGS, jobs_flag, paths_argument, quiet_flag, read_flags
+from storage_core.cli.flags import ALL_TOPICS, TOPIC_FLAGS, jobs_flag, quiet_flag, read_command, read_flags
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, printable, progress
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from storage_core.options import ReadOptions
 
 
-@click.command("report", short_help="Write one HTML page about a directory.", epilog="See docs/cli.md.")
-@paths_argument
+@read_command("report")
 @click.option(
     "--output",
     "-o",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from storage_core.cli.flags import output_flag, paths_argument, read_flags, zone_of
+from storage_core.cli.flags import output_flag, read_command, read_flags, zone_of
 from storage_core.cli.output import Output, printable
 from storage_core.errors import OptionError
 
@@ -26,8 +26,7 @@ _FLAG_TEXTS: Final = {
 }
 
 
-@click.command("schemas", short_help="Schemas of a registry's topic.", epilog="See docs/cli.md.")
-@paths_argument
+@read_command("schemas")
 @read_flags(
     *(
         "schemasTopic",

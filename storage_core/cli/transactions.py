@@ -13,8 +13,8 @@ from storage_core.cli.flags import (
     BOUND_FLAGS,
     TOPIC_FLAGS,
     output_flag,
-    paths_argument,
     quiet_flag,
+    read_command,
     read_flags,
     zone_of,
 )
@@ -40,8 +40,7 @@ _FLAG_TEXTS: Final = {
 }
 
 
-@click.command("transactions", short_help="Open, long and aborted transactions.", epilog="See docs/cli.md.")
-@paths_argument
+@read_command("transactions")
 @read_flags(
     *(
         *TOPIC_FLAGS,

@@ -12,8 +12,8 @@ from storage_core.cli.flags import (
     TOPIC_FLAGS,
     jobs_flag,
     output_flag,
-    paths_argument,
     quiet_flag,
+    read_command,
     read_flags,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
@@ -43,10 +43,7 @@ _MOST_FINDINGS: Final = 200
 _MOST_PARTITIONS: Final = 50
 
 
-@click.command(
-    "verify", short_help="Check every checksum, index, sequence and checkpoint.", epilog="See docs/cli.md."
-)
-@paths_argument
+@read_command("verify")
 @click.option("--deep", "is_deep", is_flag=True, help="Decompress and decode every record.")
 @click.option("--indexes-only", is_flag=True, help="Say only what is wrong with index files.")
 @click.option(

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,30 @@ def test_each_command_explains_itself(segmentlog, name: str):
     assert shown.stdout.startswith(f"Usage: segmentlog {name} ")
 
 
+@pytest.mark.parametrize("name", [*sorted(COMMANDS.keys() - {"index"}), "index rebuild"])
+def test_the_help_of_a_command_shows_its_own_options_first(segmentlog, name: str):
+    shown = segmentlog(*name.split(), "--help").stdout
+    own, *shared = shown.split("\nOptions:\n")[1].split(":\n  --")
+    assert "--help" in own
+    assert own.endswith(("\nWhat to read", "\nStorage and typed values"))
+    assert not re.search("--(?:subscribe|where|schemas-topic|remote-storage-key-file|storage-option) ", own)
+    assert "--storage-option" in shared[-1]
+    assert shown.endswith("\n  See docs/cli.md.\n")
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_the_help_of_a_command_says_nothing_of_streams_and_data_frames(segmentlog, name: str):
+    assert not re.search(r"\b(?:stream|Spark|DataFrame)\b", segmentlog(name, "--help").stdout)
+
+
+def test_completion_says_what_commands_do(segmentlog, monkeypatch):
+    monkeypatch.setenv("_SEGMENTLOG_COMPLETE", "fish_complete")
+    monkeypatch.setenv("COMP_WORDS", "segmentlog")
+    monkeypatch.setenv("COMP_CWORD", "")
+    expected = [f"{name}\t{text}" for name, text in COMMANDS.items()]
+    assert re.findall("plain,(.*)", segmentlog().stdout) == expected
+
+
 @pytest.mark.parametrize("arguments", [[], ["index"]])
 def test_a_group_without_a_command_prints_its_help(segmentlog, arguments):
     assert segmentlog(*arguments) == segmentlog(*arguments, "--help")
@@ -65,6 +90,8 @@ DATA = "{data}"
         (["nonsense"], "No such command 'nonsense'. Name one first: segmentlog inventory DIR."),
         (["inventry"], "Did you mean 'inventory'?"),
         ([DATA], "Name one first: segmentlog inventory DIR."),
+        (["index", DATA], "Name one first: segmentlog index rebuild DIR."),
+        (["index", "rebuid", DATA], "Did you mean 'rebuild'?"),
         (["cat", DATA, "--topic", "orders"], "No such option '--topic'. Did you mean '--subscribe'?"),
         (["--nonsense"], "No such option"),
         (["--topic", "orders", "cat", DATA], "No such option '--topic'. Try"),
@@ -226,6 +253,12 @@ def test_the_help_of_flags_speaks_of_flags_and_of_what_they_mean_to_the_command(
     text = " ".join(segmentlog("try", "--help").stdout.split())
     assert "Give only one of --subscribe, --subscribe-pattern and --assign" in text
     assert "--as-of TIMESTAMP As they were then." in text
+
+
+def test_the_help_of_a_flag_names_the_flags_of_options_with_values(segmentlog):
+    text = " ".join(segmentlog("cat", "--help").stdout.replace("-\n", "-").split())
+    assert "valueFormat" not in text
+    assert "format=registry, the default is" in text
 
 
 @pytest.mark.parametrize("name", ["inventory", "offsets", "transactions"])
