@@ -16,6 +16,7 @@ from storage_core.cli.flags import (
     read_flags,
 )
 from storage_core.cli.output import new_table, printable, progress
+from storage_core.views.texts import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,6 +97,7 @@ def _render(console: Console, done: Conversion) -> None:
     if done.files:
         console.print(table)
     console.print(
-        f"{done.rows:,} rows in {len(done.files):,} files, {done.size_bytes:,} bytes: {printable(done.target)}",
+        f"{count_text(done.rows, 'row')} in {count_text(len(done.files), 'file')}, {done.size_bytes:,} bytes: "
+        f"{printable(done.target)}",
         soft_wrap=True,
     )

@@ -19,6 +19,7 @@ from storage_core.cli.flags import (
 )
 from storage_core.cli.main import Group
 from storage_core.cli.output import DAMAGE, USAGE, Output, new_table, printable, progress
+from storage_core.views.texts import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -117,9 +118,9 @@ def _summary(partitions: tuple[PartitionIndexes, ...]) -> str:
     findings = sum(len(each.findings) for each in partitions)
     rebuilt = sum(len(each.rebuilt) for each in partitions)
     parts = [
-        f"{len(partitions):,} partitions, {segments:,} segments: "
-        + (f"{findings:,} findings" if findings else "every index agrees with its log")
+        f"{count_text(len(partitions), 'partition')}, {count_text(segments, 'segment')}: "
+        + (count_text(findings, "finding") if findings else "every index agrees with its log")
     ]
     if rebuilt:
-        parts.append(f"the indexes of {rebuilt:,} segments rebuilt")
+        parts.append(f"the indexes of {count_text(rebuilt, 'segment')} rebuilt")
     return "; ".join(parts) + "."

@@ -16,7 +16,7 @@ from storage_core.cli.flags import (
     zone_of,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
-from storage_core.views.texts import json_value, key_of, size_text, timestamp_text
+from storage_core.views.texts import count_text, json_value, key_of, size_text, timestamp_text
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -169,7 +169,9 @@ def _root_line(root: RootSummary) -> str:
         parts.append(f"directory {printable(root.directory_id)}")
     if root.is_clean is not None:
         parts.append("clean shutdown" if root.is_clean else "no clean shutdown")
-    parts.append(f"{root.partition_count:,} partitions, {root.segment_count:,} segments")
+    parts.append(
+        f"{count_text(root.partition_count, 'partition')}, {count_text(root.segment_count, 'segment')}"
+    )
     used = f"{size_text(root.size_bytes)}, {size_text(root.allocated_bytes)} on disk"
     parts.append(used if root.free_bytes is None else f"{used}, {size_text(root.free_bytes)} free")
     return f"{printable(root.path)}: {'; '.join(parts)}"
@@ -269,4 +271,4 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
         )
     more = len(findings) - _MOST_FINDINGS
     if more > 0:
-        console.print(f"and {more:,} more findings: --output json has all.")
+        console.print(f"and {count_text(more, 'more finding')}: --output json has all.")

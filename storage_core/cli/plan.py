@@ -8,6 +8,7 @@ import click
 
 from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, output_flag, read_command, read_flags
 from storage_core.cli.output import new_table, printable
+from storage_core.views.texts import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,14 +51,15 @@ def _render(console: Console, explanation: ScanExplanation, *, has_pieces: bool)
             console.print(printable(line), soft_wrap=True, markup=False, highlight=False)
     totals, planning = explanation.totals, explanation.planning
     console.print(
-        f"\n{totals.partitions_read:,} of {totals.partitions:,} partitions, {totals.segments_opened:,} of "
-        f"{totals.segments:,} segments, {totals.planned_bytes:,} of {totals.total_bytes:,} bytes, "
-        f"{totals.batches:,} batches in {totals.spans:,} pieces for {totals.tasks:,} tasks.",
+        f"\n{totals.partitions_read:,} of {count_text(totals.partitions, 'partition')}, {totals.segments_opened:,} of "
+        f"{count_text(totals.segments, 'segment')}, {totals.planned_bytes:,} of {totals.total_bytes:,} bytes, "
+        f"{count_text(totals.batches, 'batch')} in {count_text(totals.spans, 'piece')} for "
+        f"{count_text(totals.tasks, 'task')}.",
         soft_wrap=True,
     )
     console.print(
-        f"Planning opened {planning.files_opened:,} files, listed {planning.directories_listed:,} directories and read "
-        f"{planning.bytes_read:,} bytes.",
+        f"Planning opened {count_text(planning.files_opened, 'file')}, listed "
+        f"{count_text(planning.directories_listed, 'directory')} and read {planning.bytes_read:,} bytes.",
         soft_wrap=True,
     )
 

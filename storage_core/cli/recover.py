@@ -18,6 +18,7 @@ from storage_core.cli.flags import (
 )
 from storage_core.cli.output import DAMAGE, Output, new_table, printable, progress
 from storage_core.options.paths import is_uri
+from storage_core.views.texts import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,7 +203,7 @@ def _show_ranges(
         console.print(
             printable(
                 f"  {each.topic}-{each.partition}/{found.file}: {_bytes_of(found)}, "
-                f"{offsets}, {found.record_count:,} records in valid batches. {found.reason}"
+                f"{offsets}, {count_text(found.record_count, 'record')} in valid batches. {found.reason}"
             )
         )
     if len(ranges) > _MOST_SHOWN:
@@ -220,7 +221,7 @@ def _show_compacted(console: Console, report: RecoveryReport) -> None:
         start_offset, end_offset = each.compacted[0].start_offset, each.compacted[-1].end_offset
         name = printable(f"{each.topic}-{each.partition}")
         console.print(
-            f"  {name}: {offsets:,} offsets between {start_offset} and {end_offset - 1}, at the ends of segments"
+            f"  {name}: {count_text(offsets, 'offset')} between {start_offset} and {end_offset - 1}, at the ends of segments"
         )
 
 
@@ -243,4 +244,5 @@ def _summary(report: RecoveryReport) -> str:
     elif not any(each.left_out or each.damaged for each in report.partitions):
         lost = "A broker would not serve everything: see above."
     where = "Nothing was written." if report.target is None else f"Recovered to {printable(report.target)}."
-    return f"{len(report.partitions):,} partitions, {records:,} records. {lost} {where}"
+    partitions = count_text(len(report.partitions), "partition")
+    return f"{partitions}, {count_text(records, 'record')}. {lost} {where}"

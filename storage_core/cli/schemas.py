@@ -10,6 +10,7 @@ import click
 from storage_core.cli.flags import output_flag, read_command, read_flags, zone_of
 from storage_core.cli.output import Output, printable
 from storage_core.errors import OptionError
+from storage_core.views.texts import count_text
 
 if TYPE_CHECKING:
     from storage_core.dump.schemas import RestorePlan
@@ -102,7 +103,8 @@ def _export(filesystem: ReadableFileSystem, parsed: ReadOptions, target: str, ou
     output.write_report(
         done,
         lambda console: console.print(
-            f"{done.versions:,} schemas in {done.files:,} files: {printable(done.target)}", soft_wrap=True
+            f"{count_text(done.versions, 'schema')} in {count_text(done.files, 'file')}: {printable(done.target)}",
+            soft_wrap=True,
         ),
     )
 

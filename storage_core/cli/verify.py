@@ -17,7 +17,7 @@ from storage_core.cli.flags import (
     read_flags,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
-from storage_core.views.texts import json_value
+from storage_core.views.texts import count_text, json_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -237,8 +237,9 @@ def _summary(report: VerifyReport) -> str:
     partitions = report.partitions
     size_bytes = sum(each.size_bytes for each in partitions)
     checked = (
-        f"{len(partitions):,} partitions, {sum(each.segment_count for each in partitions):,} segments, "
-        f"{sum(each.batch_count for each in partitions):,} batches, {size_bytes:,} bytes of log"
+        f"{count_text(len(partitions), 'partition')}, "
+        f"{count_text(sum(each.segment_count for each in partitions), 'segment')}, "
+        f"{count_text(sum(each.batch_count for each in partitions), 'batch')}, {size_bytes:,} bytes of log"
     )
     counts = [f"{count:,} {severity}" for severity, count in report.counts.items() if count]
     verdict = "Sound" if report.verdict == "sound" else report.verdict.capitalize()

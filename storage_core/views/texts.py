@@ -15,6 +15,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _KIBI: Final = 1024
 _SIZE_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIME_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms"))
+_PLURALS: Final = {"batch": "batches", "directory": "directories"}
 
 
 def json_value(value: Any) -> Any:
@@ -105,4 +106,4 @@ def duration_text(duration_ms: int) -> str:
 
 def count_text(number: int, what: str) -> str:
     """Write a number of things: ``1 segment``, ``1,200 segments``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {what if number == 1 else _PLURALS.get(what, f'{what}s')}"

@@ -162,7 +162,7 @@ def test_what_is_in_remote_storage_has_columns_of_its_own(segmentlog, tmp_path):
     local, remote = cut(make_whole(tmp_path / "whole"), tmp_path, 5, 7)
     ended = segmentlog("inventory", local, "--remote-storage", remote)
     assert (ended.status, ended.stderr) == (0, "")
-    assert f"{remote}: remote storage; 1 partitions, 7 segments" in ended.stdout
+    assert f"{remote}: remote storage; 1 partition, 7 segments" in ended.stdout
     headings = next(line for line in ended.stdout.splitlines() if "topic" in line)
     assert "remote segments" in headings
     assert "remote segments" not in segmentlog("inventory", local).stdout

@@ -536,6 +536,27 @@ def test_warnings_are_lines_on_standard_error_each_once(segmentlog, command):
     assert segmentlog("try").stderr == ended.stderr
 
 
+def test_one_thing_is_no_plural(segmentlog, tmp_path):
+    write(tmp_path / "logs", 1)
+    said = {
+        ("verify",): ": 1 partition, 1 segment, 1 batch, ",
+        ("inventory",): "; 1 partition, 1 segment; ",
+        ("plan",): "\n1 of 1 partition, 1 of 1 segment, ",
+        ("plan", "--pieces"): " bytes, 1 batch in 1 piece for 1 task.\nPlanning opened ",
+        ("convert", "--to", tmp_path / "parquet"): "\n1 row in 1 file, ",
+        ("recover", "--dry-run"): "\n1 partition, 1 record. Nothing was lost.",
+        (
+            "index",
+            "rebuild",
+            "--all",
+            "--to",
+            tmp_path / "rebuilt",
+        ): "1 partition, 1 segment: every index agrees",
+    }
+    for command, text in said.items():
+        assert text in segmentlog(*command, tmp_path / "logs").stdout
+
+
 # -- No match --------
 
 
