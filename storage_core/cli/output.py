@@ -68,9 +68,17 @@ class Output:
     has_formulas: bool = False
 
     def write_batches(
-        self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, zone: dt.tzinfo = dt.UTC
+        self,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        zone: dt.tzinfo = dt.UTC,
+        nothing: str = "",
     ) -> None:
-        """Print rows as they come; a table shows only the first thousand, in a time zone, and JSON is one list."""
+        """Print rows as they come; a table shows only the first thousand, in a time zone, and JSON is one list.
+
+        Without rows, a table is ``nothing``, or its header if that is empty.
+        """
         match self.format:
             case "arrow":
                 _write_arrow(schema, batches)
@@ -82,7 +90,7 @@ class Output:
             case "json":
                 _write_json_list(_rows(batches))
             case "table":
-                _write_table(schema, batches, zone)
+                _write_table(schema, batches, zone, nothing)
 
     def write_report(self, report: object, render: Callable[[Console], None]) -> None:
         """Print a typed report: as JSON, or rendered for people."""
@@ -211,7 +219,7 @@ def new_table(columns: Iterable[str], *, left: Container[str] = ()) -> Table:
     return table
 
 
-def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], zone: dt.tzinfo) -> None:
+def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], zone: dt.tzinfo, nothing: str) -> None:
     table = new_table(schema.names, left=[field.name for field in schema if not _is_number(field.type)])
     count = 0
     for row in _rows(batches, zone):
@@ -219,7 +227,7 @@ def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], zone: dt.
         if count <= _ROWS_IN_A_TABLE:
             table.add_row(*(shown(value) for value in row.values()))
     target = console()
-    target.print(table)
+    target.print(table if count or not nothing else nothing)
     if count > _ROWS_IN_A_TABLE:
         target.print(f"and {count - _ROWS_IN_A_TABLE:,} more rows: --output jsonl, csv or arrow has all.")
 

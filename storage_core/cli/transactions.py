@@ -223,7 +223,7 @@ def _longest(rows: pa.Table, count: int) -> pa.Table:
 
 
 def _print(output: Output, query: _Query, zone: dt.tzinfo) -> None:
-    from storage_core.views.transactions import TRANSACTIONS_VIEW  # noqa: PLC0415
+    from storage_core.views.transactions import ABORTED, COMMITTED, OPEN, TRANSACTIONS_VIEW  # noqa: PLC0415
 
     if output.format != "table":
         output.write_batches(TRANSACTIONS_VIEW.schema, query.batches())
@@ -233,7 +233,10 @@ def _print(output: Output, query: _Query, zone: dt.tzinfo) -> None:
     names = [f"{name} ({zone})" if name == "started" else name for name in _SHOWN]
     schema = pa.schema([(name, pa.int64() if name == "records" else pa.string()) for name in names])
     commands: list[str] = []
-    output.write_batches(schema, _table_rows(query.batches(), schema, commands, zone))
+    is_any = query.states == {OPEN, COMMITTED, ABORTED}
+    states = "" if is_any else f"{' or '.join(sorted(query.states))} "
+    rows = _table_rows(query.batches(), schema, commands, zone)
+    output.write_batches(schema, rows, nothing=f"No {states}transactions.")
     if commands:
         click.echo("\nWhat aborts an open transaction whose producer is gone:")
         for line in commands[:_MOST_COMMANDS]:

@@ -10,6 +10,7 @@ from conformance.archives import unpack_case
 
 from storage_core.views.texts import duration_text
 from storage_core.views.transactions import ObservedTransaction
+from tests.log.logs import write
 from tests.record.encoding import TRANSACTIONAL, Batch, Record
 
 if TYPE_CHECKING:
@@ -120,6 +121,22 @@ def test_one_that_is_open_too_long_is_a_status(segmentlog, ongoing):
     only_aborted = ("transactions", ongoing, "--now", NOW, "--aborted", "--quiet")
     assert segmentlog(*only_aborted, "--max-age", "28m").status == 1
     assert segmentlog(*only_aborted, "--max-age", "29m").status == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ([], "No open transactions."),
+        (["--committed", "--aborted"], "No aborted or committed transactions."),
+        (["--all"], "No transactions."),
+        (["--longest", "3"], "No transactions."),
+    ],
+)
+def test_a_table_without_rows_says_so(segmentlog, tmp_path, flags, text):
+    write(tmp_path, 3)
+    for output, printed in {"table": f"{text}\n", "jsonl": "", "json": "[]\n"}.items():
+        ended = segmentlog("transactions", tmp_path, *flags, "--output", output)
+        assert (ended.status, ended.stdout, ended.stderr) == (0, printed, "")
 
 
 @pytest.mark.parametrize("output", ["table", "jsonl"])
