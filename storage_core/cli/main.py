@@ -41,6 +41,8 @@ COMMANDS: Final = {
 """Each command is the object ``command`` of the module of its name, here with its help in one line."""
 _INTERRUPTED: Final = 128 + signal.SIGINT
 _MOST_REMEMBERED: Final = 1_000
+# What click calls the values of flags, and what people do.
+_KINDS: Final = {"integer range": "a whole number", "float range": "a number"}
 
 
 class Group(click.Group):
@@ -99,13 +101,14 @@ def segmentlog() -> None:
 class _Warnings(logging.Handler):
     """Prints warnings of the library on standard error, each once: a command may look at a directory again and again."""
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: Sequence[str] | None) -> None:
         super().__init__(logging.WARNING)
+        self._arguments = arguments
         self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message on one line, without control characters."""
-        message = printable(" ".join(record.getMessage().split()))
+        message = printable(" ".join(_with_flags(record.getMessage(), self._arguments).split()))
         if message not in self._printed:
             if len(self._printed) == _MOST_REMEMBERED:
                 self._printed.clear()
@@ -116,7 +119,7 @@ class _Warnings(logging.Handler):
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit status."""
     _check_streams()
-    stdout, warnings = sys.stdout, _Warnings()
+    stdout, warnings = sys.stdout, _Warnings(arguments)
     logging.getLogger("storage_core").addHandler(warnings)
     try:
         status = _run_command(arguments)
@@ -165,18 +168,22 @@ def _run_command(arguments: Sequence[str] | None) -> int:
 def _usage_line(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx is not None else "segmentlog"
     message = error.format_message()
+    for click_name, name in _KINDS.items():
+        message = message.replace(f"not a valid {click_name}.", f"not {name}.")
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         from storage_core.cli.flags import flag_of  # noqa: PLC0415  (help needs none of it)
         from storage_core.options.read_options import meant_option  # noqa: PLC0415  (likewise)
 
         meant = meant_option(error.option_name.lstrip("-"))
-        if meant and any(flag_of(meant) in parameter.opts for parameter in error.ctx.command.params):
-            message = f"No such option '{error.option_name}'. Did you mean '{flag_of(meant)}'?"
+        known = [flag for parameter in error.ctx.command.params for flag in parameter.opts]
+        nearest = [flag_of(meant)] if meant and flag_of(meant) in known else error.possibilities
+        if nearest:
+            message = f"No such option '{error.option_name}'. Did you mean '{nearest[0]}'?"
     return f"{message} Try '{command} --help'."
 
 
-def _with_flags(error: Exception, arguments: Sequence[str] | None) -> str:
-    """Return an error's message in the words of the command that is run."""
+def _with_flags(message: object, arguments: Sequence[str] | None) -> str:
+    """Return the message of an error, or of a warning, in the words of the command that is run."""
     from storage_core.cli.flags import with_flags  # noqa: PLC0415  (help needs none of it)
 
     command: click.Command | None = segmentlog
@@ -184,7 +191,7 @@ def _with_flags(error: Exception, arguments: Sequence[str] | None) -> str:
         if not isinstance(command, click.Group):
             break
         command = command.get_command(click.Context(command), argument) or command
-    return with_flags(str(error), command)
+    return with_flags(str(message), command)
 
 
 def _check_streams() -> None:

@@ -109,6 +109,9 @@ DATA = "{data}"
         (["cat", DATA, "--subscribe", "order"], "does not exist"),
         (["cat", DATA, "--follow", "--ending-timestamp", "5"], "has no end"),
         (["cat", DATA, "--max-count", "-1"], "range"),
+        (["cat", DATA, "--last", "abc"], "'abc' is not a whole number. Try"),
+        (["cat", DATA, "--poll-interval", "abc"], "'abc' is not a number. Try"),
+        (["cat", DATA, "--starting-timestmp", "5"], "Did you mean '--starting-timestamp'? Try"),
         (["offsets", DATA, "--as-of", "never"], "--as-of takes"),
         (["offsets", DATA, "--reset-plan", "--output", "json"], "--reset-plan prints CSV of its own"),
         (["offsets", DATA, "--where", "key = 'k'"], "group_offsets has no such column"),
@@ -534,6 +537,13 @@ def test_warnings_are_lines_on_standard_error_each_once(segmentlog, command):
     ended = segmentlog("try")
     assert ended.stderr == "segmentlog: left out a\\e[31m b\n"
     assert segmentlog("try").stderr == ended.stderr
+
+
+def test_a_warning_names_the_flag_of_an_option(segmentlog, tmp_path):
+    write(tmp_path / "logs", 1, topic="clicks")
+    write(tmp_path / "elsewhere", 1)
+    (tmp_path / "logs" / "orders-0").symlink_to(tmp_path / "elsewhere" / "orders-0")
+    assert "Set --follow-symlinks to read them." in segmentlog("cat", tmp_path / "logs").stderr
 
 
 def test_one_thing_is_no_plural(segmentlog, tmp_path):
