@@ -177,8 +177,8 @@ def _usage_line(error: click.UsageError) -> str:
         meant = meant_option(error.option_name.lstrip("-"))
         known = [flag for parameter in error.ctx.command.params for flag in parameter.opts]
         nearest = [flag_of(meant)] if meant and flag_of(meant) in known else error.possibilities
-        if nearest:
-            message = f"No such option '{error.option_name}'. Did you mean '{nearest[0]}'?"
+        hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
+        message = f"No such option '{error.option_name}'.{hint}"
     return f"{message} Try '{command} --help'."
 
 
