@@ -306,9 +306,12 @@ def test_two_threads_where_batches_are_large_or_gzip(log_root, monkeypatch, code
     assert threads_chosen(log_root.path, columns=["offset"]) == [1, 0]
 
 
+# Shells let what they start in the background ignore interrupts.
 INTERRUPTED = """
+import signal
 import sys
 import storage_core
+signal.signal(signal.SIGINT, signal.default_int_handler)
 while True:
     print("reading", flush=True)
     if sys.argv[2] == "table":
@@ -321,15 +324,18 @@ while True:
 
 @pytest.mark.parametrize("way", ["table", "batches"])
 def test_an_interrupt_ends_a_read(log, way):
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, str(log), way],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    for _ in range(3):
-        assert process.stdout.readline() == "reading\n"
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=300)
+    ) as process:
+        for _ in range(3):
+            assert process.stdout.readline() == "reading\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=300)
+        finally:
+            process.kill()
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
     assert process.returncode == -signal.SIGINT
