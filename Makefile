@@ -107,9 +107,9 @@ interop: require-java require-maven require-chromium $(VENV)/.installed-dev ## C
 bench: require-java require-maven $(VENV)/.installed-dev ## Compare with peers and with Spark's Kafka source (needs Maven)
 	@$(VENV_PYTHON) -m benchmarks $(ARGS)
 
-soak: require-java require-maven $(VENV)/.installed-dev ## Run what is random on new examples, and what make test-all leaves out, for an hour
-	@$(IN_MEMORY) $(PYTEST) -m "soak or hypothesis" --numprocesses=$(WORKERS) --dist=worksteal \
-		--override-ini=tmp_path_retention_policy=failed $(ARGS)
+soak: require-java require-maven $(VENV)/.installed-dev ## Run random campaigns, new examples and what make test-all leaves out, for about an hour
+	@$(IN_MEMORY) $(PYTEST) -m "soak or hypothesis" --numprocesses=$(WORKERS) --dist=loadfile \
+		--no-loadscope-reorder --override-ini=tmp_path_retention_policy=failed $(ARGS)
 
 mutants: require-java $(VENV)/.installed-dev ## Plant faults one at a time, and see which of them the tests find
 	@$(IN_MEMORY) $(VENV_PYTHON) -m tests.mutants reach $(ARGS)

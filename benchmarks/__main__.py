@@ -100,7 +100,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--stored",
         action="store_true",
-        help="run no section: --write-docs takes what earlier runs have found",
+        help="run no section: --write-docs uses the stored results",
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.section) - set(SECTION_NAMES):

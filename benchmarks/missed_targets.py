@@ -26,72 +26,79 @@ class _Cause:
     why: str
 
 
-_CAUSES: Final = (
+CAUSES: Final = (
     _Cause(
         "decode",
         "segmentlog : ",
-        "zstd",
-        "libzstd and the call for each batch take half of our time, and the same time on the other side",
+        "zstd, 16 KiB",
+        "libzstd takes a third of our time and as much of the other side's, and each small batch is a call of its own",
     ),
-    _Cause(
-        "legacy",
-        "segmentlog : ",
-        "gzip",
-        "zlib takes three quarters of our time, and the same time on the other side",
-    ),
+    _Cause("legacy", "segmentlog : ", "gzip", "zlib takes most of our time, and as much of the other side's"),
     _Cause(
         "spark-local2",
         "segmentlog : Kafka source",
         "zstd",
-        "both cores are busy: 1.3 s in Python and 1.2 s in the JVM, so 3.0 × is the most that two of them can give",
+        "both cores are busy all the time, half of it in Spark's own Java, and libzstd has a fifth",
     ),
     _Cause(
         "spark-local",
         "segmentlog : ready-made source",
         "",
-        "the ready-made source decodes nothing; what remains is decoding, on cores that the JVM needs as well",
+        "the ready-made source decodes nothing, and decoding needs the cores that the JVM needs",
     ),
     _Cause(
         "ranges",
-        "1 % ",
+        "1 % offset range: bytes",
         "1 MiB batches",
-        "a range begins and ends inside batches, and one batch is 0.4 % of the partition",
+        "a range begins and ends inside of batches, and a batch is a good part of it",
+    ),
+    _Cause(
+        "ranges",
+        "1 % time range: bytes",
+        "1 MiB batches",
+        "planning and the task both read the batches at its ends, which are a good part of it",
+    ),
+    _Cause(
+        "write",
+        "segmentlog, flush=none : Kafka sink",
+        "",
+        "Spark hands rows to Python in one stream, which bounds a writer that only counts them, too",
     ),
     _Cause(
         "write",
         "segmentlog, flush=none, cached frame : counting writer",
         "",
-        "encoding, CRCs and the commit take 0.8 s of processor time, which a writer that only counts does not have",
+        "hashing, encoding, checksums and the commit take processor time that a writer that only counts does not spend",
     ),
     _Cause(
         "write",
         "the commit's share",
         "",
-        "the kernel copies what tasks have staged together, so that a log gets one segment instead of one for each task",
+        "the kernel copies what tasks have staged together, so that a log gets one segment and not one of each task",
     ),
     _Cause(
         "write",
         "speed to many partitions",
         "flush=commit",
-        "each partition has files of its own to flush, and 1,000 partitions have 250 times as many as four",
+        "each partition has files of its own to make and to flush",
     ),
     _Cause(
         "write",
         "speed to many partitions",
         "",
-        "each task has a piece for each partition, and a piece costs 0.25 ms of Python whatever its size",
+        "each partition has files of its own to make, and each task a piece for each of them",
     ),
     _Cause(
         "write",
-        "commit of small pieces",
+        "commit of small pieces into new",
         "",
-        "each new partition has a directory and five files to make and flush",
+        "each new partition has a directory and five files to make and to flush",
     ),
     _Cause(
         "streaming",
         "segmentlog : Kafka source",
         "backlog",
-        "Spark starts Python processes for each trigger, and writes two logs of its own, whatever the source",
+        "Spark starts Python for each trigger and writes two logs of its own, whatever the source is",
     ),
     _Cause(
         "retention",
@@ -103,7 +110,7 @@ _CAUSES: Final = (
         "threads",
         "read_batches, 2 threads",
         "none",
-        "without decompression, most of the work is in Python, which runs in one thread at a time",
+        "without decompression, most of the work is Python's, which runs in one thread at a time",
     ),
     _Cause(
         "threads",
@@ -111,18 +118,12 @@ _CAUSES: Final = (
         "none",
         "two threads are chosen for all large batches, and uncompressed ones with short values gain nothing",
     ),
-    _Cause(
-        "earlier",
-        "CPU time",
-        "1 %",
-        "reads of some milliseconds: the difference is a few tenths of one",
-    ),
 )
 
 
 def why_missed(section: str, finding: Finding) -> str:
     """Return what keeps a figure from its target; an empty text if it is met, or the cause is not known."""
-    for cause in _CAUSES:
+    for cause in CAUSES:
         if (
             finding.verdict == "missed"
             and section.startswith(cause.section)

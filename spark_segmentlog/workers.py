@@ -40,7 +40,7 @@ _MEMORY_SETTING: Final = "spark.executor.pyspark.memory"
 
 
 def end_unheard() -> None:
-    """Let this process end without a word where Spark stops reading, if it is a worker of Spark's daemon.
+    """End this process silently when Spark stops reading, if it is a worker of Spark's daemon.
 
     Spark closes the socket of a task that a LIMIT ends early, of a plan that fails, and at times of a look-up of the data
     source. Then the worker's last flush fails, and the daemon (``pyspark/daemon.py``) prints why before it ends the worker.

@@ -23,7 +23,7 @@ import spark_segmentlog
 import storage_core
 from storage_core.filesystem import FileSystem, PooledFile
 from tests.descriptors import open_below
-from tests.faults.soak import SOAK_SECONDS
+from tests.faults.soak import SOAK_SECONDS, is_soak, soak_seed
 from tests.spark_settings import session_of_this_process
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ sys.path.append(str(Path(__file__).parent))
 
 _INTEROP = Path(__file__).parent / "interop"
 _STARTED = time.monotonic()
+_NOT_REACHED = f"NOT REACHED in {SOAK_SECONDS:g} seconds"
 # Modules whose every test is `thorough`: `make test-all` runs them, `make test` does not. Single tests say it themselves.
 _THOROUGH = (
     # Crashes at every call, calls that fail, processes that are killed, and second attempts after them.
@@ -211,7 +212,7 @@ def wheel(distribution: Callable[[str], Path]) -> Path:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if _is_soak(config):
+    if is_soak(config):
         hypothesis.settings.load_profile("soak")
     else:
         hypothesis.settings.load_profile("quick" if _is_quick(config) else "thorough")
@@ -235,8 +236,12 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if _is_soak(item.config) and time.monotonic() > _STARTED + SOAK_SECONDS:
-        pytest.skip(f"NOT REACHED in {SOAK_SECONDS:g} seconds")
+    if is_soak(item.config) and time.monotonic() > _STARTED + SOAK_SECONDS:
+        pytest.skip(_NOT_REACHED)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return f"order of modules: SEGMENTLOG_SOAK_SEED={soak_seed()}" if is_soak(config) else None
 
 
 def _processes() -> int:
@@ -246,11 +251,6 @@ def _processes() -> int:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import what would be deselected as a whole."""
     return True if _is_quick(config) and _is_thorough(collection_path) else None
-
-
-def _is_soak(config: pytest.Config) -> bool:
-    marks = config.option.markexpr
-    return "soak" in marks and "not soak" not in marks
 
 
 def _is_quick(config: pytest.Config) -> bool:
@@ -270,7 +270,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--every-case"):
         _choose_cases(items)
     yield
-    items[:] = _in_random_order(items) if _is_soak(config) else _dealt_out(items, _processes())
+    items[:] = _in_random_order(items) if is_soak(config) else _dealt_out(items, _processes())
 
 
 def _choose_cases(items: list[pytest.Item]) -> None:
@@ -315,12 +315,13 @@ def _those_with_new_values_first(cases: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _in_random_order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests module by module in an order that all processes of this run draw alike: a run may not reach them all."""
+    """Return the tests in a random order of modules, the same in all processes."""
+    # The time may be up before all have run; another run begins with others.
     modules: dict[Path, list[pytest.Item]] = {}
     for item in items:
         modules.setdefault(item.path, []).append(item)
     order = sorted(modules)
-    random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).shuffle(order)
+    random.Random(soak_seed()).shuffle(order)
     return [item for path in order for item in modules[path]]
 
 
@@ -384,6 +385,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     from conformance.matrix import Matrix, write_markdown
 
+    skipped = terminalreporter.stats.get("skipped", [])
+    if left := sum(_NOT_REACHED in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(f"{left} tests were {_NOT_REACHED}.")
     matrix = Matrix.from_reports(chain.from_iterable(terminalreporter.stats.values()))
     if not matrix.cells:
         return

@@ -9,17 +9,17 @@ import sys
 
 import pytest
 
+from benchmarks import missed_targets
 from benchmarks.report import document
 from benchmarks.results import Finding, SectionResult, at_most
 from benchmarks.scratch import give_back_space, new_directory, section_scratch
+from benchmarks.sections import SECTION_NAMES
 from benchmarks.settings import Settings
 from benchmarks.timing import Series, Spread, Timed, interleave, ratio, share
 
 _HOLD_SCRATCH = """
 import sys
 from pathlib import Path
-from benchmarks.report import document
-from benchmarks.results import Finding, SectionResult, at_most
 from benchmarks.scratch import section_scratch
 from benchmarks.settings import Settings
 with section_scratch(Settings(False, 1, Path(sys.argv[1]))) as settings:
@@ -114,3 +114,8 @@ def test_the_page_says_why_a_target_is_missed():
         first_screen,
         re.MULTILINE,
     ) == [("everything", "three files of each segment"), ("another", "not known")]
+
+
+def test_causes_are_those_of_sections():
+    for cause in missed_targets.CAUSES:
+        assert any(name.startswith(cause.section) for name in SECTION_NAMES), cause

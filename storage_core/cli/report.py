@@ -108,4 +108,4 @@ def _check_target(filesystem: ReadableFileSystem, options: ReadOptions, target: 
         raise OptionError(f"Expected a directory to write {target} to, found none: {folder}.")
     present = filesystem.status(target, follow_symlinks=True)
     if present is not None and not present.is_regular_file:
-        raise OptionError(f"Expected a file to write to, found {target}, which is none.")
+        raise OptionError(f"Expected a file to write to, found a directory or a special file: {target}.")

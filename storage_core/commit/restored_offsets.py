@@ -116,7 +116,7 @@ def read_source_logs(filesystem: FileSystem, text: str, topic: str | None = None
         # The end of a damaged log is not certain, so it must not be restored.
         raise OptionError(
             f"Expected offsetsFrom to name logs whose ends are certain, found damage: {error} Leave offsetsFrom out: "
-            "each log then ends after its last row, and starts at its first one."
+            "each log then ends after its last row, and a new one starts at offset 0."
         ) from error
     return SourceLogs(
         paths,

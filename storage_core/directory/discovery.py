@@ -33,7 +33,7 @@ from storage_core.directory.log_directory_files import (
     PartitionDirectoryName,
     holds_partition_files,
     is_log_directory,
-    is_log_file,
+    is_partition_directory,
     parse_partition_directory_name,
 )
 from storage_core.directory.mistaken_paths import no_log_error
@@ -256,6 +256,7 @@ def find_partitions(
     found = search.result()
     if must_be_log_directory and not found and not search.has_log_directory:
         raise no_log_error(filesystem, paths)
+    search.warn_of_misnamed()
     return found
 
 
@@ -408,7 +409,7 @@ class _Search:
         self._is_remote = is_remote
         self._roots: dict[str, LogDirectoryFiles] = {}
         self._found: dict[tuple[str, int], list[PartitionDirectory]] = {}
-        self._misnamed: list[str] = []
+        self._misnamed: dict[str, None] = {}
 
     @property
     def has_log_directory(self) -> bool:
@@ -416,9 +417,6 @@ class _Search:
         return bool(self._log_directories)
 
     def result(self) -> list[PartitionDirectory]:
-        # If there is nothing else, an error says what they are.
-        for path in self._misnamed if self._found else ():
-            self._warn("Left out %s, which holds a log but is not named <topic>-<partition>.", path)
         return [
             choose_replica(self._filesystem, self._found[key], self._level) for key in sorted(self._found)
         ]
@@ -444,7 +442,10 @@ class _Search:
             return
         # Hidden directories are left out: some file systems keep snapshots in them.
         for directory_name in self._add_log_directory(path):
-            self._add_log_directory(os.path.join(path, directory_name))
+            below = os.path.join(path, directory_name)
+            others = self._add_log_directory(below)
+            if others and below in self._log_directories:
+                self._warn_of_others(below, others)
 
     def _add_log_directory(self, path: str) -> list[str]:
         """Add the partitions in ``path``, and warn of other directories beside them.
@@ -476,8 +477,9 @@ class _Search:
             self._add_partition(unread_path, unread_name.topic, unread_name.partition, path)
         if not found_any:
             return others
+        self._misnamed.pop(path, None)
         if others:
-            self._warn("Left out directories in %s that are not partitions: %s", path, _some(others))
+            self._warn_of_others(path, others)
         return []
 
     def _holds_partition_files(
@@ -512,8 +514,8 @@ class _Search:
             entries = self._filesystem.list_directory(path)
         if is_log_directory(entries):
             self._log_directories.add(path)
-        if any(map(is_log_file, entries)):
-            self._misnamed.append(path)
+        if is_partition_directory(entries):
+            self._misnamed[path] = None
         return entries
 
     def _subdirectories(self, path: str) -> list[str]:
@@ -542,6 +544,14 @@ class _Search:
                 raise
             return isinstance(error, UnreadableError)
         return status is not None and status.is_directory
+
+    def warn_of_misnamed(self) -> None:
+        """Warn of directories that hold a log, and that no read finds by their names."""
+        for path in self._misnamed:
+            self._warn("Left out %s, which holds a log but is not named <topic>-<partition>.", path)
+
+    def _warn_of_others(self, path: str, names: list[str]) -> None:
+        self._warn("Left out directories in %s that are not partitions: %s", path, _some(names))
 
     def _warn(self, message: str, path: str, *values: str) -> None:
         _log.log(self._level, message, visible(path), *values)

@@ -190,6 +190,13 @@ def holds_partition_files(filesystem: ReadableFileSystem, path: str) -> bool:
         return False
 
 
+def is_partition_directory(entries: Iterable[DirectoryEntry]) -> bool:
+    """Return True if these are the entries of a partition's directory, whatever its name is."""
+    return any(
+        is_log_file(entry) or entry.name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT) for entry in entries
+    )
+
+
 def is_log_file(entry: DirectoryEntry) -> bool:
     """Return True if an entry has a log file's name. Links, FIFOs and devices are refused when segments are listed."""
     return (

@@ -10,12 +10,11 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from storage_core.checkpoint import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from storage_core.directory.log_directory_files import (
     OTHER_DIRECTORIES,
     holds_partition_files,
     is_log_directory,
-    is_log_file,
+    is_partition_directory,
     parse_partition_directory_name,
 )
 from storage_core.errors import LogDirectoryError, SegmentLogError, first_of
@@ -90,7 +89,7 @@ def no_log_error(filesystem: ReadableFileSystem, paths: Iterable[str]) -> LogDir
         if status is None:
             is_foreign = _WINDOWS_PATH.search(path) is not None
             hint = (
-                "It is a path of Windows: give the one that it has here (with WSL, /mnt/c/...)"
+                "It is a Windows path: give its path on this system (with WSL, /mnt/c/...)."
                 if is_foreign
                 else "Check the path."
             )
@@ -172,10 +171,10 @@ def _is_partition(filesystem: ReadableFileSystem, path: str, directory_name: str
         return False
 
 
-def _recognised(path: str, entries: Iterable[DirectoryEntry]) -> str | None:
+def _recognised(path: str, entries: Sequence[DirectoryEntry]) -> str | None:
     """Say what a directory is that is neither a log directory nor a partition's; None if nothing tells."""
     names = [entry.name for entry in entries]
-    if not any(map(is_log_file, entries)) and not {PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT} & {*names}:
+    if not is_partition_directory(entries):
         return _other_system(path, names)
     directory_name = os.path.basename(path)
     name = parse_partition_directory_name(directory_name)

@@ -72,7 +72,7 @@ def with_remote_halves(
         names = sorted({topic for topic, _ in alone})
         message = "%d topics are read from remote storage alone, %s: no local directory has them."
         _log.log(level, message, len(names), first_of(names, _SHOWN_PARTITIONS))
-    found += [choose_replica(filesystem, halves[key]) for key in alone]
+    found += [choose_replica(filesystem, halves[key], level) for key in alone]
     return sorted(found, key=lambda each: each.topic_partition)
 
 

@@ -363,11 +363,13 @@ class FileSystem(ReadableFileSystem):
         """Make a directory and those above it that do not exist, durably, and as private as the directories ``like``.
 
         Raises:
-            LogDirectoryError: A file is at its path, or above it.
+            LogDirectoryError: Something that is not a directory is at its path, or above it.
         """
         status = self.status(path, follow_symlinks=True)
         if status is not None and not status.is_directory:
-            raise LogDirectoryError("Expected a directory, found a file. Check the path.", path=path)
+            raise LogDirectoryError(
+                "Expected a directory, found a file or something else. Check the path.", path=path
+            )
         if status is None:
             parent = os.path.dirname(path)
             self.make_directories(parent, like=like)

@@ -492,7 +492,10 @@ class LogDirectory(contextlib.AbstractContextManager["LogDirectory"]):
         filesystem = self._root.filesystem
         watch = CommitMonitor(filesystem)
         found = read_consistently(
-            watch, lambda watch: find_partitions(filesystem, [self.path], monitor=watch)
+            watch,
+            lambda watch: find_partitions(
+                filesystem, [self.path], monitor=watch, is_repeated=bool(self._logs)
+            ),
         )
         known = self._logs
         present = {

@@ -129,6 +129,25 @@ def test_a_renamed_partition_is_left_out_with_a_warning(tmp_path, make_partition
     ]
 
 
+@pytest.mark.parametrize("path", ["data/disk", "data", "data/disk/*"])
+@pytest.mark.parametrize("file_name", ["00000000000000000000.log", "partition.metadata"])
+def test_so_is_one_in_a_log_directory_without_others(tmp_path, make_partition, caplog, path, file_name):
+    make_partition("data/disk/orders-0 copy", files={file_name: b""})
+    make_partition("empty", files={"meta.properties": ""})
+    (tmp_path / "data/disk/meta.properties").write_text("version=1\n")
+    directories = directories_that_match(FileSystem(), str(tmp_path / path))
+    assert found(tmp_path, *directories, "empty", must_be_log_directory=True) == []
+    assert "Left out" in caplog.text
+    assert "orders-0 copy" in caplog.text
+
+
+def test_loose_files_of_a_log_beside_partitions_are_no_partition(tmp_path, make_partition, caplog):
+    make_partition("logs/orders-0", files=EPOCHS)
+    (tmp_path / "logs/00000000000000000000.log").touch()
+    assert found(tmp_path, "logs") == [("orders", 0, "logs/orders-0", "logs")]
+    assert caplog.text == ""
+
+
 def test_a_log_directory_is_not_searched_deeper(tmp_path, make_partition):
     make_partition("logs/orders-0", files=EPOCHS)
     make_partition("logs/old/orders-1", files=EPOCHS)

@@ -33,8 +33,8 @@ KINDS = {
         "segmentlog dump prints",
     ),
     "nothing": ("nowhere", [], "nowhere", "nothing. Check the path."),
-    "a path of Windows": (r"C:\kafka\data", [], r"C:\kafka\data", "nothing. It is a path of Windows"),
-    "a path of Windows with slashes": ("D:/kafka", [], "D:/kafka", "nothing. It is a path of Windows"),
+    "a path of Windows": (r"C:\kafka\data", [], r"C:\kafka\data", "nothing. It is a Windows path"),
+    "a path of Windows with slashes": ("D:/kafka", [], "D:/kafka", "nothing. It is a Windows path"),
     "an empty directory": (
         "data",
         ["data/"],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 from conformance.matrix import CELL_PROPERTY
 
+from tests.faults.soak import is_soak
 from tests.interop.aged import Aged, age
 from tests.interop.broker import KafkaBroker
 from tests.interop.cleaning_workload import CleaningWorkload
@@ -71,12 +72,13 @@ def sample(values: Iterable[_Value], count: int) -> list[_Value | ParameterSet]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.interop)
     yield
-    items.sort(key=lambda item: _FIRST.index(item.path.stem) if item.path.stem in _FIRST else len(_FIRST))
+    if not is_soak(config):
+        items.sort(key=lambda item: _FIRST.index(item.path.stem) if item.path.stem in _FIRST else len(_FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -43,7 +43,7 @@ def test_options_are_checked_whether_or_not_spark_asks_for_the_schema():
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("backup.tar.gz", "found an archive. Unpack it"), (r"C:\kafka", "It is a path of Windows")],
+    [("backup.tar.gz", "found an archive. Unpack it"), (r"C:\kafka", "It is a Windows path")],
 )
 @pytest.mark.parametrize("view", ["records", "segments"])
 def test_a_path_without_a_log_is_answered_as_in_python(tmp_path, name, text, view):
