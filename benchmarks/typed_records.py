@@ -54,7 +54,7 @@ def write_typed_log_directory(directory: Path, counts: Mapping[str, int], partit
 
     from storage_core import LogDirectory
 
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     with LogDirectory.open(str(directory)) as logs:
         for topic, schema_id in _SCHEMA_IDS.items():
             subject = f"{topic}-value"

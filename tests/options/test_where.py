@@ -236,7 +236,7 @@ def test_a_condition_becomes_nodes(text, expected):
         ),
         ("a.offset = 5", 1, "a", "one of the columns"),
         ("lower(topic) = 'a'", 1, "lower", "functions are not available"),
-        ("timestamp > now()", 13, "now", "timestamps may be relative ('-10 minutes')"),
+        ("timestamp > now()", 13, "now", "Timestamps may be relative ('-10 minutes')"),
         ("key('a') = 'a'", 4, "('a')", "AND, OR or a comparison"),
         ("offset + 1 > 5", 8, "+", "arithmetic is not available"),
         ("offset > 5 - 3", 12, "-", "arithmetic is not available"),
