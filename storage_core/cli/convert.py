@@ -16,7 +16,7 @@ from storage_core.cli.flags import (
     read_flags,
 )
 from storage_core.cli.output import new_table, printable, progress
-from storage_core.views.texts import count_text
+from storage_core.views.texts import count_text, size_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,15 +85,11 @@ def _render(console: Console, done: Conversion) -> None:
     by_topic: defaultdict[str, list[ConvertedFile]] = defaultdict(list)
     for file in done.files:
         by_topic[file.topic].append(file)
-    table = new_table(("topic", "days", "files", "rows", "bytes"), left=("topic",))
+    table = new_table(("topic", "days", "files", "rows", "size"), left=("topic",))
     for topic, files in by_topic.items():
-        numbers = (
-            len({file.date for file in files}),
-            len(files),
-            sum(file.rows for file in files),
-            sum(file.size_bytes for file in files),
-        )
-        table.add_row(topic, *(f"{number:,}" for number in numbers))
+        numbers = (len({file.date for file in files}), len(files), sum(file.rows for file in files))
+        size_bytes = sum(file.size_bytes for file in files)
+        table.add_row(topic, *(f"{number:,}" for number in numbers), size_text(size_bytes))
     if done.files:
         console.print(table)
     console.print(

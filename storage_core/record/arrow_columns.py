@@ -104,7 +104,7 @@ def constant_array(value: object, kind: pa.DataType, count: int) -> pa.Array:
         borders = pa.py_buffer(np.array([0, len(text)], np.int32))
         single = pa.Array.from_buffers(kind, 1, [None, borders, pa.py_buffer(text)])
     else:
-        single = number_array(np.array([value], kind.to_pandas_dtype()), kind)
+        single = number_array(np.array([value], f"i{kind.bit_width // 8}"), kind)
     return pa.repeat(single[0], count)
 
 

@@ -12,7 +12,7 @@ def test_a_table_of_what_was_written(segmentlog, example_data, tmp_path):
     ended = segmentlog("convert", example_data, "--to", tmp_path / "out", "--where", "partition = 0")
     assert ended.status == 0
     lines = [line.split() for line in ended.stdout.splitlines()]
-    assert lines[0] == ["topic", "days", "files", "rows", "bytes"]
+    assert lines[0] == ["topic", "days", "files", "rows", "size"]
     assert [line[:4] for line in lines[1:4]] == [
         ["clicks", "1", "1", "1,200"],
         ["inventory", "5", "5", "626"],
