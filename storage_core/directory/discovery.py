@@ -421,6 +421,11 @@ class _Search:
             choose_replica(self._filesystem, self._found[key], self._level) for key in sorted(self._found)
         ]
 
+    def warn_of_misnamed(self) -> None:
+        """Warn of the directories of partitions that no read finds by their names."""
+        for path in self._misnamed:
+            self._warn("Left out %s, a partition's directory that is not named <topic>-<partition>.", path)
+
     def add_path(self, path: str) -> None:
         if not path:
             raise LogDirectoryError("Expected the path of a log directory, found an empty text.")
@@ -544,11 +549,6 @@ class _Search:
                 raise
             return isinstance(error, UnreadableError)
         return status is not None and status.is_directory
-
-    def warn_of_misnamed(self) -> None:
-        """Warn of directories that hold a log, and that no read finds by their names."""
-        for path in self._misnamed:
-            self._warn("Left out %s, which holds a log but is not named <topic>-<partition>.", path)
 
     def _warn_of_others(self, path: str, names: list[str]) -> None:
         self._warn("Left out directories in %s that are not partitions: %s", path, _some(names))

@@ -112,7 +112,7 @@ def _directories_error(filesystem: ReadableFileSystem, paths: Sequence[str]) -> 
     others: list[tuple[str, str]] = []
     is_empty = True
     for path, entries, holds_logs in _directories_below(filesystem, paths):
-        is_empty = is_empty and entries == []
+        is_empty = is_empty and entries is not None and not entries
         if holds_logs:
             logs.append(path)
         elif entries is not None and (found := _recognised(path, entries)):

@@ -66,12 +66,14 @@ def with_remote_halves(
     elsewhere = sorted(f"{topic}-{partition}" for topic, partition in halves if topic in topics)
     level = logging.DEBUG if is_repeated else logging.WARNING
     if elsewhere:
-        message = "Left out %d partitions that only remote storage has, %s: the disk of another broker has their newest records."
-        _log.log(level, message, len(elsewhere), first_of(elsewhere, _SHOWN_PARTITIONS))
+        message = (
+            "Left out what only remote storage has, %s: the disk of another broker has the newest records."
+        )
+        _log.log(level, message, first_of(elsewhere, _SHOWN_PARTITIONS))
     if alone:
         names = sorted({topic for topic, _ in alone})
-        message = "%d topics are read from remote storage alone, %s: no local directory has them."
-        _log.log(level, message, len(names), first_of(names, _SHOWN_PARTITIONS))
+        message = "Read from remote storage alone, because no local directory has them: %s"
+        _log.log(level, message, first_of(names, _SHOWN_PARTITIONS))
     found += [choose_replica(filesystem, halves[key], level) for key in alone]
     return sorted(found, key=lambda each: each.topic_partition)
 

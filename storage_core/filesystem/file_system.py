@@ -367,9 +367,7 @@ class FileSystem(ReadableFileSystem):
         """
         status = self.status(path, follow_symlinks=True)
         if status is not None and not status.is_directory:
-            raise LogDirectoryError(
-                "Expected a directory, found a file or something else. Check the path.", path=path
-            )
+            raise LogDirectoryError("Expected a directory, found something else. Check the path.", path=path)
         if status is None:
             parent = os.path.dirname(path)
             self.make_directories(parent, like=like)

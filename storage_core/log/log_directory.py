@@ -93,6 +93,7 @@ class LogDirectory(contextlib.AbstractContextManager["LogDirectory"]):
         self._config = config
         self._altered: dict[str, LogConfig] = {}
         self._logs: dict[tuple[str, int], Log] = {}
+        self._was_searched = False
         self._paths_by_topic: dict[str, list[str]] = {}
         self._checkpoints = RootCheckpoints(filesystem, path, clock)
         self._cleaner_checkpoint = CleanerCheckpoint(filesystem, path, self._logs)
@@ -494,9 +495,10 @@ class LogDirectory(contextlib.AbstractContextManager["LogDirectory"]):
         found = read_consistently(
             watch,
             lambda watch: find_partitions(
-                filesystem, [self.path], monitor=watch, is_repeated=bool(self._logs)
+                filesystem, [self.path], monitor=watch, is_repeated=self._was_searched
             ),
         )
+        self._was_searched = True
         known = self._logs
         present = {
             each.topic_partition: known.get(each.topic_partition)

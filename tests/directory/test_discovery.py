@@ -114,7 +114,7 @@ def test_other_entries_of_a_log_directory_are_skipped(tmp_path, make_partition, 
         ("data", "directories in {data}/disk-1 that are not partitions: orders-1 copy"),
         (
             "data/disk-1/*",
-            "{data}/disk-1/orders-1 copy, which holds a log but is not named <topic>-<partition>.",
+            "{data}/disk-1/orders-1 copy, a partition's directory that is not named <topic>-<partition>.",
         ),
     ],
     ids=["log directory", "folder of log directories", "glob of partitions"],

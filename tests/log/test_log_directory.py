@@ -88,6 +88,14 @@ def open_in_another_process(path) -> str:
     return done.stdout
 
 
+def test_a_reader_warns_once_of_what_it_leaves_out(tmp_path, caplog):
+    write(tmp_path)
+    (tmp_path / "orders-0").rename(tmp_path / "orders-0.bak")
+    with open_directory(tmp_path, read_only=True) as logs:
+        assert [logs.logs(), logs.logs()] == [(), ()]
+    assert len([each for each in caplog.messages if "orders-0.bak" in each]) == 1
+
+
 def test_a_second_process_is_refused(tmp_path):
     with open_directory(tmp_path) as logs:
         append(logs.create("orders"))

@@ -211,8 +211,8 @@ def test_topics_that_only_remote_storage_has(whole, tmp_path, bases, caplog):
         if topic == "gone"
     ]
     assert of_gone == [each for each in read_table(str(whole))["offset"].to_pylist() if each < bases[4]]
-    assert "1 topics are read from remote storage alone, gone" in caplog.text
-    assert "Left out 1 partitions that only remote storage has, orders-3" in caplog.text
+    assert "Read from remote storage alone, because no local directory has them: gone" in caplog.text
+    assert "Left out what only remote storage has, orders-3" in caplog.text
 
 
 def test_several_places(whole, tmp_path, bases):
