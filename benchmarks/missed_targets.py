@@ -11,7 +11,7 @@ from benchmarks.results import Finding
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """What keeps figures from their targets.
+    """Says what keeps figures from their targets.
 
     Attributes:
         section: The section of the figures.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, read_command, read_flags
+from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, ReadCommand, paths_argument, read_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from storage_core.values.column_format import ColumnFormat
 
 
-@read_command("cat")
+@click.command("cat", cls=ReadCommand)
+@paths_argument
 @read_flags(*RECORD_FLAGS, *FORMAT_FLAGS)
 @click.option(
     "--format",

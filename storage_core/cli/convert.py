@@ -10,9 +10,10 @@ import click
 from storage_core.cli.flags import (
     FORMAT_FLAGS,
     RECORD_FLAGS,
+    ReadCommand,
     output_flag,
+    paths_argument,
     quiet_flag,
-    read_command,
     read_flags,
 )
 from storage_core.cli.output import new_table, printable, progress
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from storage_core.dump.convert import Conversion, ConvertedFile
 
 
-@read_command("convert")
+@click.command("convert", cls=ReadCommand)
+@paths_argument
 @click.option(
     "--to",
     "target",

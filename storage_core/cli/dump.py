@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, TOPIC_FLAGS, ReadCommand, flag_of, read_flags
+from storage_core.cli.flags import (
+    FORMAT_FLAGS,
+    RECORD_FLAGS,
+    TOPIC_FLAGS,
+    ReadCommand,
+    finding_text,
+    flag_of,
+    read_flags,
+)
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, USAGE, printable
 from storage_core.dump import DumpOptions, LogDump, RecordFormat
 from storage_core.dump.dump_log import SUFFIXES
@@ -243,7 +251,7 @@ def _write_text(dump: LogDump, files: list[str], in_directories: list[str], *, i
                 _write(dump.file(path), is_for_terminal=is_for_terminal)
             except (CorruptError, LogDirectoryError, OptionError) as error:
                 failures.add(INPUT_OUTPUT if isinstance(error, UnreadableError) else DAMAGE)
-                _report_error(f"segmentlog: {error}")
+                _report_error(finding_text(f"segmentlog: {error}"))
     finally:
         for line in dump.report.lines():
             _report_error(line)

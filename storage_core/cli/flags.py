@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from storage_core.cli.output import OUTPUT_FORMATS, Output, OutputFormat
+from storage_core.cli.output import OUTPUT_FORMATS, Output, OutputFormat, printable
 from storage_core.options import READ_OPTIONS
 from storage_core.options.column_choice import FORMAT_OPTIONS
 from storage_core.options.option import Option
@@ -33,15 +33,13 @@ _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _OPTIONS: Final = {option.name: option for option in READ_OPTIONS}
 _STORAGE_PARAMETER: Final = "storage_options"
 _FORMULAS: Final = "segmentlog.csv_formulas"
-_NAMES: Final = re.compile(r"(?<![\w.-])([a-z]+(?:[A-Z][a-z]+)*)\b(=| is ')?")
+# Not parts of a path, as in /data/mode=full.
+_NAMES: Final = re.compile(r"(?<![\w./-])([a-z]+(?:[A-Z][a-z]+)*)\b(?!/)(=| is ')?")
+# These are words of English, too.
+_WORDS_AND_NAMES: Final = frozenset({"path", "columns", "where", "mode", "view", "exact"})
 _WORDS: Final = re.compile(r"`([^`]+)`")
 _SENTENCE_END: Final = re.compile(r"(?<=\.) (?=[A-Z])")
-# The sections of a command's help, and how the names of their parameters begin.
-_SECTIONS: Final = {
-    "Options": "(?!read_|storage_options)",
-    "What to read": "read_(?!value|key|schemas|remote)",
-    "Storage and typed values": "storage_options|read_(?:value|key|schemas|remote)",
-}
+_SECTIONS: Final = ("Options", "What to read", "Typed values", "Storage")
 _NOT_OF_COMMANDS: Final = re.compile(r"\b(?:stream|Spark|DataFrame)\b")
 
 TOPIC_FLAGS: Final = TOPIC_OPTIONS
@@ -91,16 +89,20 @@ class ReadCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each group of options."""
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
-        for title, names in _SECTIONS.items():
-            records = [each.get_help_record(ctx) for each in options if re.match(names, str(each.name))]
-            if records:
+        for title in _SECTIONS:
+            records = [each.get_help_record(ctx) for each in options if _section(str(each.name)) == title]
+            shown = [record for record in records if record is not None]
+            if shown:
                 with formatter.section(title):
-                    formatter.write_dl([each for each in records if each])
+                    formatter.write_dl(shown)
 
 
-def read_command(name: str) -> Callable[[Callable[..., Any]], ReadCommand]:
-    """Make a command that takes directories as ``paths``."""
-    return lambda function: click.command(name, cls=ReadCommand)(paths_argument(function))
+def _section(parameter: str) -> str:
+    if parameter == _STORAGE_PARAMETER or parameter.startswith("read_remote"):
+        return "Storage"
+    if parameter.startswith(("read_value", "read_key", "read_schemas")):
+        return "Typed values"
+    return "What to read" if parameter.startswith("read_") else "Options"
 
 
 def _checked_paths(
@@ -245,16 +247,21 @@ def require_local(options: ReadOptions) -> None:
 def with_flags(message: str, command: click.Command | None) -> str:
     """Return a message of the library in which options have the names that they have as flags of a command.
 
-    Names that are words of English, such as ``mode``, are taken for options only before a value.
+    Names that are words of English, too, such as ``mode``, are taken for options only before a value.
     """
     flags = {flag for parameter in getattr(command, "params", ()) for flag in parameter.opts}
 
     def renamed(found: re.Match[str]) -> str:
         name, value = found[1], found[2] or ""
-        is_option = name in _OPTIONS and flag_of(name) in flags and (value or not name.islower())
+        is_option = name in _OPTIONS and flag_of(name) in flags and (value or name not in _WORDS_AND_NAMES)
         return flag_of(name) + value if is_option else found[0]
 
     return _NAMES.sub(renamed, message)
+
+
+def finding_text(text: str) -> str:
+    """Return what a command found, on one line, with options by the names of its flags."""
+    return printable(with_flags(text, click.get_current_context().command))
 
 
 def flag_of(name: str) -> str:

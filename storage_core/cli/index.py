@@ -11,6 +11,7 @@ from storage_core.cli.flags import (
     ALL_TOPICS,
     TOPIC_FLAGS,
     ReadCommand,
+    finding_text,
     output_flag,
     paths_argument,
     quiet_flag,
@@ -18,7 +19,7 @@ from storage_core.cli.flags import (
     require_local,
 )
 from storage_core.cli.main import Group
-from storage_core.cli.output import DAMAGE, USAGE, Output, new_table, printable, progress
+from storage_core.cli.output import DAMAGE, Output, new_table, printable, progress
 from storage_core.views.texts import count_text
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def rebuild(
     if in_place == (target is not None):
         raise click.UsageError("Give either --in-place or --to OTHER.")
     from storage_core.check.index_rebuild import rebuild_indexes  # noqa: PLC0415
-    from storage_core.errors import LogDirectoryLockedError  # noqa: PLC0415
     from storage_core.filesystem import FileSystem  # noqa: PLC0415
     from storage_core.log_config import LogConfig  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
@@ -79,18 +79,14 @@ def rebuild(
     filesystem, parsed = FileSystem(), options_of(paths, options)
     require_local(parsed)
     with progress("Rebuilding", log_bytes(filesystem, parsed), quiet) as advance:
-        try:
-            report = rebuild_indexes(
-                filesystem,
-                parsed,
-                target=target,
-                is_all=is_all,
-                config=LogConfig(index_interval_bytes=index_interval_bytes),
-                advance=advance,
-            )
-        except LogDirectoryLockedError as error:
-            click.echo(f"segmentlog: {printable(str(error))}", err=True)
-            click.get_current_context().exit(USAGE)
+        report = rebuild_indexes(
+            filesystem,
+            parsed,
+            target=target,
+            is_all=is_all,
+            config=LogConfig(index_interval_bytes=index_interval_bytes),
+            advance=advance,
+        )
     output.write_report(report, lambda console: _show(console, report))
     if any(each.not_rebuilt for each in report.partitions):
         click.get_current_context().exit(DAMAGE)
@@ -103,13 +99,13 @@ def _show(console: Console, report: IndexReport) -> None:
             table.add_row(
                 printable(f"{partition.topic}-{partition.partition}"),
                 printable(os.path.basename(finding.file)),
-                printable(finding.reason),
+                finding_text(finding.reason),
             )
     if report.finding_count:
         console.print(table)
     for partition in report.partitions:
         for text in partition.not_rebuilt:
-            console.print(printable(f"Not rebuilt: {partition.topic}-{partition.partition}: {text}"))
+            console.print(finding_text(f"Not rebuilt: {partition.topic}-{partition.partition}: {text}"))
     console.print(_summary(report.partitions))
 
 

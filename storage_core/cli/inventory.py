@@ -9,9 +9,11 @@ import click
 from storage_core.cli.flags import (
     ALL_TOPICS,
     TOPIC_FLAGS,
+    ReadCommand,
+    finding_text,
     output_flag,
+    paths_argument,
     quiet_flag,
-    read_command,
     read_flags,
     zone_of,
 )
@@ -42,7 +44,8 @@ _FLAG_TEXTS: Final = {
 _STYLES: Final = {"damage": "bold red", "unreadable": "bold red", "warning": "yellow", "note": "dim"}
 
 
-@read_command("inventory")
+@click.command("inventory", cls=ReadCommand)
+@paths_argument
 @click.option(
     "--partitions", "-p", "by_partition", is_flag=True, help="A line for each partition's directory."
 )
@@ -267,7 +270,7 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
         # Messages name their path where it is one.
         where = "" if finding.file in finding.reason else f" [{finding.file}]"
         console.print(
-            f"{finding.severity}: {printable(finding.reason + where)}", style=_STYLES[finding.severity]
+            f"{finding.severity}: {finding_text(finding.reason + where)}", style=_STYLES[finding.severity]
         )
     more = len(findings) - _MOST_FINDINGS
     if more > 0:

@@ -18,7 +18,14 @@ import click
 
 from storage_core import __version__
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, USAGE, printable
-from storage_core.errors import CorruptError, OptionError, SegmentLogError, ValueDecodeError
+from storage_core.errors import (
+    CorruptError,
+    LogDirectoryLockedError,
+    OptionError,
+    RecoveryWouldDiscardError,
+    SegmentLogError,
+    ValueDecodeError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +48,7 @@ COMMANDS: Final = {
 """Each command is the object ``command`` of the module of its name, here with its help in one line."""
 _INTERRUPTED: Final = 128 + signal.SIGINT
 _MOST_REMEMBERED: Final = 1_000
-# What click calls the values of flags, and what people do.
+# What click calls kinds of values, and plain words for them.
 _KINDS: Final = {"integer range": "a whole number", "float range": "a number"}
 
 
@@ -131,7 +138,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         sys.stdout = stdout
         status = 0
     except click.UsageError as error:
-        status = _fail(_usage_line(error), USAGE)
+        status = _fail(_usage_line(error, arguments), USAGE)
     except click.ClickException as error:
         status = _fail(error.format_message(), USAGE)
     except (click.Abort, KeyboardInterrupt):
@@ -139,7 +146,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         # The reader has read enough, as in `| head`.
         status = 0
-    except OptionError as error:
+    except (OptionError, LogDirectoryLockedError, RecoveryWouldDiscardError) as error:
+        # What is asked for is wrong, or refused.
         status = _fail(_with_flags(error, arguments), USAGE)
     except (CorruptError, ValueDecodeError) as error:
         status = _fail(_with_flags(error, arguments), DAMAGE)
@@ -165,33 +173,48 @@ def _run_command(arguments: Sequence[str] | None) -> int:
     return ended if isinstance(ended, int) else 0
 
 
-def _usage_line(error: click.UsageError) -> str:
-    command = error.ctx.command_path if error.ctx is not None else "segmentlog"
+def _usage_line(error: click.UsageError, arguments: Sequence[str] | None) -> str:
+    # Some of click's errors do not say which command they are about.
+    named = _command_of(arguments)
+    command, command_path = (error.ctx.command, error.ctx.command_path) if error.ctx is not None else named
     message = error.format_message()
     for click_name, name in _KINDS.items():
         message = message.replace(f"not a valid {click_name}.", f"not {name}.")
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        from storage_core.cli.flags import flag_of  # noqa: PLC0415  (help needs none of it)
-        from storage_core.options.read_options import meant_option  # noqa: PLC0415  (likewise)
-
-        meant = meant_option(error.option_name.lstrip("-"))
-        known = [flag for parameter in error.ctx.command.params for flag in parameter.opts]
-        nearest = [flag_of(meant)] if meant and flag_of(meant) in known else error.possibilities
-        hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
+    if isinstance(error, click.NoSuchOption):
+        meant = _meant_flag(error.option_name, command)
+        hint = f" Did you mean '{meant}'?" if meant else ""
         message = f"No such option '{error.option_name}'.{hint}"
-    return f"{message} Try '{command} --help'."
+    return f"{message} Try '{command_path} --help'."
+
+
+def _meant_flag(flag: str, command: click.Command) -> str | None:
+    """Return the flag of a command that is nearly this one, or that is called so in other tools."""
+    from storage_core.cli.flags import flag_of  # noqa: PLC0415  (help needs none of it)
+    from storage_core.options.read_options import meant_option  # noqa: PLC0415  (likewise)
+
+    known = [each for parameter in command.params for each in (*parameter.opts, *parameter.secondary_opts)]
+    option = meant_option(flag.lstrip("-"))
+    elsewhere = [flag_of(option)] if option and flag_of(option) in known else []
+    return next(iter(difflib.get_close_matches(flag, known, n=1, cutoff=0.8) + elsewhere), None)
 
 
 def _with_flags(message: object, arguments: Sequence[str] | None) -> str:
     """Return the message of an error, or of a warning, in the words of the command that is run."""
     from storage_core.cli.flags import with_flags  # noqa: PLC0415  (help needs none of it)
 
-    command: click.Command | None = segmentlog
+    return with_flags(str(message), _command_of(arguments)[0])
+
+
+def _command_of(arguments: Sequence[str] | None) -> tuple[click.Command, str]:
+    """Return the command that arguments name, and its name with those of its groups."""
+    command, path = cast("click.Command", segmentlog), "segmentlog"
     for argument in sys.argv[1:] if arguments is None else arguments:
         if not isinstance(command, click.Group):
             break
-        command = command.get_command(click.Context(command), argument) or command
-    return with_flags(str(message), command)
+        below = command.get_command(click.Context(command), argument)
+        if below is not None:
+            command, path = below, f"{path} {argument}"
+    return command, path
 
 
 def _check_streams() -> None:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from storage_core.cli.flags import TOPIC_FLAGS, output_flag, quiet_flag, read_command, read_flags, zone_of
+from storage_core.cli.flags import (
+    TOPIC_FLAGS,
+    ReadCommand,
+    output_flag,
+    paths_argument,
+    quiet_flag,
+    read_flags,
+    zone_of,
+)
 from storage_core.cli.output import Output, printable, progress
 from storage_core.errors import OptionError
 
@@ -47,7 +55,8 @@ _FLAG_TEXTS: Final = {
 }
 
 
-@read_command("offsets")
+@click.command("offsets", cls=ReadCommand)
+@paths_argument
 @click.option(
     "--group", "-g", "groups", multiple=True, metavar="GROUP", help="Only this group; may be repeated."
 )

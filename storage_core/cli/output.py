@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_
 
 from storage_core.errors import visible
 from storage_core.progress import advancing
-from storage_core.views.texts import escaped_surrogates, json_text, json_value, timestamp_text
+from storage_core.views.texts import count_text, escaped_surrogates, json_text, json_value, timestamp_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -73,11 +73,11 @@ class Output:
         batches: Iterable[pa.RecordBatch],
         *,
         zone: dt.tzinfo = dt.UTC,
-        nothing: str = "",
+        nothing: str | None = None,
     ) -> None:
         """Print rows as they come; a table shows only the first thousand, in a time zone, and JSON is one list.
 
-        Without rows, a table is ``nothing``, or its header if that is empty.
+        Without rows, a table is ``nothing``, or its header if that is None.
         """
         match self.format:
             case "arrow":
@@ -219,7 +219,9 @@ def new_table(columns: Iterable[str], *, left: Container[str] = ()) -> Table:
     return table
 
 
-def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], zone: dt.tzinfo, nothing: str) -> None:
+def _write_table(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], zone: dt.tzinfo, nothing: str | None
+) -> None:
     table = new_table(schema.names, left=[field.name for field in schema if not _is_number(field.type)])
     count = 0
     for row in _rows(batches, zone):
@@ -227,9 +229,10 @@ def _write_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], zone: dt.
         if count <= _ROWS_IN_A_TABLE:
             table.add_row(*(shown(value) for value in row.values()))
     target = console()
-    target.print(table if count or not nothing else nothing)
+    target.print(nothing if nothing is not None and not count else table)
     if count > _ROWS_IN_A_TABLE:
-        target.print(f"and {count - _ROWS_IN_A_TABLE:,} more rows: --output jsonl, csv or arrow has all.")
+        more = count_text(count - _ROWS_IN_A_TABLE, "more row")
+        target.print(f"and {more}: --output jsonl, csv or arrow has all.")
 
 
 def shown(value: object) -> str:

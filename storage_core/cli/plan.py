@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storage_core.cli.flags import FORMAT_FLAGS, RECORD_FLAGS, output_flag, read_command, read_flags
+from storage_core.cli.flags import (
+    FORMAT_FLAGS,
+    RECORD_FLAGS,
+    ReadCommand,
+    output_flag,
+    paths_argument,
+    read_flags,
+)
 from storage_core.cli.output import new_table, printable
 from storage_core.views.texts import count_text
 
@@ -20,7 +27,8 @@ if TYPE_CHECKING:
     from storage_core.scan.explanation import PartitionExplanation, ScanExplanation, SpanExplanation
 
 
-@read_command("plan")
+@click.command("plan", cls=ReadCommand)
+@paths_argument
 @read_flags(*RECORD_FLAGS, *FORMAT_FLAGS, "minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition")
 @click.option("--pieces", is_flag=True, help="List each piece of a log file that is read.")
 @output_flag("table", "json", "jsonl")

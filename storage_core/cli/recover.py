@@ -11,6 +11,7 @@ from storage_core.cli.flags import (
     ALL_TOPICS,
     TOPIC_FLAGS,
     ReadCommand,
+    finding_text,
     output_flag,
     quiet_flag,
     read_flags,
@@ -98,7 +99,6 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
     out, missing, damaged, or would not be served; 2 refused; 3 input or output.
     """
     _check_usage(target, in_place, aside, manifest, dry_run)
-    from storage_core.errors import LogDirectoryLockedError, RecoveryWouldDiscardError  # noqa: PLC0415
     from storage_core.options import options_of  # noqa: PLC0415
     from storage_core.recover.recover import recover  # noqa: PLC0415
     from storage_core.recover.recover_in_place import recover_in_place  # noqa: PLC0415
@@ -120,26 +120,21 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
         require_local(parsed)
     # Each byte is read once, and copied.
     total = log_bytes(filesystem, parsed) * (1 if dry_run or in_place else 2)
-    try:
-        with progress("Recovering", total, quiet) as advance:
-            if in_place and not dry_run:
-                report = recover_in_place(
-                    filesystem.local, parsed, str(aside), policy=policy, advance=advance
-                )
-            else:
-                report = recover(
-                    filesystem,
-                    parsed,
-                    target,
-                    policy=policy,
-                    link=link,
-                    manifest=manifest,
-                    is_dry_run=dry_run,
-                    is_in_place=in_place,
-                    advance=advance,
-                )
-    except (RecoveryWouldDiscardError, LogDirectoryLockedError) as error:
-        raise click.ClickException(str(error)) from error
+    with progress("Recovering", total, quiet) as advance:
+        if in_place and not dry_run:
+            report = recover_in_place(filesystem.local, parsed, str(aside), policy=policy, advance=advance)
+        else:
+            report = recover(
+                filesystem,
+                parsed,
+                target,
+                policy=policy,
+                link=link,
+                manifest=manifest,
+                is_dry_run=dry_run,
+                is_in_place=in_place,
+                advance=advance,
+            )
     output.write_report(report, lambda console: _show(console, report))
     if not report.is_complete:
         click.get_current_context().exit(DAMAGE)
@@ -179,11 +174,11 @@ def _show(console: Console, report: RecoveryReport) -> None:
     if report.left_out_files:
         console.print("\nNot taken over:")
         for file in report.left_out_files[:_MOST_SHOWN]:
-            console.print(printable(f"  {file.path}: {file.reason}"))
+            console.print(finding_text(f"  {file.path}: {file.reason}"))
     if report.unserved:
         console.print("\nA broker would not serve:")
         for file in report.unserved[:_MOST_SHOWN]:
-            console.print(printable(f"  {file.path}: {file.reason}"))
+            console.print(finding_text(f"  {file.path}: {file.reason}"))
     console.print(f"\n{_summary(report)}")
 
 
@@ -201,7 +196,7 @@ def _show_ranges(
             else f"at offset {found.start_offset}"
         )
         console.print(
-            printable(
+            finding_text(
                 f"  {each.topic}-{each.partition}/{found.file}: {_bytes_of(found)}, "
                 f"{offsets}, {count_text(found.record_count, 'record')} in valid batches. {found.reason}"
             )
@@ -240,7 +235,7 @@ def _summary(report: RecoveryReport) -> str:
             gap.end_offset - gap.start_offset for each in report.partitions for gap in each.compacted
         )
         if compacted:
-            lost += f" {compacted:,} offsets count as compacted, as those of a lost segment would: see above."
+            lost += f" Counted as compacted, as after a lost segment: {count_text(compacted, 'offset')}, see above."
     elif not any(each.left_out or each.damaged for each in report.partitions):
         lost = "A broker would not serve everything: see above."
     where = "Nothing was written." if report.target is None else f"Recovered to {printable(report.target)}."

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from storage_core.cli.flags import ALL_TOPICS, TOPIC_FLAGS, jobs_flag, quiet_flag, read_command, read_flags
+from storage_core.cli.flags import (
+    ALL_TOPICS,
+    TOPIC_FLAGS,
+    ReadCommand,
+    jobs_flag,
+    paths_argument,
+    quiet_flag,
+    read_flags,
+)
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, printable, progress
 
 if TYPE_CHECKING:
@@ -17,7 +25,8 @@ if TYPE_CHECKING:
     from storage_core.options import ReadOptions
 
 
-@read_command("report")
+@click.command("report", cls=ReadCommand)
+@paths_argument
 @click.option(
     "--output",
     "-o",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from storage_core.cli.flags import output_flag, read_command, read_flags, zone_of
+from storage_core.cli.flags import ReadCommand, output_flag, paths_argument, read_flags, zone_of
 from storage_core.cli.output import Output, printable
 from storage_core.errors import OptionError
 from storage_core.views.texts import count_text
@@ -27,7 +27,8 @@ _FLAG_TEXTS: Final = {
 }
 
 
-@read_command("schemas")
+@click.command("schemas", cls=ReadCommand)
+@paths_argument
 @read_flags(
     *(
         "schemasTopic",

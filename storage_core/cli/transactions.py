@@ -12,9 +12,10 @@ from storage_core.cli.flags import (
     ALL_TOPICS,
     BOUND_FLAGS,
     TOPIC_FLAGS,
+    ReadCommand,
     output_flag,
+    paths_argument,
     quiet_flag,
-    read_command,
     read_flags,
     zone_of,
 )
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
     from storage_core.options import ReadOptions
 
-_OPEN: Final = "open"
 # As in storage_core.views.transactions, which imports pyarrow; the help shows it.
 _BOOTSTRAP_SERVER: Final = "localhost:9092"
 _MOST_COMMANDS: Final = 100
+_NARROWING: Final = (*TOPIC_FLAGS, *BOUND_FLAGS, "where")
 _FLAG_TEXTS: Final = {
     **ALL_TOPICS,
     "where": "A condition that transactions must meet, as `topic = 'orders' AND offset >= 100 AND timestamp < '-1 hour'`: "
@@ -40,18 +41,15 @@ _FLAG_TEXTS: Final = {
 }
 
 
-@read_command("transactions")
+@click.command("transactions", cls=ReadCommand)
+@paths_argument
 @read_flags(
-    *(
-        *TOPIC_FLAGS,
-        *BOUND_FLAGS,
-        "where",
-        "timeZone",
-        "failOnDataLoss",
-        "ignoreCheckpoints",
-        "useIndexes",
-        "followSymlinks",
-    ),
+    *_NARROWING,
+    "timeZone",
+    "failOnDataLoss",
+    "ignoreCheckpoints",
+    "useIndexes",
+    "followSymlinks",
     texts=_FLAG_TEXTS,
 )
 @click.option("--open", "is_open", is_flag=True, help="Those without a marker. The default.")
@@ -127,6 +125,7 @@ def command(  # noqa: PLR0913, PLR0917  (one for each flag)
         None if older_than is None else parse_interval_ms("--older-than", older_than),
         now_ms,
         bootstrap_server,
+        is_narrowed=older_than is not None or not options.keys().isdisjoint(_NARROWING),
         is_quiet=quiet,
     )
     most_ms = None if max_age is None else parse_interval_ms("--max-age", max_age)
@@ -147,6 +146,7 @@ class _Query:
     Attributes:
         longest: How many at most, those that took longest; None for all, in the order of the view.
         least_ms: How long they took at least.
+        is_narrowed: Whether more than the states says which are asked for.
         oldest_ms: The age of the oldest open transaction that was met, whether it is asked for or not.
     """
 
@@ -156,6 +156,7 @@ class _Query:
     least_ms: int | None
     now_ms: int
     bootstrap_server: str
+    is_narrowed: bool
     is_quiet: bool
     oldest_ms: int = -1
 
@@ -177,7 +178,7 @@ class _Query:
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """Yield the transactions that meet the condition; only open ones if no others are asked for."""
         from storage_core.tier import open_file_system  # noqa: PLC0415
-        from storage_core.views.transactions import TRANSACTIONS_VIEW, plan_transactions  # noqa: PLC0415
+        from storage_core.views.transactions import OPEN, TRANSACTIONS_VIEW, plan_transactions  # noqa: PLC0415
         from storage_core.views.view import ViewTask, check_condition, read_view_task  # noqa: PLC0415
 
         filesystem, condition = open_file_system(self.options.storage), self.options.where
@@ -185,7 +186,7 @@ class _Query:
         parts = plan_transactions(
             filesystem,
             self.options,
-            only_open=self.states == {_OPEN},
+            only_open=self.states == {OPEN},
             now_ms=self.now_ms,
             bootstrap_server=self.bootstrap_server,
         )
@@ -236,7 +237,8 @@ def _print(output: Output, query: _Query, zone: dt.tzinfo) -> None:
     is_any = query.states == {OPEN, COMMITTED, ABORTED}
     states = "" if is_any else f"{' or '.join(sorted(query.states))} "
     rows = _table_rows(query.batches(), schema, commands, zone)
-    output.write_batches(schema, rows, nothing=f"No {states}transactions.")
+    nothing = f"No {states}transactions{' that were asked for' if query.is_narrowed else ''}."
+    output.write_batches(schema, rows, nothing=nothing)
     if commands:
         click.echo("\nWhat aborts an open transaction whose producer is gone:")
         for line in commands[:_MOST_COMMANDS]:

@@ -10,10 +10,12 @@ import click
 from storage_core.cli.flags import (
     ALL_TOPICS,
     TOPIC_FLAGS,
+    ReadCommand,
+    finding_text,
     jobs_flag,
     output_flag,
+    paths_argument,
     quiet_flag,
-    read_command,
     read_flags,
 )
 from storage_core.cli.output import DAMAGE, INPUT_OUTPUT, Output, new_table, printable, progress
@@ -43,7 +45,8 @@ _MOST_FINDINGS: Final = 200
 _MOST_PARTITIONS: Final = 50
 
 
-@read_command("verify")
+@click.command("verify", cls=ReadCommand)
+@paths_argument
 @click.option("--deep", "is_deep", is_flag=True, help="Decompress and decode every record.")
 @click.option("--indexes-only", is_flag=True, help="Say only what is wrong with index files.")
 @click.option(
@@ -221,7 +224,7 @@ def _finding_table(findings: list[tuple[PartitionReport | None, Finding]], share
             _range(each.start_byte, each.end_byte),
             _range(each.start_offset, each.end_offset),
             each.action if each.action_offset is None else f"{each.action} to {each.action_offset}",
-            printable(each.reason),
+            finding_text(each.reason),
         )
     return table
 

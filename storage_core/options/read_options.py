@@ -235,9 +235,9 @@ READ_OPTIONS: Final[tuple[Option, ...]] = (
            doc="A condition that rows must meet, as `offset >= 100 AND timestamp < '2026-01-01T00:00:00Z' AND key = 'k1'`: "
                "topic, partition, offset, timestamp, key and value compared with literals (`=`, `!=`, `<`, `<=`, `>`, `>=`, "
                "`<=>`, `IN`, `BETWEEN`, `IS NULL`, `LIKE 'prefix%'`), with `AND`, `OR`, `NOT`. A timestamp may be "
-               "relative (`'-10 minutes'`). Also used to skip data. Means what it means in Spark, but a time without a zone is in "
-               "`timeZone`, not in the session's. For all else (functions, casts, other columns, keys and values with a "
-               "type), use `filter` on the DataFrame or table that was read."),
+               "relative (`'-10 minutes'`). Also used to skip data. A time without a zone is in `timeZone`; all else means "
+               "what it means in Spark. There are no functions, casts or other columns, and keys and values have no type: for "
+               "these, use `filter` on the DataFrame or table that was read."),
     Option("maxTimestampDisorder", "max_timestamp_disorder_ms", INTERVAL,
            doc="Your promise that no record is earlier by more than this (`10 minutes`) than any record before it in its "
                "partition: then a read with `timestamp < ...` in its condition ends at the first record that is later by this "

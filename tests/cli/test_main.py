@@ -45,7 +45,8 @@ def test_the_help_of_a_command_shows_its_own_options_first(segmentlog, name: str
     shown = segmentlog(*name.split(), "--help").stdout
     own, *shared = shown.split("\nOptions:\n")[1].split(":\n  --")
     assert "--help" in own
-    assert own.endswith(("\nWhat to read", "\nStorage and typed values"))
+    assert own.endswith(("\nWhat to read", "\nStorage"))
+    assert ("\nTyped values:\n" in shown) == ("--value-format" in shown or "--schemas-topic" in shown)
     assert not re.search("--(?:subscribe|where|schemas-topic|remote-storage-key-file|storage-option) ", own)
     assert "--storage-option" in shared[-1]
     assert shown.endswith("\n  See docs/cli.md.\n")
@@ -93,6 +94,11 @@ DATA = "{data}"
         (["index", DATA], "Name one first: segmentlog index rebuild DIR."),
         (["index", "rebuid", DATA], "Did you mean 'rebuild'?"),
         (["cat", DATA, "--topic", "orders"], "No such option '--topic'. Did you mean '--subscribe'?"),
+        (["inventory", DATA, "--partition"], "Did you mean '--partitions'? Try"),
+        (["recover", DATA, "--no-lnk"], "Did you mean '--no-link'? Try"),
+        (["cat", DATA, "--group", "g"], "No such option '--group'. Try"),
+        (["offsets", DATA, "--group"], "requires an argument. Try 'segmentlog offsets --help'"),
+        (["index", "rebuild", DATA, "--to"], "requires an argument. Try 'segmentlog index rebuild --help'"),
         (["--nonsense"], "No such option"),
         (["--topic", "orders", "cat", DATA], "No such option '--topic'. Try"),
         (["inventory", DATA, "--filter", "offset > 5"], "No such option '--filter'. Try"),
@@ -435,6 +441,9 @@ def test_lines_of_a_table_in_a_pipe_are_not_padded(segmentlog, example_data):
         ),
         ("plan", ("--ending-at", "x"), "--ending-at is 'x'"),
         ("cat", ("--mode", "x"), "--mode is 'x'"),
+        ("cat", ("--subscribe", "a", "--assign", "{}"), "but --subscribe and --assign are given"),
+        ("cat", ("--remote-storage", "/data/mode=full"), "[/data/mode=full]"),
+        ("cat", ("--remote-storage", "/data/timeZone/mode"), "[/data/timeZone/mode]"),
         ("offsets", ("--as-of", "never"), "--as-of takes epoch milliseconds"),
     ],
 )
@@ -450,11 +459,12 @@ def test_a_spreadsheet_runs_no_cell_of_csv(segmentlog, print_rows):
     assert plain == "name,n\n=1+1,-1\n+1,-2\n-1,-3\n@x,4\na=1,5\n,6\n"
 
 
-def test_a_long_table_says_how_many_rows_it_leaves_out(segmentlog, print_rows):
-    print_rows(pa.table({"n": list(range(1_234))}))
+@pytest.mark.parametrize(("count", "left_out"), [(1_234, "234 more rows"), (1_001, "1 more row")])
+def test_a_long_table_says_how_many_rows_it_leaves_out(segmentlog, print_rows, count: int, left_out: str):
+    print_rows(pa.table({"n": list(range(count))}))
     shown = segmentlog("try").stdout.splitlines()
     assert len(shown) == 1_002
-    assert shown[-1].startswith("and 234 more rows")
+    assert shown[-1].startswith(f"and {left_out}: ")
 
 
 @pytest.mark.parametrize(

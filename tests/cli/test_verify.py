@@ -57,6 +57,7 @@ def test_a_batch_that_is_too_large_to_look_into_is_no_damage(segmentlog, tmp_pat
     assert ended.status == 0
     (finding,) = [line for line in ended.stdout.splitlines() if line.startswith("suspect")]
     assert "Expected a batch to inflate to at most 1024 bytes, found more." in finding
+    assert "raise --max-decompressed-batch-bytes" in finding
     sound = segmentlog("verify", tmp_path / "data", "--deep", "--max-decompressed-batch-bytes", "6k")
     assert "findings: none" in sound.stdout
 

@@ -69,9 +69,7 @@ def test_a_job_commits_into_a_directory_that_a_failed_one_has_emptied(root):
 def test_a_file_is_not_a_log_directory(tmp_path, below):
     file = tmp_path / "file"
     file.write_bytes(b"text")
-    with pytest.raises(
-        LogDirectoryError, match=r"^Expected a directory, found something else"
-    ) as raised:
+    with pytest.raises(LogDirectoryError, match=r"^Expected a directory, found something else") as raised:
         writer(file / below)
     assert raised.value.path == str(file)
     assert file.read_bytes() == b"text"
