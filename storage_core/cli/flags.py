@@ -35,8 +35,7 @@ _STORAGE_PARAMETER: Final = "storage_options"
 _FORMULAS: Final = "segmentlog.csv_formulas"
 # Not parts of a path, as in /data/mode=full.
 _NAMES: Final = re.compile(r"(?<![\w./-])([a-z]+(?:[A-Z][a-z]+)*)\b(?!/)(=| is ')?")
-# These are words of English, too.
-_WORDS_AND_NAMES: Final = frozenset({"path", "columns", "where", "mode", "view", "exact"})
+_PLACE: Final = re.compile(r" \[[^\[\]]*\]$")
 _WORDS: Final = re.compile(r"`([^`]+)`")
 _SENTENCE_END: Final = re.compile(r"(?<=\.) (?=[A-Z])")
 _SECTIONS: Final = ("Options", "What to read", "Typed values", "Storage")
@@ -247,16 +246,19 @@ def require_local(options: ReadOptions) -> None:
 def with_flags(message: str, command: click.Command | None) -> str:
     """Return a message of the library in which options have the names that they have as flags of a command.
 
-    Names that are words of English, too, such as ``mode``, are taken for options only before a value.
+    Names that are words of English or may be topics, such as ``mode``, are taken for options only before a value. What
+    is in brackets at the end says where it was found, and stays as it is.
     """
     flags = {flag for parameter in getattr(command, "params", ()) for flag in parameter.opts}
 
     def renamed(found: re.Match[str]) -> str:
         name, value = found[1], found[2] or ""
-        is_option = name in _OPTIONS and flag_of(name) in flags and (value or name not in _WORDS_AND_NAMES)
+        is_option = name in _OPTIONS and flag_of(name) in flags and (value or not name.islower())
         return flag_of(name) + value if is_option else found[0]
 
-    return _NAMES.sub(renamed, message)
+    place = _PLACE.search(message)
+    end = place.start() if place else len(message)
+    return _NAMES.sub(renamed, message[:end]) + message[end:]
 
 
 def finding_text(text: str) -> str:

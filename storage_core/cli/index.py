@@ -105,7 +105,8 @@ def _show(console: Console, report: IndexReport) -> None:
         console.print(table)
     for partition in report.partitions:
         for text in partition.not_rebuilt:
-            console.print(finding_text(f"Not rebuilt: {partition.topic}-{partition.partition}: {text}"))
+            name = printable(f"{partition.topic}-{partition.partition}")
+            console.print(f"Not rebuilt: {name}: {finding_text(text)}")
     console.print(_summary(report.partitions))
 
 

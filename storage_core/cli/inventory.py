@@ -270,7 +270,8 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
         # Messages name their path where it is one.
         where = "" if finding.file in finding.reason else f" [{finding.file}]"
         console.print(
-            f"{finding.severity}: {finding_text(finding.reason + where)}", style=_STYLES[finding.severity]
+            f"{finding.severity}: {finding_text(finding.reason) + printable(where)}",
+            style=_STYLES[finding.severity],
         )
     more = len(findings) - _MOST_FINDINGS
     if more > 0:

@@ -192,10 +192,13 @@ def _meant_flag(flag: str, command: click.Command) -> str | None:
     from storage_core.cli.flags import flag_of  # noqa: PLC0415  (help needs none of it)
     from storage_core.options.read_options import meant_option  # noqa: PLC0415  (likewise)
 
-    known = [each for parameter in command.params for each in (*parameter.opts, *parameter.secondary_opts)]
+    parameters = command.get_params(click.Context(command))
+    known = [each for parameter in parameters for each in (*parameter.opts, *parameter.secondary_opts)]
     option = meant_option(flag.lstrip("-"))
-    elsewhere = [flag_of(option)] if option and flag_of(option) in known else []
-    return next(iter(difflib.get_close_matches(flag, known, n=1, cutoff=0.8) + elsewhere), None)
+    if option and flag_of(option) in known and f"{flag}s" not in known:
+        return flag_of(option)
+    nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.8)
+    return nearest[0] if nearest else None
 
 
 def _with_flags(message: object, arguments: Sequence[str] | None) -> str:

@@ -174,11 +174,11 @@ def _show(console: Console, report: RecoveryReport) -> None:
     if report.left_out_files:
         console.print("\nNot taken over:")
         for file in report.left_out_files[:_MOST_SHOWN]:
-            console.print(finding_text(f"  {file.path}: {file.reason}"))
+            console.print(f"  {printable(file.path)}: {finding_text(file.reason)}")
     if report.unserved:
         console.print("\nA broker would not serve:")
         for file in report.unserved[:_MOST_SHOWN]:
-            console.print(finding_text(f"  {file.path}: {file.reason}"))
+            console.print(f"  {printable(file.path)}: {finding_text(file.reason)}")
     console.print(f"\n{_summary(report)}")
 
 
@@ -196,9 +196,9 @@ def _show_ranges(
             else f"at offset {found.start_offset}"
         )
         console.print(
-            finding_text(
-                f"  {each.topic}-{each.partition}/{found.file}: {_bytes_of(found)}, "
-                f"{offsets}, {count_text(found.record_count, 'record')} in valid batches. {found.reason}"
+            printable(
+                f"  {each.topic}-{each.partition}/{found.file}: {_bytes_of(found)}, {offsets}, "
+                f"{count_text(found.record_count, 'record')} in valid batches. {finding_text(found.reason)}"
             )
         )
     if len(ranges) > _MOST_SHOWN:

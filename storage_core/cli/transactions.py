@@ -237,7 +237,7 @@ def _print(output: Output, query: _Query, zone: dt.tzinfo) -> None:
     is_any = query.states == {OPEN, COMMITTED, ABORTED}
     states = "" if is_any else f"{' or '.join(sorted(query.states))} "
     rows = _table_rows(query.batches(), schema, commands, zone)
-    nothing = f"No {states}transactions{' that were asked for' if query.is_narrowed else ''}."
+    nothing = f"No {states}transactions{' match' if query.is_narrowed else ''}."
     output.write_batches(schema, rows, nothing=nothing)
     if commands:
         click.echo("\nWhat aborts an open transaction whose producer is gone:")

@@ -495,7 +495,7 @@ class LogDirectory(contextlib.AbstractContextManager["LogDirectory"]):
         found = read_consistently(
             watch,
             lambda watch: find_partitions(
-                filesystem, [self.path], monitor=watch, is_repeated=self._was_searched
+                filesystem, [self.path], monitor=watch, is_repeated=self._was_searched or bool(self._logs)
             ),
         )
         self._was_searched = True

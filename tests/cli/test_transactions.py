@@ -130,8 +130,8 @@ def test_one_that_is_open_too_long_is_a_status(segmentlog, ongoing):
         (["--committed", "--aborted"], "No aborted or committed transactions."),
         (["--all"], "No transactions."),
         (["--longest", "3"], "No transactions."),
-        (["--older-than", "10m"], "No open transactions that were asked for."),
-        (["--all", "--where", "offset > 5"], "No transactions that were asked for."),
+        (["--older-than", "10m"], "No open transactions match."),
+        (["--all", "--where", "offset > 5"], "No transactions match."),
     ],
 )
 def test_a_table_without_rows_says_so(segmentlog, tmp_path, flags, text):
