@@ -320,7 +320,7 @@ class DamageScanner:
         return count == _LONGEST_DAMAGED_RUN or end_bytes == self.end_bytes
 
     def _chain(self, position_bytes: int) -> tuple[int, int]:
-        """Follow headers, back to back, while their offsets ascend.
+        """Follow the headers of whole batches, back to back, while their offsets ascend.
 
         Returns:
             Where the last batch ends, in bytes; and how many batches there are.
@@ -329,6 +329,8 @@ class DamageScanner:
         for count in range(_LONGEST_DAMAGED_RUN):
             header = self.probe.header(position_bytes)
             if header is None or not self.limits.follows(header, lowest_offset):
+                return position_bytes, count
+            if header.end_position_bytes > self.end_bytes:
                 return position_bytes, count
             position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
         return position_bytes, _LONGEST_DAMAGED_RUN

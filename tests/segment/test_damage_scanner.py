@@ -153,6 +153,11 @@ def test_copies_that_leave_no_offsets_for_a_longer_run(items_of, batches):
     assert items_of(strays + b"".join(batches[1:])) == [(0, len(strays), 100, 101), *range(101, 110)]
 
 
+def test_a_batch_that_the_file_does_not_hold_wholly_makes_no_longer_run(items_of, batches):
+    content = b"\xff" * 40 + batches[5] + b"\xff" * 20 + batches[2] + batches[3][:-1]
+    assert items_of(content) == [(0, 40, 100, 105), 105, (40 + SIZE, len(content), 106, 110)]
+
+
 def test_a_header_in_front_of_its_own_batch(items_of, batches):
     content = batches[1][:61] + b"".join(batches[1:])
     assert items_of(content) == [(0, 61, 100, 101), *range(101, 110)]
