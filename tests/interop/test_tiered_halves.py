@@ -21,6 +21,7 @@ from tests.interop.clients import (
     create_topics,
     log_offsets,
     rows_of,
+    wait_until,
 )
 from tests.interop.placing import place
 from tests.interop.produced import BROKER_SETTINGS
@@ -92,6 +93,12 @@ def test_a_broker_without_tiered_storage_serves_what_was_recovered_of_both(tiere
         assert log_offsets(broker, _PLACES) == dict(tiered.offsets)
 
 
+def knows_its_tier(broker: KafkaBroker) -> bool:
+    """Return whether a broker has read where its remote segments are; until then, fetches of them fail."""
+    log = broker.log_path.read_text(encoding="utf-8", errors="replace")
+    return all(f":{topic}-0] Found the highest copiedRemoteOffset" in log for topic in TIERED)
+
+
 def test_a_broker_with_tiered_storage_serves_both_after_a_recovery_of_the_local_half(tiered, tmp_path):
     target, tier = tmp_path / "recovered", tmp_path / "tier" / tiered.tier.name
     recovered(tiered, target)
@@ -103,6 +110,7 @@ def test_a_broker_with_tiered_storage_serves_both_after_a_recovery_of_the_local_
     segments = {path.name for path in tier.glob("*/*.log")}
     settings = {**BROKER_SETTINGS, **tiered_settings(tier.parent)}
     with KafkaBroker(tmp_path / "broker", settings, log_directory=target) as broker:
+        wait_until(lambda: knows_its_tier(broker), "The broker did not learn where its remote segments are.")
         rows = consume(broker, TIERED, READ_UNCOMMITTED)
         assert_same_rows(sorted(rows), expected(tiered, READ_UNCOMMITTED))
         assert log_offsets(broker, _PLACES) == dict(tiered.offsets)
