@@ -107,8 +107,8 @@ class PartitionJudge:
         if out.metadata is not None and not is_unknown:
             place = (out.metadata["segment"], out.metadata["position"])
             if place not in [(name, position) for name, position, _ in fitting]:
-                if self._is_ambiguous(out):
-                    # Without its value, it looks like the row of the log.
+                if "value" not in self._read.columns and self._is_ambiguous(out):
+                    # Without its value, a message within a value looks like the row of the log.
                     self._verdict.has_inner_rows = True
                     return
                 self._problem(f"offset {out.offset} is not at {place}, but at {fitting}")
