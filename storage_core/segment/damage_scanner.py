@@ -204,6 +204,11 @@ class DamageScanner:
             position_bytes, next_offset = header.end_position_bytes, header.next_offset
         return next_offset
 
+    def farthest_end(self, position_bytes: int) -> int:
+        """Return how far a bad batch may reach: to the end for which its CRC is right, or to the one that its length states."""
+        end_bytes = self._end_by_crc(position_bytes)
+        return self._end_by_length(position_bytes) if end_bytes is None else end_bytes
+
     def is_intact(self, position_bytes: int) -> bool:
         """Return True if there is a whole batch with a matching CRC here, whatever its offsets."""
         return self._intact_batch_at(position_bytes) is not None
@@ -360,9 +365,15 @@ class DamageScanner:
             Where the batch ends and another one may begin; None if more than its length is damaged.
         """
         header = self.probe.read_at(HEADER_SIZE_BYTES, position_bytes)
-        if len(header) < HEADER_SIZE_BYTES or header[MAGIC_POSITION] > MAGIC_V2:
+        if len(header) < HEADER_SIZE_BYTES:
             return None
-        layout = CRC_LAYOUTS[magic := header[MAGIC_POSITION]]
+        # No CRC covers the magic of a batch either.
+        magics = sorted({min(header[MAGIC_POSITION], MAGIC_V2), MAGIC_V2})
+        ends = (self._end_by_crc_of(position_bytes, header, magic) for magic in magics)
+        return next((end_bytes for end_bytes in ends if end_bytes is not None), None)
+
+    def _end_by_crc_of(self, position_bytes: int, header: bytes, magic: int) -> int | None:
+        layout = CRC_LAYOUTS[magic]
         stated = int.from_bytes(header[layout.position : layout.position + _CRC_BYTES], "big")
         if magic < MAGIC_V2:
             end_by_fields = self._end_by_fields(position_bytes, magic)
@@ -533,14 +544,15 @@ class DamageScanner:
         self, start_bytes: int, end_bytes: int, lowest_offset: int, limits: OffsetLimits
     ) -> Iterator[BatchHeader]:
         """Yield the valid batches that begin at any byte of a range and are not the value of a record."""
-        for candidate_bytes in self._candidates(start_bytes, end_bytes, lowest_offset):
+        base_offset = limits.base_offset
+        for candidate_bytes in self._candidates(start_bytes, end_bytes, base_offset):
             header = None
             if candidate_bytes >= start_bytes:
-                header = self._valid_batch_at(candidate_bytes, lowest_offset, limits)
+                header = self._valid_batch_at(candidate_bytes, base_offset, limits)
             if header is not None:
                 value_end_bytes = self._end_of_value(candidate_bytes)
-                if value_end_bytes is None:
-                    yield header
+                if value_end_bytes is None and limits.follows(header, lowest_offset):
+                    yield header.with_base_offset(lowest_offset)
                 # What begins in a valid batch is its content.
                 start_bytes = value_end_bytes or header.end_position_bytes
             if self.probe.is_exhausted:

@@ -32,11 +32,14 @@ class BatchLocation(NamedTuple):
         before: The last batch of the log before the one looked for; None if there is none.
         damage: The damaged range after that, if there is one.
         found: The batch; None if there is none.
+        around: A damaged range whose first batch may reach over the one looked for, which is then part of a record's
+            value; None if there is none.
     """
 
     before: BatchHeader | None
     damage: DamagedRange | None
     found: BatchHeader | None
+    around: DamagedRange | None = None
 
 
 class DamageSkippingReader:
@@ -134,6 +137,8 @@ class DamageSkippingReader:
         location = self.locate_offset(offset, position_bytes)
         if location.damage is not None and location.damage.end_offset > offset:
             raise location.damage.error()
+        if location.around is not None:
+            raise location.around.error()
         return location.found
 
     def first_at_or_after(self, position_bytes: int, start_bytes: int, far_bytes: int) -> BatchSummary | None:
@@ -211,11 +216,17 @@ class DamageSkippingReader:
         """Do what `locate_first` does, with every CRC checked from the boundary on."""
         before: BatchHeader | None = None
         damage: DamagedRange | None = None
+        around, around_end_bytes = None, 0
         for item in self._scanner.items(start_bytes, lowest_offset):
             if isinstance(item, DamagedRange):
                 damage = item
+                farthest_end_bytes = self._scanner.farthest_end(item.start_bytes)
+                if farthest_end_bytes > around_end_bytes:
+                    around, around_end_bytes = item, farthest_end_bytes
             elif is_reached(item):
-                return BatchLocation(before, damage, item)
+                return BatchLocation(
+                    before, damage, item, around if around_end_bytes > item.position_bytes else None
+                )
             else:
                 before, damage = item, None
         return BatchLocation(before, damage, None)

@@ -839,8 +839,9 @@ class SegmentReader:
         )
         if location.found is not None and location.found.position_bytes == found.position_bytes:
             return None
-        if location.damage is not None:
-            raise location.damage.error()
+        damage = location.damage or location.around
+        if damage is not None:
+            raise damage.error()
         return location.found
 
     def _record_of(

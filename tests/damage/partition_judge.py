@@ -103,17 +103,20 @@ class PartitionJudge:
         return original.first_offset < min(own_rows, default=MAX_OFFSET)
 
     def _check_place(self, out: OutRow, fitting: list[tuple[str, int, Row]], *, is_unknown: bool) -> None:
+        problems = []
         # An entry with a recomputed CRC may hold anything, including the original.
         if out.metadata is not None and not is_unknown:
             place = (out.metadata["segment"], out.metadata["position"])
             if place not in [(name, position) for name, position, _ in fitting]:
-                if "value" not in self._read.columns and self._is_ambiguous(out):
-                    # Without its value, a message within a value looks like the row of the log.
-                    self._verdict.has_inner_rows = True
-                    return
-                self._problem(f"offset {out.offset} is not at {place}, but at {fitting}")
+                problems.append(f"offset {out.offset} is not at {place}, but at {fitting}")
         if not any(self._seen.holds(self._key, out.offset, row) for _, _, row in fitting):
-            self._problem(f"offset {out.offset} does not satisfy the condition")
+            problems.append(f"offset {out.offset} does not satisfy the condition")
+        if problems and "value" not in self._read.columns and self._is_ambiguous(out):
+            # Without its value, a message within a value looks like the row of the log.
+            self._verdict.has_inner_rows = True
+            return
+        for problem in problems:
+            self._problem(problem)
 
     def _check_committed(self) -> None:
         if not self._read.committed:

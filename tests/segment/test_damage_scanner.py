@@ -310,6 +310,26 @@ class TestValuesThatHoldBatches:
         content = content[:SIZE] + b"\xff" * 61 + content[SIZE + 61 :]
         assert items_of(content, end_offset=104) == [100, (SIZE, SIZE + self.size, 101, 103), 103]
 
+    @pytest.fixture
+    def hidden(self, make_batch):
+        """Return a function that makes a batch whose value holds another one, and no length in front of that."""
+        return lambda offset, held: make_batch(
+            offset, (1,), value=b"-" * 20 + make_batch(held, (1,)) + b"-" * 30
+        )
+
+    def test_where_everything_before_its_crc_is_zero(self, items_of, make_batch, hidden):
+        around = hidden(101, 102)
+        content = make_batch(100, (1,)) + bytes(17) + around[17:] + make_batch(102, (1,))
+        found = items_of(content, end_offset=103)
+        assert found == [100, (SIZE, SIZE + len(around), 101, 102), 102]
+
+    @pytest.mark.parametrize("garbage", [1, 9, 100])
+    def test_where_it_is_whole_and_out_of_order(self, items_of, make_batch, hidden, garbage):
+        again = hidden(100, 101)
+        content = make_batch(100, (1,)) + b"\xff" * garbage + again + make_batch(101, (1,))
+        end = SIZE + garbage + len(again)
+        assert items_of(content, end_offset=102) == [100, (SIZE, end, 101, 101), 101]
+
     @pytest.mark.parametrize("gone", [1, 5, 60, 90, 150])
     def test_where_bytes_of_its_value_are_gone(self, items_of, make_batch, gone):
         """Then its lengths lead past the next batch, which leads across the end that they declare."""

@@ -10,6 +10,7 @@ from storage_core.errors import CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import DamageScanner
 from storage_core.segment.damage_skipping_reader import DamageSkippingReader
+from tests.record.legacy_encoding import Message
 
 SIZE = 69
 
@@ -129,6 +130,21 @@ class TestDamage:
         else:
             # Headers alone do not tell: the reading checks every CRC.
             assert set(found) <= set(range(100, 120, 2)) | {117, 500}
+
+
+def test_a_look_up_never_ends_in_what_may_be_the_value_of_a_damaged_message(open_walk):
+    """The value ends with whole messages, which lead to the end of the one around them."""
+    copies = b"-" + b"".join(Message(each, 5, None, b"v", 0).encode() for each in (103, 105, 107))
+    made = [Message(each, 5, b"key", copies, 0).encode() for each in (100, 101, 108)]
+    content = bytearray(b"".join(made))
+    # The length of the key, so that the fields of the message do not tell where its value ends.
+    content[len(made[0]) + 21] ^= 0x40
+    walk = open_walk(bytes(content), skip_damage=False, end_offset=109)
+    for offset in range(103, 108):
+        with pytest.raises(CorruptRecordError) as raised:
+            walk.first_reaching(offset, 0)
+        assert raised.value.position_bytes == len(made[0])
+    assert walk.first_reaching(108, 0).position_bytes == len(made[0] + made[1])
 
 
 def test_a_batch_whose_header_is_in_order_is_left_to_the_reading(open_walk, batches):
