@@ -121,11 +121,15 @@ class ReadLimit:
             return stable_offset
         lost_from = log.valid_end_offset
         if stable_offset <= lost_from < log.log_end_offset:
+            segment = log.segments[-1]
+            damage = segment.locate_offset(lost_from).damage
             error = CorruptRecordError(
                 f"A transaction is open at offset {stable_offset}, and its marker may have been at the end of the log, which is "
                 "damaged or missing: committed records from there on are not read. Read them with "
                 "isolationLevel=read_uncommitted.",
-                path=log.path,
+                path=segment.log_path,
+                position_bytes=segment.size_bytes if damage is None else damage.start_bytes,
+                end_position_bytes=None if damage is None else damage.end_bytes,
                 offset=lost_from,
                 last_offset=log.log_end_offset - 1,
             )

@@ -257,6 +257,7 @@ class TestTransactions:
         log.write()
         log_root.checkpoint(RECOVERY_POINT, {("events", 0): 6})
         mark_brokers(log_root)
+        self.whole_bytes = whole_bytes
         return log_root.path
 
     def test_a_read_of_committed_rows_fails(self, path):
@@ -264,6 +265,8 @@ class TestTransactions:
             with pytest.raises(CorruptRecordError) as raised:
                 read_table(str(path), isolation_level="read_committed", **options)
             assert (raised.value.offset, raised.value.last_offset) == (5, 5)
+            log_file = path / "events-0" / f"{0:020d}.log"
+            assert (raised.value.path, raised.value.position_bytes) == (str(log_file), self.whole_bytes)
 
     def test_a_read_that_ends_before_the_transaction_does_not(self, path, tail):
         # The bytes of a marker that are there are read.
