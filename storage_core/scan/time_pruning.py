@@ -229,6 +229,8 @@ def end_offset_by_time(
         that the look-up does not pay.
     """
     segments = SegmentRange(log, start_offset, end_offset)
+    if segments.size_bytes < LOOKUP_COST_BYTES:
+        return end_offset
     search = _EndSearch(timestamp_ms, start_offset, aborted or AbortedTransactions())
     first = bisect_left(segments.indexes, True, key=lambda index: search.may_be_in(log, index))
     for index, rest_bytes in zip(segments.indexes[first:], segments.sizes_from_bytes()[first:], strict=True):

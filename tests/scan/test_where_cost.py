@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage_core import explain, read_table
@@ -81,6 +81,9 @@ def bytes_read(root, **options):
 
 @PROPERTY
 @given(PREDICATES, OPTIONS)
+@example(
+    Comparison("timestamp", "<", START_MS * 1000), {"use_indexes": True, "max_timestamp_disorder": "0 ms"}
+)
 def test_of_small_logs_no_byte_more_is_read(small_logs, predicate, options):
     assert bytes_read(small_logs, where=predicate, **options) <= bytes_read(small_logs, **options)
 
