@@ -544,17 +544,18 @@ class DamageScanner:
         self, start_bytes: int, end_bytes: int, lowest_offset: int, limits: OffsetLimits
     ) -> Iterator[BatchHeader]:
         """Yield the valid batches that begin at any byte of a range and are not the value of a record."""
-        base_offset = limits.base_offset
+        base_offset, value_end_bytes = limits.base_offset, 0
         for candidate_bytes in self._candidates(start_bytes, end_bytes, base_offset):
             header = None
             if candidate_bytes >= start_bytes:
                 header = self._valid_batch_at(candidate_bytes, base_offset, limits)
             if header is not None:
-                value_end_bytes = self._end_of_value(candidate_bytes)
-                if value_end_bytes is None and limits.follows(header, lowest_offset):
-                    yield header.with_base_offset(lowest_offset)
-                # What begins in a valid batch is its content.
-                start_bytes = value_end_bytes or header.end_position_bytes
+                # What begins in a valid batch is its content; what ends after a value is no part of it.
+                start_bytes = header.end_position_bytes
+                if start_bytes > value_end_bytes:
+                    value_end_bytes = self._end_of_value(candidate_bytes) or 0
+                    if value_end_bytes == 0 and limits.follows(header, lowest_offset):
+                        yield header.with_base_offset(lowest_offset)
             if self.probe.is_exhausted:
                 return
 

@@ -345,6 +345,17 @@ class TestValuesThatHoldBatches:
         end = SIZE + len(made[1]) - gone
         assert items_of(content, end_offset=105) == [100, (SIZE, end, 101, 102), 102, 103, 104]
 
+    @pytest.mark.parametrize("gone", [1, 4, 8])
+    def test_where_bytes_of_the_last_copy_are_gone(self, items_of, make_batch, gone):
+        """The next batch begins before the end that the length of the value states, and ends after it."""
+        copies = b"".join(make_batch(offset, (offset,)) for offset in (111, 112, 113))
+        made = [make_batch(100, (1,)), make_batch(101, (1,), value=copies), make_batch(120, (1,))]
+        cut = SIZE + made[1].index(copies) + 2 * SIZE + 61
+        content = b"".join(made)
+        content = content[:cut] + content[cut + gone :]
+        end = SIZE + len(made[1]) - gone
+        assert items_of(content, end_offset=121) == [100, (SIZE, end, 101, 120), 120]
+
     @pytest.mark.parametrize("damaged", [1, 2, 3])
     def test_where_batches_after_it_are_damaged_but_not_their_headers(self, items_of, make_batch, damaged):
         """Offsets are missing after each, so that the copies fit in; nothing is left of the lengths in front of them."""
