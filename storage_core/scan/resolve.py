@@ -121,8 +121,9 @@ class ReadLimit:
             return stable_offset
         lost_from = log.valid_end_offset
         if stable_offset <= lost_from < log.log_end_offset:
-            segment = log.segments[-1]
-            damage = segment.locate_offset(lost_from).damage
+            segment, damage = log.read_segment(
+                len(log.segments) - 1, lambda segment: (segment, segment.locate_offset(lost_from).damage)
+            )
             error = CorruptRecordError(
                 f"A transaction is open at offset {stable_offset}, and its marker may have been at the end of the log, which is "
                 "damaged or missing: committed records from there on are not read. Read them with "

@@ -112,6 +112,9 @@ class BatchProbe:
             if len(self._checked) >= _LARGEST_CACHE:
                 self._checked.clear()
             known = self._checked[position_bytes] = self.batch_crc(header) == header.crc
+            if known:
+                # It was not computed in vain.
+                self._allowance_bytes += header.size_bytes
         return known
 
     def batch_crc(self, header: BatchHeader) -> int:

@@ -109,6 +109,8 @@ class DamageScanner:
         if end_offset is not None:
             search_end_offset = min(end_offset, search_end_offset)
         self._search_limits = OffsetLimits(base_offset, search_end_offset)
+        # A batch with other offsets is none of the log, nor are those in its values. Random bytes seldom have even these.
+        self._content_limits = OffsetLimits(0, base_offset + MAX_OFFSET_DELTA + 1)
 
     def log_batch_at(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
         """Return the batch at a boundary if it is one of the log's, or None.
@@ -204,10 +206,13 @@ class DamageScanner:
             position_bytes, next_offset = header.end_position_bytes, header.next_offset
         return next_offset
 
-    def farthest_end(self, position_bytes: int) -> int:
-        """Return how far a bad batch may reach: to the end for which its CRC is right, or to the one that its length states."""
-        end_bytes = self._end_by_crc(position_bytes)
-        return self._end_by_length(position_bytes) if end_bytes is None else end_bytes
+    def farthest_end(self, position_bytes: int, end_bytes: int) -> int:
+        """Return how far the bad batches of a damaged range may reach, each by its CRC or else by its length."""
+        for _ in range(_LONGEST_DAMAGED_RUN):
+            if position_bytes >= end_bytes:
+                break
+            position_bytes = self._end_by_crc(position_bytes) or self._end_by_length(position_bytes)
+        return position_bytes
 
     def is_intact(self, position_bytes: int) -> bool:
         """Return True if there is a whole batch with a matching CRC here, whatever its offsets."""
@@ -359,20 +364,23 @@ class DamageScanner:
         return end_bytes
 
     def _end_by_crc(self, position_bytes: int) -> int | None:
-        """Return the end for which the CRC of a bad batch is right: no CRC covers a length.
+        """Return the end for which the CRC of a bad batch is right: no CRC covers a length, or a magic.
 
         Returns:
-            Where the batch ends and another one may begin; None if more than its length is damaged.
+            Where the batch ends and another one may begin; None if more than its length and its magic is damaged.
         """
         header = self.probe.read_at(HEADER_SIZE_BYTES, position_bytes)
         if len(header) < HEADER_SIZE_BYTES:
             return None
-        # No CRC covers the magic of a batch either.
-        magics = sorted({min(header[MAGIC_POSITION], MAGIC_V2), MAGIC_V2})
-        ends = (self._end_by_crc_of(position_bytes, header, magic) for magic in magics)
+        magic = header[MAGIC_POSITION]
+        ends = (
+            self._end_by_crc_of(position_bytes, header, each)
+            for each in ((magic, MAGIC_V2) if magic < MAGIC_V2 else (MAGIC_V2,))
+        )
         return next((end_bytes for end_bytes in ends if end_bytes is not None), None)
 
     def _end_by_crc_of(self, position_bytes: int, header: bytes, magic: int) -> int | None:
+        """Return the same if the batch has a given format."""
         layout = CRC_LAYOUTS[magic]
         stated = int.from_bytes(header[layout.position : layout.position + _CRC_BYTES], "big")
         if magic < MAGIC_V2:
@@ -380,7 +388,7 @@ class DamageScanner:
             ends = iter(() if end_by_fields is None else (end_by_fields,))
         else:
             last_bytes = min(position_bytes + USUAL_MAX_BATCH_BYTES, self.end_bytes)
-            starts = self._candidates(position_bytes + HEADER_SIZE_BYTES, last_bytes, 0)
+            starts = self._candidates(position_bytes + HEADER_SIZE_BYTES, last_bytes)
             ends = itertools.chain(itertools.islice(starts, _MOST_ENDS), [last_bytes])
         start_bytes, crc = position_bytes + layout.start, 0
         for end_bytes in ends:
@@ -393,19 +401,16 @@ class DamageScanner:
         return None
 
     def _batch_led_to(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
-        """Return the header at a position if its batch is valid, or headers lead from it to a valid batch. Otherwise None.
+        """Return the first valid batch that headers lead to from a position on, or None.
 
-        Several batches in a row may be damaged although their headers are not.
+        Several batches in a row may be damaged although the lengths in their headers are not.
         """
-        first: BatchHeader | None = None
         for _ in range(_LONGEST_DAMAGED_RUN):
-            header = self.probe.header(position_bytes)
-            if header is None or not self.limits.follows(header, lowest_offset):
-                return None
-            first = first or header
-            if header.size_bytes <= self._max_batch_bytes and self.probe.is_crc_right(header):
-                return first.with_base_offset(lowest_offset) if first is header else first
-            position_bytes, lowest_offset = header.end_position_bytes, header.next_offset
+            found = self._valid_batch_at(position_bytes, lowest_offset, self.limits)
+            bad = self.probe.header(position_bytes)
+            if found is not None or bad is None:
+                return found
+            position_bytes = bad.end_position_bytes
         return None
 
     def _batch_within(
@@ -422,8 +427,12 @@ class DamageScanner:
         if limits.end_offset is not None and lowest_offset >= limits.end_offset:
             return None
         dead_ends: set[int] = set()
-        for header in self._valid_batches(position_bytes + 1, end_bytes, lowest_offset, limits):
-            if self._leads_to(header.position_bytes, end_bytes, dead_ends):
+        for header in self._valid_batches(position_bytes + 1, end_bytes, lowest_offset, self._search_limits):
+            # A batch that ends after the bad one is none of its values.
+            if header.end_position_bytes > end_bytes or (
+                limits.follows(header, lowest_offset)
+                and self._leads_to(header.position_bytes, end_bytes, dead_ends)
+            ):
                 return header.position_bytes
         return None
 
@@ -544,11 +553,11 @@ class DamageScanner:
         self, start_bytes: int, end_bytes: int, lowest_offset: int, limits: OffsetLimits
     ) -> Iterator[BatchHeader]:
         """Yield the valid batches that begin at any byte of a range and are not the value of a record."""
-        base_offset, value_end_bytes = limits.base_offset, 0
-        for candidate_bytes in self._candidates(start_bytes, end_bytes, base_offset):
+        value_end_bytes = 0
+        for candidate_bytes in self._candidates(start_bytes, end_bytes):
             header = None
             if candidate_bytes >= start_bytes:
-                header = self._valid_batch_at(candidate_bytes, base_offset, limits)
+                header = self._valid_batch_at(candidate_bytes, 0, self._content_limits)
             if header is not None:
                 # What begins in a valid batch is its content; what ends after a value is no part of it.
                 start_bytes = header.end_position_bytes
@@ -559,7 +568,7 @@ class DamageScanner:
             if self.probe.is_exhausted:
                 return
 
-    def _candidates(self, start_bytes: int, end_bytes: int, lowest_offset: int) -> Iterator[int]:
+    def _candidates(self, start_bytes: int, end_bytes: int) -> Iterator[int]:
         """Yield the positions in a range at which the bytes look like a batch header."""
         position_bytes = start_bytes
         block_bytes = _FIRST_BLOCK_BYTES
@@ -568,9 +577,7 @@ class DamageScanner:
             remaining_bytes = self.end_bytes - position_bytes
             is_blank = not block.any()
             if not is_blank:
-                for start, _ in batch_candidates(
-                    block, remaining_bytes, lowest_offset, largest_bytes=self._max_batch_bytes
-                ):
+                for start, _ in batch_candidates(block, remaining_bytes, largest_bytes=self._max_batch_bytes):
                     if position_bytes + start >= end_bytes:
                         return
                     yield position_bytes + start
@@ -587,14 +594,13 @@ class DamageScanner:
 
 
 def batch_candidates(
-    block: _Bytes, remaining_bytes: int, lowest_offset: int, *, largest_bytes: int = MAX_ENCODABLE_BATCH_BYTES
+    block: _Bytes, remaining_bytes: int, *, largest_bytes: int = MAX_ENCODABLE_BATCH_BYTES
 ) -> list[tuple[int, int]]:
     """Find positions in a block that look like a batch of any format.
 
     The CRC is not checked. Unless the block ends the file, of which ``remaining_bytes`` are left, its last 60 bytes
     yield nothing: they may be the beginning of a header, and have to be examined again at the beginning of the next
-    block. Batches with lower offsets, or of more than ``largest_bytes``, are ignored. Among random bytes, such a
-    limit rules most candidates out.
+    block. Batches of more than ``largest_bytes`` are ignored: among random bytes, that rules most candidates out.
 
     Returns:
         Each position with the batch's size in bytes, ascending.
@@ -615,26 +621,24 @@ def batch_candidates(
         block = np.concatenate([block, np.zeros(HEADER_SIZE_BYTES, np.uint8)])
     is_current = magics[starts] == MAGIC_V2
     plausible = np.zeros(len(starts), np.bool_)
-    plausible[is_current] = _are_batches(block, starts[is_current], lowest_offset)
-    plausible[~is_current] = _are_messages(block, starts[~is_current], sizes[~is_current], lowest_offset)
+    plausible[is_current] = _are_batches(block, starts[is_current])
+    plausible[~is_current] = _are_messages(block, starts[~is_current], sizes[~is_current])
     return list(zip(starts[plausible].tolist(), sizes[plausible].tolist(), strict=True))
 
 
-def _are_batches(block: _Bytes, starts: _Int64Array, lowest_offset: int) -> npt.NDArray[np.bool_]:
+def _are_batches(block: _Bytes, starts: _Int64Array) -> npt.NDArray[np.bool_]:
     headers = gather(block, starts, HEADER_DTYPE)
-    plausible: npt.NDArray[np.bool_] = headers["base_offset"] >= lowest_offset
+    plausible: npt.NDArray[np.bool_] = headers["base_offset"] >= 0
     plausible &= headers["last_offset_delta"] >= 0
     plausible &= headers["record_count"] >= 0
     plausible &= (headers["attributes"] & ~KNOWN_ATTRIBUTES) == 0
     return plausible
 
 
-def _are_messages(
-    block: _Bytes, starts: _Int64Array, sizes: _Int64Array, lowest_offset: int
-) -> npt.NDArray[np.bool_]:
+def _are_messages(block: _Bytes, starts: _Int64Array, sizes: _Int64Array) -> npt.NDArray[np.bool_]:
     """Return for each message whether key and value fit it, as far as they are in the block."""
     messages = gather(block, starts, MESSAGE_DTYPE)
-    plausible: npt.NDArray[np.bool_] = messages["offset"] >= lowest_offset
+    plausible: npt.NDArray[np.bool_] = messages["offset"] >= 0
     plausible &= (messages["attributes"] & CODEC_MASK) < LEGACY_CODEC_COUNT
     key_positions = np.array(KEY_LENGTH_POSITIONS)[messages["magic"]]
     ends = starts + sizes

@@ -32,14 +32,14 @@ class BatchLocation(NamedTuple):
         before: The last batch of the log before the one looked for; None if there is none.
         damage: The damaged range after that, if there is one.
         found: The batch; None if there is none.
-        around: A damaged range whose first batch may reach over the one looked for, which is then part of a record's
-            value; None if there is none.
+        spanning: A damaged range of which a batch may reach over the one looked for, which is then part of a record's value.
+            None if there is none, and where damage is skipped.
     """
 
     before: BatchHeader | None
     damage: DamagedRange | None
     found: BatchHeader | None
-    around: DamagedRange | None = None
+    spanning: DamagedRange | None = None
 
 
 class DamageSkippingReader:
@@ -110,7 +110,7 @@ class DamageSkippingReader:
         length is right.
 
         Raises:
-            CorruptRecordError: Damage on the way, which may have held the offset.
+            CorruptRecordError: Damage on the way, which may have held the offset, or may reach over the batch found.
         """
         if self._skip_damage:
             return self.locate_offset(offset, position_bytes).found
@@ -137,8 +137,8 @@ class DamageSkippingReader:
         location = self.locate_offset(offset, position_bytes)
         if location.damage is not None and location.damage.end_offset > offset:
             raise location.damage.error()
-        if location.around is not None:
-            raise location.around.error()
+        if location.spanning is not None:
+            raise location.spanning.error()
         return location.found
 
     def first_at_or_after(self, position_bytes: int, start_bytes: int, far_bytes: int) -> BatchSummary | None:
@@ -216,17 +216,19 @@ class DamageSkippingReader:
         """Do what `locate_first` does, with every CRC checked from the boundary on."""
         before: BatchHeader | None = None
         damage: DamagedRange | None = None
-        around, around_end_bytes = None, 0
+        spanning, spanning_end_bytes = None, 0
         for item in self._scanner.items(start_bytes, lowest_offset):
             if isinstance(item, DamagedRange):
                 damage = item
-                farthest_end_bytes = self._scanner.farthest_end(item.start_bytes)
-                if farthest_end_bytes > around_end_bytes:
-                    around, around_end_bytes = item, farthest_end_bytes
+                # Where damage is skipped, what is read for proofs is left to the scanner.
+                if not self._skip_damage:
+                    farthest_end_bytes = self._scanner.farthest_end(item.start_bytes, item.end_bytes)
+                    if farthest_end_bytes > spanning_end_bytes:
+                        spanning, spanning_end_bytes = item, farthest_end_bytes
             elif is_reached(item):
-                return BatchLocation(
-                    before, damage, item, around if around_end_bytes > item.position_bytes else None
-                )
+                if spanning_end_bytes <= item.position_bytes:
+                    spanning = None
+                return BatchLocation(before, damage, item, spanning)
             else:
                 before, damage = item, None
         return BatchLocation(before, damage, None)
@@ -331,8 +333,13 @@ def end_of_batches(
     if scanner.is_blank(position_bytes):
         return None if last is None else SegmentEnd(next_offset, position_bytes)
     found = scanner.next_log_batch(position_bytes, next_offset)
-    # A whole batch is not torn, even if its offsets do not fit.
-    is_damaged = found is not None or scanner.is_intact(position_bytes)
+    # A whole batch is not torn, even if its offsets do not fit, nor is one after what the torn batch may hold.
+    after_bytes = scanner.farthest_end(position_bytes, position_bytes + 1)
+    is_damaged = (
+        found is not None
+        or scanner.is_intact(position_bytes)
+        or scanner.next_log_batch(after_bytes, base_offset) is not None
+    )
     if is_damaged or scanner.probe.is_exhausted:
         error = scanner.damage_at(position_bytes, next_offset).error()
         if not skip_damage:

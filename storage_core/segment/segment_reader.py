@@ -837,11 +837,12 @@ class SegmentReader:
             lambda header: header.max_timestamp_ms >= timestamp_ms and header.last_offset >= start_offset,
             start_bytes,
         )
+        if location.spanning is not None:
+            raise location.spanning.error()
         if location.found is not None and location.found.position_bytes == found.position_bytes:
             return None
-        damage = location.damage or location.around
-        if damage is not None:
-            raise damage.error()
+        if location.damage is not None:
+            raise location.damage.error()
         return location.found
 
     def _record_of(

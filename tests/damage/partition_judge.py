@@ -103,20 +103,20 @@ class PartitionJudge:
         return original.first_offset < min(own_rows, default=MAX_OFFSET)
 
     def _check_place(self, out: OutRow, fitting: list[tuple[str, int, Row]], *, is_unknown: bool) -> None:
-        problems = []
+        place = out.metadata and (out.metadata["segment"], out.metadata["position"])
+        is_in_place = place in [(name, position) for name, position, _ in fitting]
         # An entry with a recomputed CRC may hold anything, including the original.
-        if out.metadata is not None and not is_unknown:
-            place = (out.metadata["segment"], out.metadata["position"])
-            if place not in [(name, position) for name, position, _ in fitting]:
-                problems.append(f"offset {out.offset} is not at {place}, but at {fitting}")
-        if not any(self._seen.holds(self._key, out.offset, row) for _, _, row in fitting):
-            problems.append(f"offset {out.offset} does not satisfy the condition")
-        if problems and "value" not in self._read.columns and self._is_ambiguous(out):
+        is_elsewhere = place is not None and not is_unknown and not is_in_place
+        is_wanted = any(self._seen.holds(self._key, out.offset, row) for _, _, row in fitting)
+        if is_wanted and not is_elsewhere:
+            return
+        if not is_in_place and "value" not in self._read.columns and self._is_ambiguous(out):
             # Without its value, a message within a value looks like the row of the log.
             self._verdict.has_inner_rows = True
-            return
-        for problem in problems:
-            self._problem(problem)
+        elif is_elsewhere:
+            self._problem(f"offset {out.offset} is not at {place}, but at {fitting}")
+        else:
+            self._problem(f"offset {out.offset} does not satisfy the condition")
 
     def _check_committed(self) -> None:
         if not self._read.committed:

@@ -43,9 +43,9 @@ ENTRIES = {
 }
 
 
-def candidates(data, *, remaining_bytes=None, lowest_offset=0, **options):
+def candidates(data, *, remaining_bytes=None, **options):
     remaining_bytes = len(data) if remaining_bytes is None else remaining_bytes
-    return batch_candidates(np.frombuffer(data, np.uint8), remaining_bytes, lowest_offset, **options)
+    return batch_candidates(np.frombuffer(data, np.uint8), remaining_bytes, **options)
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -78,11 +78,11 @@ def test_random_bytes_hardly_ever_look_like_a_batch():
     assert len(candidates(noise, remaining_bytes=1 << 31, largest_bytes=1 << 20)) == 0
 
 
-@pytest.mark.parametrize("batch", [Batch(counted_records(2), 50), Message(50), Message(50, magic=0)])
-def test_batches_below_the_lowest_offset_are_left_out(batch):
+@pytest.mark.parametrize("batch", [Batch(counted_records(2)), Message(0), Message(0, magic=0)])
+def test_a_batch_has_no_negative_offset(batch):
     data = batch.encode()
-    assert candidates(data, lowest_offset=50) == [(0, len(data))]
-    assert candidates(data, lowest_offset=51) == []
+    assert candidates(data) == [(0, len(data))]
+    assert candidates(b"\xff" * 8 + data[8:]) == []
 
 
 @pytest.mark.parametrize("name", ENTRIES)

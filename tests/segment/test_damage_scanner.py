@@ -324,10 +324,11 @@ class TestValuesThatHoldBatches:
         assert found == [100, (SIZE, SIZE + len(around), 101, 102), 102]
 
     @pytest.mark.parametrize("garbage", [1, 9, 100])
-    def test_where_it_is_whole_and_out_of_order(self, items_of, make_batch, hidden, garbage):
-        again = hidden(100, 101)
-        content = make_batch(100, (1,)) + b"\xff" * garbage + again + make_batch(101, (1,))
-        end = SIZE + garbage + len(again)
+    @pytest.mark.parametrize("offset", [5, 99, 100, 102, 500])
+    def test_where_it_is_whole_and_out_of_order(self, items_of, make_batch, hidden, offset, garbage):
+        around = hidden(offset, 101)
+        content = make_batch(100, (1,)) + b"\xff" * garbage + around + make_batch(101, (1,))
+        end = SIZE + garbage + len(around)
         assert items_of(content, end_offset=102) == [100, (SIZE, end, 101, 101), 101]
 
     @pytest.mark.parametrize("gone", [1, 5, 60, 90, 150])
@@ -356,6 +357,17 @@ class TestValuesThatHoldBatches:
         end = SIZE + len(made[1]) - gone
         assert items_of(content, end_offset=121) == [100, (SIZE, end, 101, 120), 120]
 
+    def test_where_a_whole_batch_reaches_over_the_end_that_a_bad_one_states(
+        self, items_of, make_batch, hidden
+    ):
+        """What is left of the bad one states an end at which the next one holds a copy."""
+        around = hidden(110, 111)
+        content = make_batch(100, (1,)) + make_batch(101, (1,))[:61] + around + make_batch(112, (1,))
+        copy_bytes = SIZE + 61 + around.index(make_batch(111, (1,)))
+        length = struct.pack(">i", copy_bytes - SIZE - 12)
+        content = content[: SIZE + 8] + length + content[SIZE + 12 :]
+        assert items_of(content, end_offset=113) == [100, (SIZE, SIZE + 61, 101, 110), 110, 112]
+
     @pytest.mark.parametrize("damaged", [1, 2, 3])
     def test_where_batches_after_it_are_damaged_but_not_their_headers(self, items_of, make_batch, damaged):
         """Offsets are missing after each, so that the copies fit in; nothing is left of the lengths in front of them."""
@@ -369,6 +381,16 @@ class TestValuesThatHoldBatches:
         last = 120 + 10 * damaged
         end = len(content) - len(made[-1])
         assert items_of(content, end_offset=last + 1) == [100, (SIZE, end, 101, last), last]
+
+    @pytest.mark.parametrize(("offset", "delta"), [(103, 30), (103, 1 << 30), (103 + (1 << 16), 0), (5, 0)])
+    def test_where_the_offsets_of_a_damaged_one_after_it_are_wrong(
+        self, items_of, make_batch, hidden, offset, delta
+    ):
+        around, bad = hidden(101, 102), make_batch(offset, (1,), last_offset_delta=delta)
+        bad = bad[:-1] + bytes([bad[-1] ^ 1])
+        content = make_batch(100, (1,)) + around[:-1] + b"\xff" + bad + make_batch(104, (1,))
+        end = SIZE + len(around) + len(bad)
+        assert items_of(content, end_offset=105) == [100, (SIZE, end, 101, 104), 104]
 
     @pytest.mark.parametrize("cut", [200, 250, 300])
     def test_where_it_is_torn(self, items_of, content, cut):
@@ -537,6 +559,18 @@ def test_proofs_keep_no_sound_batch_from_being_checked(items_of, make_batch):
         content[starts[number] + 9] ^= 3
     found = [item for item in items_of(content, base_offset=0, end_offset=9000) if isinstance(item, int)]
     assert found == [number for number in range(9000) if number % 50 not in (3, 15)]
+
+
+def test_whole_batches_out_of_order_keep_no_sound_batch_from_being_checked(items_of, make_batch, monkeypatch):
+    monkeypatch.setattr("storage_core.segment.damage._ALLOWANCE_BYTES", 64 * SIZE)
+    out_of_order = [make_batch(offset, (1,)) for offset in range(101, 600)]
+    following = [make_batch(offset, (1,)) for offset in (5001, 5002)]
+    content = b"".join([make_batch(5000, (1,)), b"\xff" * SIZE, *out_of_order, *following])
+    assert [item for item in items_of(content, end_offset=5003) if isinstance(item, int)] == [
+        5000,
+        5001,
+        5002,
+    ]
 
 
 def test_whether_markers_may_be_among_what_is_lost(open_content, make_batch):

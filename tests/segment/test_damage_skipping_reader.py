@@ -132,19 +132,26 @@ class TestDamage:
             assert set(found) <= set(range(100, 120, 2)) | {117, 500}
 
 
-def test_a_look_up_never_ends_in_what_may_be_the_value_of_a_damaged_message(open_walk):
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "after another one"])
+def test_a_look_up_never_ends_in_what_may_be_the_value_of_a_damaged_message(open_walk, is_alone):
     """The value ends with whole messages, which lead to the end of the one around them."""
     copies = b"-" + b"".join(Message(each, 5, None, b"v", 0).encode() for each in (103, 105, 107))
-    made = [Message(each, 5, b"key", copies, 0).encode() for each in (100, 101, 108)]
+    made = [
+        Message(offset, 5, b"key", value, 0).encode()
+        for offset, value in ((100, b"v"), (101, b"v"), (102, copies), (108, b"v"))
+    ]
     content = bytearray(b"".join(made))
+    around_bytes, next_bytes = len(made[0] + made[1]), len(made[0] + made[1] + made[2])
     # The length of the key, so that the fields of the message do not tell where its value ends.
-    content[len(made[0]) + 21] ^= 0x40
+    content[around_bytes + 21] ^= 0x40
+    if not is_alone:
+        content[around_bytes - 1] ^= 1
     walk = open_walk(bytes(content), skip_damage=False, end_offset=109)
     for offset in range(103, 108):
         with pytest.raises(CorruptRecordError) as raised:
             walk.first_reaching(offset, 0)
-        assert raised.value.position_bytes == len(made[0])
-    assert walk.first_reaching(108, 0).position_bytes == len(made[0] + made[1])
+        assert raised.value.position_bytes == (around_bytes if is_alone else len(made[0]))
+    assert walk.first_reaching(108, 0).position_bytes == next_bytes
 
 
 def test_a_batch_whose_header_is_in_order_is_left_to_the_reading(open_walk, batches):

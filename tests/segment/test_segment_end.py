@@ -129,6 +129,14 @@ def test_a_copy_of_batches_inside_a_torn_batch_is_no_damage(end_of, make_batch, 
     assert end_of(b"".join(batches) + torn) == SegmentEnd(13, 6 * 69)
 
 
+@pytest.mark.parametrize("zeros", [12, 100, 5000])
+def test_a_whole_batch_after_zeros_is_damage_whatever_its_offsets(end_of, batches, zeros):
+    """No torn append, but perhaps the batch that the log should begin with."""
+    with pytest.raises(CorruptRecordError) as raised:
+        end_of(b"".join(batches[2:4]) + bytes(zeros) + batches[0])
+    assert raised.value.position_bytes == 2 * 69
+
+
 def test_what_a_header_declares_is_not_allocated(tmp_path, make_batch):
     path = tmp_path / "00000000000000000000.log"
     content = bytearray(make_batch(0)) + make_batch(1, value=bytes(5_000_000))

@@ -9,6 +9,7 @@ import pytest
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
 from storage_core.segment import SegmentReader, TimestampOffset
+from tests.record.legacy_encoding import Message
 
 
 @pytest.fixture
@@ -219,3 +220,16 @@ def test_a_length_that_leads_past_batches_hides_none_from_a_timestamp(
             strict.offset_for_timestamp(1000 + young)
     else:
         assert strict.offset_for_timestamp(1000 + young) == expected
+
+
+def test_a_time_is_never_found_in_what_may_be_the_value_of_a_damaged_message(tmp_path):
+    """The length leads exactly to a message in the value: both ways of walking find that one."""
+    copies = b"-" + b"".join(Message(each, 900 + each, None, b"v", 1).encode() for each in (103, 105, 107))
+    around = Message(101, 5, b"key", copies, 1).encode()
+    after = [Message(each, 5, b"key", b"v", 1).encode() for each in range(108, 112)]
+    length = struct.pack(">i", around.index(copies) + 1 - 12)
+    content = Message(100, 5, b"key", b"v", 1).encode() + around[:8] + length + around[12:] + b"".join(after)
+    (tmp_path / f"{100:020d}.log").write_bytes(content)
+    strict = SegmentReader(FileSystem(), str(tmp_path), 100, offset_limit=112)
+    with pytest.raises(CorruptRecordError):
+        strict.offset_for_timestamp(1000)
