@@ -130,7 +130,7 @@ class ReadLimit:
                 "isolationLevel=read_uncommitted.",
                 path=segment.log_path,
                 position_bytes=segment.size_bytes if damage is None else damage.start_bytes,
-                end_position_bytes=None if damage is None else damage.end_bytes,
+                end_position_bytes=segment.size_bytes if damage is None else damage.end_bytes,
                 offset=lost_from,
                 last_offset=log.log_end_offset - 1,
             )

@@ -370,7 +370,7 @@ class DamageScanner:
             Where the batch ends and another one may begin; None if more than its length and its magic is damaged.
         """
         header = self.probe.read_at(HEADER_SIZE_BYTES, position_bytes)
-        if len(header) < HEADER_SIZE_BYTES:
+        if len(header) < HEADER_SIZE_BYTES or not any(header):
             return None
         magic = header[MAGIC_POSITION]
         ends = (

@@ -105,12 +105,13 @@ def parse_offset_checkpoint(content: bytes) -> dict[TopicPartition, int]:
     """Return the offsets in a checkpoint; empty if it is malformed."""
     found = {}
     try:
-        for line in content.decode("ascii").splitlines()[2:]:
+        _, count, *lines = content.decode("ascii").splitlines()
+        for line in lines:
             topic, partition, offset = line.split()
             found[topic, int(partition)] = int(offset)
+        return found if int(count) == len(found) else {}
     except ValueError:
         return {}
-    return found
 
 
 def write_files(folder: Path, files: Mapping[str, bytes], modified_ms: Mapping[str, int]) -> None:

@@ -82,6 +82,11 @@ class Entry:
         return self.magic == 2 and bool(self.data[22] & 0x20)
 
     @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction, as a marker does."""
+        return self.magic == 2 and bool(self.data[22] & 0x10)
+
+    @property
     def is_wrapper(self) -> bool:
         """Whether it is a compressed set of v0 or v1 messages."""
         return self.magic != 2 and bool(self.data[17] & 0x07)

@@ -124,8 +124,8 @@ def _verdict(seen: Observation, undamaged: Callable[[], Outcome]) -> Verdict:
 
 
 def _check_error(seen: Observation, error: SegmentLogError, verdict: Verdict) -> None:
-    if not seen.touched <= DERIVED | {"log"}:
-        # The read may need a small file whose content is found nowhere else.
+    if not seen.touched <= DERIVED | {"log"} or not seen.truths:
+        # The read may need a small file whose content is found nowhere else, or nothing is left of a log.
         return
     if seen.read.is_bounded and isinstance(error, (OffsetOutOfRangeError, OptionError)):
         return

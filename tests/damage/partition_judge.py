@@ -9,7 +9,7 @@ from tests.damage.reads import ROW_COLUMNS, OutRow
 from tests.damage.reference import MAX_OFFSET, DamagedBytes, Found, PartitionTruth, SegmentTruth
 
 if TYPE_CHECKING:
-    from tests.damage.entries import Row
+    from tests.damage.entries import Entry, Row
     from tests.damage.observation import Observation, Verdict
 
 
@@ -121,18 +121,23 @@ class PartitionJudge:
     def _check_committed(self) -> None:
         if not self._read.committed:
             return
-        shown = self._offsets & self._original.keys() - self._committed
         is_in_doubt = self._seen.touched & {"txnindex", "snapshot", "root"}
+        lost = self._lost_entries()
         # Without a valid marker, the outcome of a transaction is unknown.
-        if shown and not (self._truth.has_astray or is_in_doubt or self._lacks_markers()):
+        if self._truth.has_astray or is_in_doubt or any(entry.is_control for entry in lost):
+            return
+        # Without its first batch, a transaction does not seem to be open there.
+        begun = min((entry.first_offset for entry in lost if entry.is_transactional), default=MAX_OFFSET)
+        shown = {
+            offset for offset in self._offsets & self._original.keys() - self._committed if offset < begun
+        }  # fmt: skip
+        if shown:
             self._problem(f"records that were not committed: {sorted(shown)[:5]}")
 
-    def _lacks_markers(self) -> bool:
+    def _lost_entries(self) -> list[Entry]:
         standing = {found.original for segment in self._truth.segments for found in segment.entries}
         written = (entry for entries in self._seen.log.entries.values() for entry in entries)
-        return any(
-            entry.is_control and entry.topic_partition == self._key and entry not in standing for entry in written
-        )  # fmt: skip
+        return [entry for entry in written if entry.topic_partition == self._key and entry not in standing]
 
     def _check_segment(self, segment: SegmentTruth, wanted: range) -> None:
         if self._read.mode != "FAILFAST" and segment.ambiguous:
