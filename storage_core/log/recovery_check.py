@@ -314,6 +314,8 @@ def _dropped_from(log_file: ReadableFile, base_offset: int, scan: SegmentScan, s
         what = f"from a complete batch at byte {position_bytes} on, whose offsets are out of order"
     elif scanner.probe.is_exhausted:
         what = "possibly complete batches: too many bytes look like one to be sure"
+    elif scanner.is_batch_lost_after(position_bytes, scan.next_offset):
+        what = "possibly complete batches, whose offsets are out of order"
     else:
         return []
     return [f"{log_file.path}: bytes {position_bytes} to {size_bytes - 1}, {what}"]

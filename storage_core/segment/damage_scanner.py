@@ -109,7 +109,7 @@ class DamageScanner:
         if end_offset is not None:
             search_end_offset = min(end_offset, search_end_offset)
         self._search_limits = OffsetLimits(base_offset, search_end_offset)
-        # A batch with other offsets is none of the log, nor are those in its values. Random bytes seldom have even these.
+        # A whole batch with other offsets than these is taken for random bytes, and does not hide what is in it.
         self._content_limits = OffsetLimits(0, base_offset + MAX_OFFSET_DELTA + 1)
 
     def log_batch_at(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
@@ -206,12 +206,31 @@ class DamageScanner:
             position_bytes, next_offset = header.end_position_bytes, header.next_offset
         return next_offset
 
-    def farthest_end(self, position_bytes: int, end_bytes: int) -> int:
-        """Return how far the bad batches of a damaged range may reach, each by its CRC or else by its length."""
+    def is_batch_lost_after(self, position_bytes: int, next_offset: int) -> bool:
+        """Return True if the end of the file from the last valid batch on is no torn append.
+
+        A whole batch is not torn, even if its offsets do not fit, nor is one after what torn ones may hold. If bytes that
+        look like batches are too many to be checked, one may be among them.
+        """
+        if self.next_log_batch(position_bytes, next_offset) is not None or self.is_intact(position_bytes):
+            return True
+        if self.probe.is_exhausted:
+            return True
+        after_bytes = self.farthest_end(position_bytes)
+        found = self.next_log_batch(after_bytes, self.limits.base_offset)
+        return found is not None or self.probe.is_exhausted
+
+    def farthest_end(self, position_bytes: int) -> int:
+        """Return how far the bad batches may reach that begin at a position, one directly after the other.
+
+        The end of the first one is that by its CRC, or else by its length.
+        """
+        position_bytes = self._end_by_crc(position_bytes) or self._end_by_length(position_bytes)
         for _ in range(_LONGEST_DAMAGED_RUN):
-            if position_bytes >= end_bytes:
+            header = self.probe.header(position_bytes)
+            if header is None or self.probe.is_crc_right(header):
                 break
-            position_bytes = self._end_by_crc(position_bytes) or self._end_by_length(position_bytes)
+            position_bytes = header.end_position_bytes
         return position_bytes
 
     def is_intact(self, position_bytes: int) -> bool:
@@ -380,7 +399,7 @@ class DamageScanner:
         return next((end_bytes for end_bytes in ends if end_bytes is not None), None)
 
     def _end_by_crc_of(self, position_bytes: int, header: bytes, magic: int) -> int | None:
-        """Return the same if the batch has a given format."""
+        """Return the end for which the CRC is right if the batch has a given format, or None."""
         layout = CRC_LAYOUTS[magic]
         stated = int.from_bytes(header[layout.position : layout.position + _CRC_BYTES], "big")
         if magic < MAGIC_V2:
@@ -407,10 +426,11 @@ class DamageScanner:
         """
         for _ in range(_LONGEST_DAMAGED_RUN):
             found = self._valid_batch_at(position_bytes, lowest_offset, self.limits)
-            bad = self.probe.header(position_bytes)
-            if found is not None or bad is None:
+            header = self.probe.header(position_bytes)
+            # A whole batch that does not fit may be a stray copy, and lead to others.
+            if found is not None or header is None or self.probe.is_crc_right(header):
                 return found
-            position_bytes = bad.end_position_bytes
+            position_bytes = header.end_position_bytes
         return None
 
     def _batch_within(
@@ -419,7 +439,12 @@ class DamageScanner:
         """Find where a batch of the log begins before the end that a bad one states, or None."""
         limits = self._search_limits
         if next_batch is not None:
-            limits = OffsetLimits(self.limits.base_offset, known_offset(next_batch))
+            following = self.probe.header(end_bytes)
+            # The next one may be damaged, but its offsets most likely are not.
+            if following is None or not self.limits.follows(following, lowest_offset):
+                following = next_batch
+            end_offset = min(known_offset(following), known_offset(next_batch))
+            limits = OffsetLimits(self.limits.base_offset, end_offset)
         bad = self.probe.header(position_bytes)
         if bad is not None and self.limits.follows(bad, lowest_offset):
             # No other batch has the bad one's own offsets.
@@ -553,7 +578,7 @@ class DamageScanner:
         self, start_bytes: int, end_bytes: int, lowest_offset: int, limits: OffsetLimits
     ) -> Iterator[BatchHeader]:
         """Yield the valid batches that begin at any byte of a range and are not the value of a record."""
-        value_end_bytes = 0
+        value_end_bytes = whole_end_bytes = 0
         for candidate_bytes in self._candidates(start_bytes, end_bytes):
             header = None
             if candidate_bytes >= start_bytes:
@@ -562,9 +587,12 @@ class DamageScanner:
                 # What begins in a valid batch is its content; what ends after a value is no part of it.
                 start_bytes = header.end_position_bytes
                 if start_bytes > value_end_bytes:
-                    value_end_bytes = self._end_of_value(candidate_bytes) or 0
+                    # Directly after a whole batch there is no length of a value.
+                    is_alone = candidate_bytes != whole_end_bytes
+                    value_end_bytes = (self._end_of_value(candidate_bytes) or 0) if is_alone else 0
                     if value_end_bytes == 0 and limits.follows(header, lowest_offset):
                         yield header.with_base_offset(lowest_offset)
+                whole_end_bytes = start_bytes
             if self.probe.is_exhausted:
                 return
 

@@ -222,7 +222,7 @@ class DamageSkippingReader:
                 damage = item
                 # Where damage is skipped, what is read for proofs is left to the scanner.
                 if not self._skip_damage:
-                    farthest_end_bytes = self._scanner.farthest_end(item.start_bytes, item.end_bytes)
+                    farthest_end_bytes = self._scanner.farthest_end(item.start_bytes)
                     if farthest_end_bytes > spanning_end_bytes:
                         spanning, spanning_end_bytes = item, farthest_end_bytes
             elif is_reached(item):
@@ -332,15 +332,7 @@ def end_of_batches(
         position_bytes, next_offset = last.end_bytes, last.last_offset + 1
     if scanner.is_blank(position_bytes):
         return None if last is None else SegmentEnd(next_offset, position_bytes)
-    found = scanner.next_log_batch(position_bytes, next_offset)
-    # A whole batch is not torn, even if its offsets do not fit, nor is one after what the torn batch may hold.
-    after_bytes = scanner.farthest_end(position_bytes, position_bytes + 1)
-    is_damaged = (
-        found is not None
-        or scanner.is_intact(position_bytes)
-        or scanner.next_log_batch(after_bytes, base_offset) is not None
-    )
-    if is_damaged or scanner.probe.is_exhausted:
+    if scanner.is_batch_lost_after(position_bytes, next_offset):
         error = scanner.damage_at(position_bytes, next_offset).error()
         if not skip_damage:
             raise error

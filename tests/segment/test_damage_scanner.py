@@ -392,6 +392,18 @@ class TestValuesThatHoldBatches:
         end = SIZE + len(around) + len(bad)
         assert items_of(content, end_offset=105) == [100, (SIZE, end, 101, 104), 104]
 
+    def test_where_a_copy_has_the_offset_of_a_damaged_one_after_it(self, items_of):
+        copies = b"-" + Message(103, 5, None, b"inner", 1).encode()
+        values = (b"v", b"v", copies, b"v", b"v")
+        made = [Message(100 + number, 5, b"key", value, 1).encode() for number, value in enumerate(values)]
+        starts = [0, *itertools.accumulate(map(len, made))]
+        content = bytearray(b"".join(made))
+        # The length of the key, and the last byte of the next one.
+        content[starts[2] + 29] ^= 0x40
+        content[starts[4] - 1] ^= 1
+        expected = [100, 101, (starts[2], starts[4], 102, 104), 104]
+        assert items_of(content, end_offset=105) == expected
+
     @pytest.mark.parametrize("cut", [200, 250, 300])
     def test_where_it_is_torn(self, items_of, content, cut):
         assert items_of(content[: SIZE + cut], end_offset=None) == [100]
@@ -571,6 +583,25 @@ def test_whole_batches_out_of_order_keep_no_sound_batch_from_being_checked(items
         5001,
         5002,
     ]
+
+
+def test_whole_batches_out_of_order_leave_enough_for_proofs(items_of, make_batch, monkeypatch):
+    monkeypatch.setattr("storage_core.segment.damage._PROOF_ALLOWANCE_BYTES", 4 << 20)
+    out_of_order = [make_batch(offset, (1,)) for offset in range(101, 600)]
+    copies = b"".join(make_batch(offset, (1,)) for offset in (5001, 5002))
+    around = b"\xff" * 61 + make_batch(5001, (1,), value=copies)[61:]
+    content = b"".join(
+        [make_batch(5000, (1,)), b"\xff" * SIZE, *out_of_order, around, make_batch(5010, (1,))]
+    )
+    assert [item for item in items_of(content, end_offset=5011) if isinstance(item, int)] == [5000, 5010]
+
+
+def test_stray_copies_after_a_bad_batch_take_no_sound_one(items_of, make_batch):
+    made = [make_batch(offset, (1,)) for offset in (100, 101, 7, 1108)]
+    content = changed(made, 1, -1 + SIZE, b"\xff") + b"\xff" * 30
+    content += b"".join(make_batch(offset, (1,)) for offset in range(102, 132))
+    found = [item for item in items_of(content, end_offset=2000) if isinstance(item, int)]
+    assert found == [100, *range(102, 132)]
 
 
 def test_whether_markers_may_be_among_what_is_lost(open_content, make_batch):

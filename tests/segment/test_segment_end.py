@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from functools import partial
 
 import pytest
@@ -135,6 +136,24 @@ def test_a_whole_batch_after_zeros_is_damage_whatever_its_offsets(end_of, batche
     with pytest.raises(CorruptRecordError) as raised:
         end_of(b"".join(batches[2:4]) + bytes(zeros) + batches[0])
     assert raised.value.position_bytes == 2 * 69
+
+
+def test_copies_inside_the_second_torn_batch_are_no_damage(end_of, make_batch, batches):
+    first, second = (
+        make_batch(offset, (1,), value=b"-" * 20 + batches[0] + bytes(500)) for offset in (13, 14)
+    )
+    torn = first[:100] + b"\xff" * 80 + first[180:] + second[:-200]
+    assert end_of(b"".join(batches) + torn) == SegmentEnd(13, 6 * 69)
+
+
+def test_too_many_bytes_that_look_like_batches_are_no_torn_append(end_of, make_batch, monkeypatch):
+    monkeypatch.setattr("storage_core.segment.damage._ALLOWANCE_BYTES", 20_000)
+    head = make_batch(0, (1,))[:61]
+    forged = [struct.pack(">qi", 20 + number, 3000) + head[12:] for number in range(40)]
+    around = bytearray(make_batch(8, (1,), value=b"".join(forged) + b"-" * 5000))
+    around[17] ^= 1
+    with pytest.raises(CorruptRecordError):
+        end_of(make_batch(7, (1,)) + bytes(around) + b"-" * 300)
 
 
 def test_what_a_header_declares_is_not_allocated(tmp_path, make_batch):
