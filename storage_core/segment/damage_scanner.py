@@ -525,10 +525,11 @@ class DamageScanner:
                 return None
             end_bytes = header.end_position_bytes
             size_bytes = end_bytes - position_bytes
-            if (
-                before.endswith(varint_bytes(size_bytes))
-                or before == size_bytes.to_bytes(LENGTH_BYTES + 4, "big")[4:]
-            ):
+            if before == size_bytes.to_bytes(LENGTH_BYTES + 4, "big")[4:]:
+                return end_bytes
+            length = varint_bytes(size_bytes)
+            # One byte may be the length by chance. In a record, headers follow a value: no batch begins where it ends.
+            if before.endswith(length) and (len(length) > 1 or not self.is_intact(end_bytes)):
                 return end_bytes
         return None
 

@@ -293,13 +293,23 @@ def _ambiguous(truth: SegmentTruth, data: bytes, inner: list[tuple[int, int]]) -
     Once a reader takes one of them, the damage begins after it.
     """
     borders = {*(entry.position for entry in truth.entries), len(data)}
-    ends: set[int] = set()
+    taken: list[tuple[int, int]] = []
     for start, position in inner:
-        starts = {start, *(end for end in ends if start < end <= position)}
+        starts = {start, *(end for end, last in taken if _is_damage_from(truth, end, last, start, position))}
         is_choice = bool(truth.astray or truth.surplus)
         if is_choice or not all(is_recognised(data, each, position, borders) for each in starts):
-            ends.add(position + (size_of_entry(data, position) or 0))
-            yield int.from_bytes(data[position : position + 8], "big"), last_offset_of(data, position)
+            last_offset = last_offset_of(data, position)
+            taken.append((position + (size_of_entry(data, position) or 0), last_offset))
+            yield int.from_bytes(data[position : position + 8], "big"), last_offset
+
+
+def _is_damage_from(truth: SegmentTruth, end: int, last_offset: int, start: int, position: int) -> bool:
+    """Return whether damage may reach from the end of an inner entry to a position: what lies between is out of order."""
+    if end > start:
+        return end <= position
+    return any(
+        entry.first_offset <= last_offset for entry in truth.entries if end <= entry.position < position
+    )
 
 
 def _found(log: BaseLog, path: str, data: bytes, position: int, *, is_forged: bool) -> Found | None:

@@ -10,6 +10,7 @@ import pytest
 
 from storage_core.errors import BatchTooLargeError, CorruptRecordError
 from storage_core.filesystem import FileSystem
+from storage_core.record.varint import varint_bytes
 from storage_core.segment import DamagedRange, DamageScanner
 from tests.record.encoding import LZ4, Batch, Record
 from tests.record.frames import lz4_frame
@@ -446,6 +447,16 @@ class TestNoValues:
         content[:20] = bytes(20)
         size = len(made[0])
         assert items_of(content, end_offset=None) == [(0, size, 100, 101), 101]
+
+    def test_a_byte_before_a_small_message_that_others_follow_is_no_length(self, items_of):
+        """As a varint, what is left at the end of the one before is the size of the message."""
+        made = [Message(offset, 5, None, b"v" * 16, 1).encode() for offset in (100, 101, 102, 103)]
+        size = len(made[0])
+        # Two bytes are gone, so that its length leads into the next one.
+        content = made[0] + made[1][:-3] + varint_bytes(size)[-1:] + made[2] + made[3]
+        assert size < 64
+        end = 2 * size - 2
+        assert items_of(content, end_offset=104) == [100, (size, end, 101, 102), 102, 103]
 
     @pytest.mark.parametrize("zeros", [1, 2, 8, 61, 200])
     def test_zeros_before_a_batch_and_after(self, items_of, batches, zeros):
