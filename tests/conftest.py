@@ -87,13 +87,16 @@ _THOROUGH = (
     # A Spark of their own.
     "spark/test_connect.py",
     "spark/test_killed_drivers.py",
+    # Many jobs of Spark: one of each kind is in other modules.
+    "spark/test_round_trips.py",
+    "spark/test_write_failures.py",
     # What is built and installed.
     "test_distribution.py",
     # Dozens of queries: a few of each kind are in other modules.
     "spark/test_where_equals_spark.py",
 )
 # How many cases of a parametrised test `make test` tries, and `make test-all`, where `@pytest.mark.cases` does not say it.
-_CASES = (8, 16)
+_CASES = (8, 12)
 # How many ways of reading in a cell of the conformance matrix.
 _WAYS = (2, 2)
 

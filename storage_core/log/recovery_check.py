@@ -305,17 +305,11 @@ def _dropped_from(log_file: ReadableFile, base_offset: int, scan: SegmentScan, s
     position_bytes = scan.end_position_bytes
     if scanner.is_blank(position_bytes):
         return []
-    found = scanner.next_log_batch(position_bytes, scan.next_offset)
-    if found is not None and found.position_bytes == position_bytes and scan.problem is not None:
-        what = f"from a complete batch on that is rejected: {scan.problem.args[0]}"
-    elif found is not None:
-        what = f"from a complete batch at byte {found.position_bytes} with base offset {found.base_offset} on"
-    elif scanner.is_intact(position_bytes):
-        what = f"from a complete batch at byte {position_bytes} on, whose offsets are out of order"
-    elif scanner.probe.is_exhausted:
-        what = "possibly complete batches: too many bytes look like one to be sure"
-    elif scanner.is_batch_lost_after(position_bytes, scan.next_offset):
-        what = "possibly complete batches, whose offsets are out of order"
+    lost: str | None
+    if scan.problem is not None and scanner.is_intact(position_bytes):
+        lost = f"from a complete batch on that is rejected: {scan.problem.args[0]}"
     else:
+        lost = scanner.lost_after(position_bytes, scan.next_offset)
+    if lost is None:
         return []
-    return [f"{log_file.path}: bytes {position_bytes} to {size_bytes - 1}, {what}"]
+    return [f"{log_file.path}: bytes {position_bytes} to {size_bytes - 1}, {lost}"]

@@ -206,36 +206,43 @@ class DamageScanner:
             position_bytes, next_offset = header.end_position_bytes, header.next_offset
         return next_offset
 
-    def is_batch_lost_after(self, position_bytes: int, next_offset: int) -> bool:
-        """Return True if the end of the file from the last valid batch on is no torn append.
+    def lost_after(self, position_bytes: int, next_offset: int) -> str | None:
+        """Describe the whole batches that follow the last valid one.
 
         A whole batch is not torn, even if its offsets do not fit, nor is one after what torn ones may hold. If bytes that
         look like batches are too many to be checked, one may be among them.
+
+        Returns:
+            From where on batches are lost; None if the end of the file is a torn append.
         """
-        if self.next_log_batch(position_bytes, next_offset) is not None or self.is_intact(position_bytes):
-            return True
+        found = self.next_log_batch(position_bytes, next_offset) or self._intact_batch_at(position_bytes)
+        if found is None and not self.probe.is_exhausted:
+            after_bytes = self.farthest_end(position_bytes)
+            found = self.next_log_batch(after_bytes, self.limits.base_offset) or self._intact_batch_at(
+                after_bytes
+            )
+        if found is not None:
+            return f"from a complete batch at byte {found.position_bytes} on"
         if self.probe.is_exhausted:
-            return True
-        after_bytes = self.farthest_end(position_bytes)
-        found = self.next_log_batch(after_bytes, self.limits.base_offset)
-        return found is not None or self.probe.is_exhausted
+            return "possibly complete batches: too many bytes look like one to be sure"
+        return None
+
+    def is_intact(self, position_bytes: int) -> bool:
+        """Return True if there is a whole batch with a matching CRC here, whatever its offsets."""
+        return self._intact_batch_at(position_bytes) is not None
 
     def farthest_end(self, position_bytes: int) -> int:
         """Return how far the bad batches may reach that begin at a position, one directly after the other.
 
-        The end of the first one is that by its CRC, or else by its length.
+        The end of each is that by its CRC, or else by its length.
         """
         position_bytes = self._end_by_crc(position_bytes) or self._end_by_length(position_bytes)
         for _ in range(_LONGEST_DAMAGED_RUN):
             header = self.probe.header(position_bytes)
             if header is None or self.probe.is_crc_right(header):
                 break
-            position_bytes = header.end_position_bytes
+            position_bytes = self._end_by_crc(position_bytes) or header.end_position_bytes
         return position_bytes
-
-    def is_intact(self, position_bytes: int) -> bool:
-        """Return True if there is a whole batch with a matching CRC here, whatever its offsets."""
-        return self._intact_batch_at(position_bytes) is not None
 
     def _intact_batch_at(self, position_bytes: int) -> BatchHeader | None:
         header = self.probe.header(position_bytes)
@@ -390,6 +397,7 @@ class DamageScanner:
         """
         header = self.probe.read_at(HEADER_SIZE_BYTES, position_bytes)
         if len(header) < HEADER_SIZE_BYTES or not any(header):
+            # A page of zeros is no batch, and costs no proof.
             return None
         magic = header[MAGIC_POSITION]
         ends = (
@@ -424,12 +432,14 @@ class DamageScanner:
 
         Several batches in a row may be damaged although the lengths in their headers are not.
         """
+        is_stray = False
         for _ in range(_LONGEST_DAMAGED_RUN):
             found = self._valid_batch_at(position_bytes, lowest_offset, self.limits)
             header = self.probe.header(position_bytes)
+            if found is not None or header is None:
+                return None if is_stray and not self._leads_far(position_bytes) else found
             # A whole batch that does not fit may be a stray copy, and lead to others.
-            if found is not None or header is None or self.probe.is_crc_right(header):
-                return found
+            is_stray |= self.probe.is_crc_right(header)
             position_bytes = header.end_position_bytes
         return None
 
@@ -528,8 +538,10 @@ class DamageScanner:
             if before == size_bytes.to_bytes(LENGTH_BYTES + 4, "big")[4:]:
                 return end_bytes
             length = varint_bytes(size_bytes)
-            # One byte may be the length by chance. In a record, headers follow a value: no batch begins where it ends.
-            if before.endswith(length) and (len(length) > 1 or not self.is_intact(end_bytes)):
+            # One byte may be the length by chance. In a record, headers follow a value: neither a batch begins nor the
+            # file ends where the value does.
+            is_followed = end_bytes == self.end_bytes or self.is_intact(end_bytes)
+            if before.endswith(length) and (len(length) > 1 or not is_followed):
                 return end_bytes
         return None
 
@@ -588,9 +600,10 @@ class DamageScanner:
                 # What begins in a valid batch is its content; what ends after a value is no part of it.
                 start_bytes = header.end_position_bytes
                 if start_bytes > value_end_bytes:
+                    value_end_bytes = 0
                     # Directly after a whole batch there is no length of a value.
-                    is_alone = candidate_bytes != whole_end_bytes
-                    value_end_bytes = (self._end_of_value(candidate_bytes) or 0) if is_alone else 0
+                    if candidate_bytes != whole_end_bytes:
+                        value_end_bytes = self._end_of_value(candidate_bytes) or 0
                     if value_end_bytes == 0 and limits.follows(header, lowest_offset):
                         yield header.with_base_offset(lowest_offset)
                 whole_end_bytes = start_bytes

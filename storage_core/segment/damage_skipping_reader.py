@@ -32,8 +32,8 @@ class BatchLocation(NamedTuple):
         before: The last batch of the log before the one looked for; None if there is none.
         damage: The damaged range after that, if there is one.
         found: The batch; None if there is none.
-        spanning: A damaged range of which a batch may reach over the one looked for, which is then part of a record's value.
-            None if there is none, and where damage is skipped.
+        spanning: A damaged range of which a batch may reach over the one found, which is then part of a record's value.
+            None if there is none, if no batch is found, and where damage is skipped.
     """
 
     before: BatchHeader | None
@@ -332,7 +332,7 @@ def end_of_batches(
         position_bytes, next_offset = last.end_bytes, last.last_offset + 1
     if scanner.is_blank(position_bytes):
         return None if last is None else SegmentEnd(next_offset, position_bytes)
-    if scanner.is_batch_lost_after(position_bytes, next_offset):
+    if scanner.lost_after(position_bytes, next_offset) is not None:
         error = scanner.damage_at(position_bytes, next_offset).error()
         if not skip_damage:
             raise error

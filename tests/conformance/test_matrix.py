@@ -95,7 +95,7 @@ def test_cell(check: Callable[..., None]) -> None:
     check()
 
 
-@pytest.mark.cases(12, 160)
+@pytest.mark.cases(12, 100)
 @cells(None, is_in_bucket)
 def test_cell_of_bucket(check: Callable[..., None]) -> None:
     check()
@@ -116,14 +116,14 @@ def test_cell_of_bucket_in_a_stream(check: Callable[..., None], spark: SparkSess
 
 
 @pytest.mark.spark
-@pytest.mark.cases(10, 60)
+@pytest.mark.cases(6, 40)
 @cells("classic")
 def test_cell_of_spark(check: Callable[..., None], spark: SparkSession) -> None:
     check(ClassicSpark(spark))
 
 
 @pytest.mark.spark
-@pytest.mark.cases(0, 12)
+@pytest.mark.cases(0, 8)
 @cells("connect")
 def test_cell_of_connect(check: Callable[..., None], connect_spark: ConnectSpark) -> None:
     check(connect_spark)

@@ -131,19 +131,14 @@ class Campaign:
     def _account(self, case: Case, outcome: Outcome, verdict: Verdict) -> None:
         """Check that a read without an error returns the original rows, unless no reader can detect the change."""
         kinds = set()
-        is_noticed = True
         for root in case.log.roots:
             seen = Observation(case.log, root, case.mutations, case.files, case.read, outcome)
             kinds |= unprovable_kinds(seen)
-            # A read that ends before batches out of order need not notice them.
-            is_noticed &= not (
-                seen.read.is_bounded and any(truth.has_surplus for truth in seen.truths.values())
-            )
         is_error = outcome.error is not None
         is_changed = not is_error and (
             _without_positions(outcome) != _without_positions(self._read(self._undamaged(case.log), case))
         )
-        if is_changed and is_noticed and not kinds:
+        if is_changed and not kinds:
             verdict.problem("other rows than before, without an undetectable change")
         if len(case.mutations) == 1:
             self.totals.count_kinds(kinds, is_error=is_error, is_changed=is_changed)

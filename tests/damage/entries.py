@@ -87,6 +87,11 @@ class Entry:
         return self.magic == 2 and bool(self.data[22] & 0x10)
 
     @property
+    def producer_id(self) -> int:
+        """The producer of a v2 batch, -1 if none."""
+        return int.from_bytes(self.data[43:51], "big", signed=True) if self.magic == 2 else -1
+
+    @property
     def is_wrapper(self) -> bool:
         """Whether it is a compressed set of v0 or v1 messages."""
         return self.magic != 2 and bool(self.data[17] & 0x07)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from storage_core.errors import (
     CorruptError,
+    LogDirectoryError,
     OffsetOutOfRangeError,
     OptionError,
     SegmentLogError,
@@ -51,6 +52,8 @@ def judge(
         undamaged: Returns the result of the same read on the undamaged directory.
     """
     seen = [Observation(log, root, mutations, files, read, outcome) for root in log.roots]
+    # A root without log files is none of the copies.
+    seen = [each for each in seen if each.truths] or seen
     # With several copies, the reader may choose any, and fill what it lacks from the others.
     verdicts = [_verdict(each, undamaged) for each in seen]
     if len(seen) > 1 and outcome.error is None:
@@ -124,8 +127,11 @@ def _verdict(seen: Observation, undamaged: Callable[[], Outcome]) -> Verdict:
 
 
 def _check_error(seen: Observation, error: SegmentLogError, verdict: Verdict) -> None:
-    if not seen.touched <= DERIVED | {"log"} or not seen.truths:
-        # The read may need a small file whose content is found nowhere else, or nothing is left of a log.
+    if not seen.touched <= DERIVED | {"log"}:
+        # The read may need a small file whose content is found nowhere else.
+        return
+    if not seen.truths and isinstance(error, LogDirectoryError):
+        # Nothing is left of a log.
         return
     if seen.read.is_bounded and isinstance(error, (OffsetOutOfRangeError, OptionError)):
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tests.damage.reads import ROW_COLUMNS, OutRow
@@ -41,6 +41,9 @@ class PartitionJudge:
             # With an entry out of place, the reader may choose which entries count.
             if not (segment.astray or segment.surplus):
                 self._check_segment(segment, range(bounds[0], bounds[1]))
+            elif not segment.astray and self._read.mode == "FAILFAST":
+                # It fails instead, if it meets the entry.
+                self._check_standing(segment, range(bounds[0], bounds[1]))
 
     def _problem(self, text: str) -> None:
         self._verdict.problem(f"{self._key[0]}-{self._key[1]}: {text}")
@@ -77,11 +80,10 @@ class PartitionJudge:
                 return
 
     def _was_in_wrapper(self, offset: int) -> bool:
-        written = (entry for entries in self._seen.log.entries.values() for entry in entries)
         return any(
-            entry.is_wrapper and entry.topic_partition == self._key and entry.first_offset <= offset <= entry.last_offset
-            for entry in written
-        )  # fmt: skip
+            entry.is_wrapper and entry.first_offset <= offset <= entry.last_offset
+            for entry in self._written_entries()
+        )
 
     def _is_ambiguous(self, out: OutRow) -> bool:
         """Return whether a row comes from a batch that no rule identifies as part of a record's value.
@@ -127,29 +129,33 @@ class PartitionJudge:
         if self._truth.has_astray or is_in_doubt or any(entry.is_control for entry in lost):
             return
         # Without its first batch, a transaction does not seem to be open there.
-        begun = min((entry.first_offset for entry in lost if entry.is_transactional), default=MAX_OFFSET)
-        shown = {
-            offset for offset in self._offsets & self._original.keys() - self._committed if offset < begun
-        }  # fmt: skip
-        if shown:
-            self._problem(f"records that were not committed: {sorted(shown)[:5]}")
+        begun = min((entry.first_offset for entry in lost if self._is_open(entry)), default=MAX_OFFSET)
+        not_committed = self._offsets & self._original.keys() - self._committed
+        if shown := sorted(offset for offset in not_committed if offset < begun):
+            self._problem(f"records that were not committed: {shown[:5]}")
 
     def _lost_entries(self) -> list[Entry]:
         standing = {found.original for segment in self._truth.segments for found in segment.entries}
+        return [entry for entry in self._written_entries() if entry not in standing]
+
+    def _written_entries(self) -> Iterator[Entry]:
         written = (entry for entries in self._seen.log.entries.values() for entry in entries)
-        return [entry for entry in written if entry.topic_partition == self._key and entry not in standing]
+        return (entry for entry in written if entry.topic_partition == self._key)
+
+    def _is_open(self, entry: Entry) -> bool:
+        """Return whether an entry is of a transaction that no marker ends."""
+        return entry.is_transactional and not any(
+            each.is_control
+            and each.producer_id == entry.producer_id
+            and each.first_offset >= entry.first_offset
+            for each in self._written_entries()
+        )
 
     def _check_segment(self, segment: SegmentTruth, wanted: range) -> None:
         if self._read.mode != "FAILFAST" and segment.ambiguous:
             # Once a reader takes one of these batches for one of the log, those with lower offsets are out of order.
             return
-        if not self._read.committed:
-            standing = {
-                offset for found in segment.entries for offset, row in found.rows()
-                if offset in wanted and self._seen.holds(self._key, offset, row)
-            }  # fmt: skip
-            if missing := sorted(standing - self._offsets):
-                self._problem(f"{segment.path}: offsets {missing[:8]} are whole and were not read")
+        self._check_standing(segment, wanted)
         if self._verdict.has_inner_rows:
             # How much is lost around such entries depends on how a reader interprets them.
             return
@@ -161,6 +167,17 @@ class PartitionJudge:
             self._problem(f"{segment.path}: {damaged} are damaged, and nothing was said")
         elif self._read.mode == "PERMISSIVE":
             self._check_damage_rows(segment, lost, damaged)
+
+    def _check_standing(self, segment: SegmentTruth, wanted: range) -> None:
+        """Check that every row of the entries that count was read."""
+        if self._read.committed:
+            return
+        standing = {
+            offset for found in segment.entries for offset, row in found.rows()
+            if offset in wanted and self._seen.holds(self._key, offset, row)
+        }  # fmt: skip
+        if missing := sorted(standing - self._offsets):
+            self._problem(f"{segment.path}: offsets {missing[:8]} are whole and were not read")
 
     def _lost(self, segment: SegmentTruth, wanted: range) -> list[int]:
         """Return the requested offsets that a damaged range lost."""

@@ -295,7 +295,7 @@ def _ambiguous(truth: SegmentTruth, data: bytes, inner: list[tuple[int, int]]) -
     borders = {*(entry.position for entry in truth.entries), len(data)}
     taken: list[tuple[int, int]] = []
     for start, position in inner:
-        starts = {start, *(end for end, last in taken if _is_damage_from(truth, end, last, start, position))}
+        starts = {start, *(end for end, last in taken if _is_damage_from(truth, end, last, position))}
         is_choice = bool(truth.astray or truth.surplus)
         if is_choice or not all(is_recognised(data, each, position, borders) for each in starts):
             last_offset = last_offset_of(data, position)
@@ -303,13 +303,10 @@ def _ambiguous(truth: SegmentTruth, data: bytes, inner: list[tuple[int, int]]) -
             yield int.from_bytes(data[position : position + 8], "big"), last_offset
 
 
-def _is_damage_from(truth: SegmentTruth, end: int, last_offset: int, start: int, position: int) -> bool:
+def _is_damage_from(truth: SegmentTruth, end: int, last_offset: int, position: int) -> bool:
     """Return whether damage may reach from the end of an inner entry to a position: what lies between is out of order."""
-    if end > start:
-        return end <= position
-    return any(
-        entry.first_offset <= last_offset for entry in truth.entries if end <= entry.position < position
-    )
+    between = (entry for entry in truth.entries if end <= entry.position < position)
+    return end <= position and all(entry.first_offset <= last_offset for entry in between)
 
 
 def _found(log: BaseLog, path: str, data: bytes, position: int, *, is_forged: bool) -> Found | None:

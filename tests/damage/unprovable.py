@@ -20,6 +20,7 @@ KINDS = {
     "file": "A log file is gone, or has another name",
     "partition": "A log file holds batches of another partition",
     "segment": "A log file holds batches of another segment",
+    "order": "Batches are out of order, before or after those that are read",
     "marker": "A transaction's marker is gone or damaged",
     "transactions": "A transaction index or a producer snapshot was changed or is gone",
     "times": "A time index was changed or is gone",
@@ -35,6 +36,8 @@ def unprovable_kinds(seen: Observation) -> set[str]:
     for truth in seen.truths.values():
         kinds |= set(_kinds_of_entries(truth))
         kinds |= set(_kinds_of_losses(seen, truth))
+        if _has_surplus_beside(seen, truth):
+            kinds.add("order")
     originals = {path for path, entries in seen.log.entries.items() if entries and path.startswith(seen.root)}
     if originals - seen.files.keys():
         kinds.add("file")
@@ -95,3 +98,24 @@ def _is_without_trace(segment: SegmentTruth, lost: Entry) -> bool:
         return False
     start, end = max(before, default=0), min(following, default=segment.size)
     return not any(start <= each.start and each.end <= end for each in segment.damage)
+
+
+def _has_surplus_beside(seen: Observation, truth: PartitionTruth) -> bool:
+    """Return whether batches out of order lie before or after the entries that a read by offsets needs."""
+    bounds = seen.bounds(truth.topic_partition)
+    if bounds is None:
+        return False
+    start_offset, end_offset = bounds
+    entries = [(number, found) for number, segment in enumerate(truth.segments) for found in segment.entries]
+    after_all = (len(truth.segments), 0)
+    start = next(
+        ((number, each.position) for number, each in entries if each.last_offset >= start_offset), after_all
+    )
+    end = next(
+        ((number, each.end) for number, each in entries if each.last_offset >= end_offset - 1), after_all
+    )
+    return any(
+        not start <= (number, found.position) < end
+        for number, segment in enumerate(truth.segments)
+        for found in segment.surplus
+    )

@@ -349,7 +349,7 @@ class TestValuesThatHoldBatches:
 
     @pytest.mark.parametrize("gone", [1, 4, 8])
     def test_where_bytes_of_the_last_copy_are_gone(self, items_of, make_batch, gone):
-        """The next batch begins before the end that the length of the value states, and ends after it."""
+        # The next batch begins before the end that the length of the value states, and ends after it.
         copies = b"".join(make_batch(offset, (offset,)) for offset in (111, 112, 113))
         made = [make_batch(100, (1,)), make_batch(101, (1,), value=copies), make_batch(120, (1,))]
         cut = SIZE + made[1].index(copies) + 2 * SIZE + 61
@@ -361,13 +361,21 @@ class TestValuesThatHoldBatches:
     def test_where_a_whole_batch_reaches_over_the_end_that_a_bad_one_states(
         self, items_of, make_batch, hidden
     ):
-        """What is left of the bad one states an end at which the next one holds a copy."""
+        # What is left of the bad one states an end at which the next one holds a copy.
         around = hidden(110, 111)
         content = make_batch(100, (1,)) + make_batch(101, (1,))[:61] + around + make_batch(112, (1,))
         copy_bytes = SIZE + 61 + around.index(make_batch(111, (1,)))
         length = struct.pack(">i", copy_bytes - SIZE - 12)
         content = content[: SIZE + 8] + length + content[SIZE + 12 :]
         assert items_of(content, end_offset=113) == [100, (SIZE, SIZE + 61, 101, 110), 110, 112]
+
+    def test_where_the_offset_of_the_batch_after_it_is_damaged(self, items_of, make_batch, hidden):
+        around = bytearray(hidden(101, 103))
+        around[-1] ^= 1
+        stray = struct.pack(">q", 7) + make_batch(102, (1,))[8:]
+        made = [make_batch(100, (1,)), bytes(around), stray, *(make_batch(each, (1,)) for each in (103, 104))]
+        end = SIZE + len(around) + SIZE
+        assert items_of(b"".join(made), end_offset=105) == [100, (SIZE, end, 101, 103), 103, 104]
 
     @pytest.mark.parametrize("damaged", [1, 2, 3])
     def test_where_batches_after_it_are_damaged_but_not_their_headers(self, items_of, make_batch, damaged):
@@ -441,22 +449,23 @@ class TestNoValues:
     """What seems to lie in a value, and does not."""
 
     def test_a_byte_before_a_message_is_no_length(self, items_of):
-        """As a varint, "v" is the length of a value that would end among the zeros that follow."""
+        # As a varint, "v" is the length of a value that would end among the zeros that follow.
         made = [Message(offset, 5, b"key", b"v" * 40, 1, attributes=8).encode() for offset in (100, 101)]
         content = bytearray(b"".join(made) + bytes(600))
         content[:20] = bytes(20)
         size = len(made[0])
         assert items_of(content, end_offset=None) == [(0, size, 100, 101), 101]
 
-    def test_a_byte_before_a_small_message_that_others_follow_is_no_length(self, items_of):
-        """As a varint, what is left at the end of the one before is the size of the message."""
-        made = [Message(offset, 5, None, b"v" * 16, 1).encode() for offset in (100, 101, 102, 103)]
+    @pytest.mark.parametrize("following", [0, 1])
+    def test_a_byte_before_a_small_message_is_no_length(self, items_of, following):
+        # As a varint, what is left at the end of the one before is the size of the message.
+        made = [Message(offset, 5, None, b"v" * 16, 1).encode() for offset in range(100, 103 + following)]
         size = len(made[0])
         # Two bytes are gone, so that its length leads into the next one.
-        content = made[0] + made[1][:-3] + varint_bytes(size)[-1:] + made[2] + made[3]
+        content = made[0] + made[1][:-3] + varint_bytes(size)[-1:] + b"".join(made[2:])
         assert size < 64
-        end = 2 * size - 2
-        assert items_of(content, end_offset=104) == [100, (size, end, 101, 102), 102, 103]
+        expected = [100, (size, 2 * size - 2, 101, 102), *range(102, 103 + following)]
+        assert items_of(content, end_offset=103 + following) == expected
 
     @pytest.mark.parametrize("zeros", [1, 2, 8, 61, 200])
     def test_zeros_before_a_batch_and_after(self, items_of, batches, zeros):
@@ -466,7 +475,7 @@ class TestNoValues:
 
     @pytest.mark.parametrize("zeros", [1, 7, 8, 9])
     def test_zeros_before_an_old_message(self, items_of, zeros):
-        """With eight of them, the lengths of a message of format v0 are where one of v1 has its own."""
+        # With eight of them, the lengths of a message of format v0 are where one of v1 has its own.
         made = [Message(offset, 5, None, b"value", 0).encode() for offset in (100, 101)]
         size = len(made[0])
         content = made[0] + bytes(zeros) + made[1]

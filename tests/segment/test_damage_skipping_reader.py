@@ -134,7 +134,7 @@ class TestDamage:
 
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "after another one"])
 def test_a_look_up_never_ends_in_what_may_be_the_value_of_a_damaged_message(open_walk, is_alone):
-    """The value ends with whole messages, which lead to the end of the one around them."""
+    # The value ends with whole messages, which lead to the end of the one around them.
     copies = b"-" + b"".join(Message(each, 5, None, b"v", 0).encode() for each in (103, 105, 107))
     made = [
         Message(offset, 5, b"key", value, 0).encode()
@@ -152,6 +152,24 @@ def test_a_look_up_never_ends_in_what_may_be_the_value_of_a_damaged_message(open
             walk.first_reaching(offset, 0)
         assert raised.value.position_bytes == (around_bytes if is_alone else len(made[0]))
     assert walk.first_reaching(108, 0).position_bytes == next_bytes
+
+
+def test_a_look_up_never_ends_in_the_value_of_a_damaged_message_after_another(open_walk):
+    copies = b"".join(Message(each, 5, None, b"v", 1).encode() for each in (103, 105, 107))
+    made = [
+        Message(offset, 5, None, value, 1).encode()
+        for offset, value in ((100, b"v"), (101, b"v"), (102, copies))
+    ]
+    content = bytearray(b"".join(made))
+    around_bytes = len(made[0] + made[1])
+    content[around_bytes - 1] ^= 1
+    # The length leads to the first copy.
+    content[around_bytes + 8 : around_bytes + 12] = struct.pack(">i", made[2].index(copies) - 12)
+    walk = open_walk(bytes(content), skip_damage=False, end_offset=110)
+    for offset in range(103, 108):
+        with pytest.raises(CorruptRecordError) as raised:
+            walk.first_reaching(offset, 0)
+        assert raised.value.position_bytes == len(made[0])
 
 
 def test_a_batch_whose_header_is_in_order_is_left_to_the_reading(open_walk, batches):

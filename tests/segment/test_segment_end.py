@@ -130,9 +130,18 @@ def test_a_copy_of_batches_inside_a_torn_batch_is_no_damage(end_of, make_batch, 
     assert end_of(b"".join(batches) + torn) == SegmentEnd(13, 6 * 69)
 
 
+@pytest.mark.parametrize("offset", [5, 7, 11])
+def test_a_whole_batch_after_a_torn_one_is_damage_whatever_its_offsets(end_of, make_batch, batches, offset):
+    torn = bytearray(make_batch(11, (1,)))
+    torn[-1] ^= 1
+    with pytest.raises(CorruptRecordError) as raised:
+        end_of(b"".join(batches[2:4]) + bytes(torn) + make_batch(offset, (1,)))
+    assert raised.value.position_bytes == 2 * 69
+
+
 @pytest.mark.parametrize("zeros", [12, 100, 5000])
 def test_a_whole_batch_after_zeros_is_damage_whatever_its_offsets(end_of, batches, zeros):
-    """No torn append, but perhaps the batch that the log should begin with."""
+    # It may be the batch that the log should begin with.
     with pytest.raises(CorruptRecordError) as raised:
         end_of(b"".join(batches[2:4]) + bytes(zeros) + batches[0])
     assert raised.value.position_bytes == 2 * 69

@@ -223,7 +223,7 @@ def test_a_length_that_leads_past_batches_hides_none_from_a_timestamp(
 
 
 def test_a_time_is_never_found_in_what_may_be_the_value_of_a_damaged_message(tmp_path):
-    """The length leads exactly to a message in the value: both ways of walking find that one."""
+    # The length leads exactly to a message in the value, so both ways of walking find that one.
     copies = b"-" + b"".join(Message(each, 900 + each, None, b"v", 1).encode() for each in (103, 105, 107))
     around = Message(101, 5, b"key", copies, 1).encode()
     after = [Message(each, 5, b"key", b"v", 1).encode() for each in range(108, 112)]

@@ -101,6 +101,7 @@ def test_a_schema_is_the_projection_in_its_order(load):
     assert frame.agg(functions.max("offset"), functions.count("topic")).head() == (99, 210)
 
 
+@pytest.mark.thorough
 def test_a_schema_may_name_headers_and_metadata_without_options(load):
     frame = load(schema=StructType().add(load(includeHeaders="true").schema["headers"]))
     assert frame.where("headers is not null").count() == 105
@@ -112,6 +113,7 @@ def test_the_option_columns_is_the_projection(load):
     assert frame.count() == 210
 
 
+@pytest.mark.thorough
 def test_unions_with_itself_and_caching(load):
     frame = load(subscribe="b")
     assert frame.union(frame).count() == 20
@@ -120,6 +122,7 @@ def test_unions_with_itself_and_caching(load):
     cached.unpersist()
 
 
+@pytest.mark.thorough
 def test_an_empty_plan(load, new_logs, records_of):
     new_logs.write("e", 0, [])
     assert load(path=new_logs.path).count() == 0
@@ -134,6 +137,7 @@ def test_a_timestamp_is_the_same_moment_in_every_session_zone(spark, load, conf)
     assert_df_equality(moments, spark.createDataFrame([(5, 1_700_000_005_000)], moments.schema))
 
 
+@pytest.mark.thorough
 def test_one_load_is_one_snapshot_and_a_new_one_sees_more(load, new_logs, records_of):
     new_logs.write("n", 0, records_of(10))
     frame = load(path=new_logs.path)
@@ -143,6 +147,7 @@ def test_one_load_is_one_snapshot_and_a_new_one_sees_more(load, new_logs, record
     assert load(path=new_logs.path).count() == 15
 
 
+@pytest.mark.thorough
 def test_temporary_views(spark, load, logs):
     load().createOrReplaceTempView("records")
     assert spark.sql("SELECT count(*) FROM records WHERE offset > 5").head()[0] == 190 - 2 + 4
@@ -156,6 +161,7 @@ def test_temporary_views(spark, load, logs):
         spark.catalog.dropTempView(view)
 
 
+@pytest.mark.thorough
 def test_a_catalog_table_takes_its_path_in_the_query(spark, logs):
     spark.sql("CREATE TABLE records USING segmentlog TBLPROPERTIES ('any.property' = '1')")
     try:
@@ -186,6 +192,7 @@ def test_a_misused_option_is_one_clear_line_from_load(spark, logs, jobs, options
     assert list(jobs()) == []
 
 
+@pytest.mark.thorough
 def test_a_start_that_a_stream_may_have_is_one_clear_line_before_any_task(load, jobs):
     """`load()` asks for the columns alone, and Spark does not say whether it is that of a batch or of a stream."""
     frame = load(startingOffsets="latest")

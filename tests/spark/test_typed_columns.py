@@ -177,6 +177,7 @@ def test_filters_of_typed_columns_are_left_to_spark(logs: Path) -> None:
     assert reader.predicate.children == (to_predicate(by_offset),)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_an_error_of_a_record_reaches_the_user(spark: SparkSession, logs: Path) -> None:
     with pytest.raises(

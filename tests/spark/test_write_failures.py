@@ -51,15 +51,10 @@ def values(root):
     "failing",
     [
         {"write": "raise"},
-        *(
-            pytest.param(failing, marks=pytest.mark.thorough)
-            for failing in (
-                {"write": "kill"},
-                {"write": "limit"},
-                {"write": "full", "at": 3},
-                {"write": "broken", "at": 2},
-            )
-        ),
+        {"write": "kill"},
+        {"write": "limit"},
+        {"write": "full", "at": 3},
+        {"write": "broken", "at": 2},
     ],
     ids=lambda failing: failing["write"],
 )
@@ -75,15 +70,10 @@ def test_a_task_that_fails_once_is_tried_again_and_counts_once(save, root, faili
     ("failing", "words"),
     [
         ({"write": "kill"}, "worker exited unexpectedly"),
-        *(
-            pytest.param(failing, words, marks=pytest.mark.thorough)
-            for failing, words in (
-                ({"write": "raise"}, "the task ends here"),
-                ({"write": "limit"}, "File too large"),
-                ({"write": "full", "at": 3}, "No space left on device"),
-                ({"write": "broken", "at": 2}, "Input/output error"),
-            )
-        ),
+        ({"write": "raise"}, "the task ends here"),
+        ({"write": "limit"}, "File too large"),
+        ({"write": "full", "at": 3}, "No space left on device"),
+        ({"write": "broken", "at": 2}, "Input/output error"),
     ],
     ids=lambda each: each["write"] if isinstance(each, dict) else "",
 )
@@ -134,7 +124,6 @@ CALLS = {
 }
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("kind", CALLS)
 def test_a_commit_that_fails_at_some_call(save, root, kind, record_property):
     """The same txnVersion is repeated until it is committed, and once more."""
@@ -166,7 +155,6 @@ def test_a_commit_that_fails_at_some_call(save, root, kind, record_property):
     assert 0 < in_doubt < failed
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["another job", "an open log directory"])
 def test_a_job_in_doubt_is_completed_by_the_next_writer(save, root, how):
     save("before")

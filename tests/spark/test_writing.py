@@ -77,6 +77,7 @@ def in_a_thread(work):
         return threads.submit(work).result()
 
 
+@pytest.mark.thorough
 def test_another_thread_writes_where_the_session_is_active(spark, root):
     def write():
         spark.createDataFrame([], "value string")  # makes the session active in this thread
