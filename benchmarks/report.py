@@ -60,8 +60,8 @@ def latest_results(directory: Path) -> list[SectionResult]:
     Raises:
         FileNotFoundError: No section has a result.
     """
-    # The names end in a date, so the last in order is the newest.
-    newest = [sorted(directory.glob(f"{name}-*.json"))[-1:] for name in SECTION_NAMES]
+    # The names end in a date, so the last in order is the newest. A section's name may begin with that of another one.
+    newest = [sorted(directory.glob(f"{name}-[0-9]*.json"))[-1:] for name in SECTION_NAMES]
     results = [
         SectionResult.from_json(json.loads(paths[0].read_text(encoding="utf-8"))) for paths in newest if paths
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import pytest
 
 from benchmarks import missed_targets
-from benchmarks.report import document
+from benchmarks.report import document, latest_results
 from benchmarks.results import Finding, SectionResult, at_most
 from benchmarks.scratch import give_back_space, new_directory, section_scratch
 from benchmarks.sections import SECTION_NAMES
@@ -114,6 +115,14 @@ def test_the_page_says_why_a_target_is_missed():
         first_screen,
         re.MULTILINE,
     ) == [("everything", "three files of each segment"), ("another", "not known")]
+
+
+def test_the_newest_result_of_each_section_is_taken(tmp_path):
+    for section, date in (("values", 1), ("values", 2), ("values-spark", 1), ("decode", 3)):
+        result = SectionResult(section, f"{section} {date}", "", ())
+        path = tmp_path / f"{section}-2026010{date}T000000Z.json"
+        path.write_text(json.dumps(result.to_json()), encoding="utf-8")
+    assert [each.title for each in latest_results(tmp_path)] == ["decode 3", "values 2", "values-spark 1"]
 
 
 def test_causes_are_those_of_sections():
