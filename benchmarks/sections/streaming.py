@@ -40,8 +40,7 @@ return of `Log.append` to the moment at which a task has the row, with the defau
 What bounds the backlog: of the processor time of a query in a warm session, Java takes 3.1 s, where one batch read of the same
 rows takes 1.3 s, the tasks' Python 1.0 s, and two Python processes that Spark starts for each query 0.42 s each, 0.15 s of it
 for segmentlog's modules. To plan a batch takes segmentlog 2 ms, and to find its end 0.3 ms. The Kafka source pays Spark's
-bookkeeping, too. Other guests of this machine slow it down at times: in a
-second run, later the same day, a backlog took 7.2 s beside 7.3 s, and a micro-batch 322 ms beside 164 ms."""
+bookkeeping, too."""
 
 
 def run(settings: Settings) -> SectionResult:
