@@ -5,7 +5,7 @@ A case has a name, ``<log>#<number>``, and is fully determined by it::
     python -m tests.damage.campaign --case 'v2-gzip#1234'      # run one case, print all details
     python -m tests.damage.campaign --cases 50000              # run many
     python -m tests.damage.campaign --seconds 3600 --first 10000
-    python -m tests.damage.campaign --cases 50000 --write docs/reliability.md
+    python -m tests.damage.campaign --cases 10000 --write docs/reliability.md
 """
 
 from __future__ import annotations
