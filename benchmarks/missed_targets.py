@@ -161,6 +161,12 @@ CAUSES: Final = (
         "three files of each segment are renamed, as a broker does; the bare renames alone take longer than the target",
     ),
     _Cause(
+        "earlier",
+        "CPU time, now : then",
+        "",
+        "two runs with the same two commits differ by as much",
+    ),
+    _Cause(
         "threads",
         "read_batches, 2 threads",
         "none",
