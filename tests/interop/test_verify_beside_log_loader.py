@@ -1,13 +1,14 @@
 """`segmentlog verify` beside Kafka's own ``LogLoader``, on damaged copies of brokers' directories, in one JVM.
 
 What a broker notices is found, what it makes of a log is foretold, and no sound directory is called damaged. Up to where a
-broker cuts a log that it checks as a whole, we read the rows that it serves. To repeat or to run more: SEGMENTLOG_VERIFY_FIRST and SEGMENTLOG_VERIFY_COPIES.
+broker cuts a log that it checks as a whole, or keeps a batch whose offset was changed, we read the rows that it serves. To repeat or to run more: SEGMENTLOG_VERIFY_FIRST and SEGMENTLOG_VERIFY_COPIES.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from storage_core.errors import CorruptError
 from storage_core.filesystem import FileSystem
 from tests.damage.broker_logs import broker_logs
 from tests.damage.campaign import fast_folder
+from tests.damage.reference import partition_truths
 from tests.damage.verified_copies import DamagedCopy, draw_copy, undamaged_copies, verified
 from tests.interop.kafka_log import KafkaLog, KafkaRecord, LoadedLog
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from storage_core.check.partition_check import PartitionReport
+    from tests.damage.base_log import BaseLog
+    from tests.damage.entries import Entry
 
 FIRST = int(os.environ.get("SEGMENTLOG_VERIFY_FIRST", "0"))
 COPIES_PER_LOG = 12
@@ -107,10 +111,9 @@ def _compare_partition(
     beside.cut += loaded.refusal is None and loaded.segments != sizes
     beside.rebuilt += not has_indexes
     where = f"{copy.text()}\n  {partition.topic}-{partition.partition}"
-    is_comparable = has_indexes and not any(each.kind in _FOREIGN_FILES for each in copy.mutations)
-    # Of a segment without an index, a broker cuts off what is damaged, and keeps those after it.
+    is_comparable = not any(each.kind in _FOREIGN_FILES for each in copy.mutations)
     if loaded.refusal is None and is_comparable:
-        beside.problems += _wrong_rows(kafka, partition, where)
+        beside.problems += _wrong_rows(kafka, partition, _comparable_end(copy, partition), where)
     is_noticed = loaded.refusal is not None or loaded.segments != sizes or not has_indexes
     if is_noticed and partition.verdict == "sound" and not has_root_findings:
         beside.problems.append(f"{where}: the broker notices, verify does not: {loaded}")
@@ -158,8 +161,43 @@ def _read(path: Path, partition: PartitionReport) -> list[KafkaRecord]:
     return list(map(KafkaRecord, offsets, (time_us // 1000 for time_us in times), *others))
 
 
-def _wrong_rows(kafka: KafkaLog, partition: PartitionReport, where: str) -> Iterator[str]:
-    """Compare our rows with those that Kafka reads of what it keeps if nothing vouches for any segment.
+def _comparable_end(copy: DamagedCopy, partition: PartitionReport) -> int:
+    """Return the offset below which a broker that checks a log as a whole keeps the rows that we read.
+
+    No CRC covers an offset: a broker serves a batch with a changed one as it is. To us it is out of order, and either
+    this batch or one beside it is left out. A segment with a damaged transaction index, or without an offset index, is
+    checked by itself: the broker cuts it at the damage and keeps the segments after it.
+    """
+    key = (partition.topic, partition.partition)
+    ends = [sys.maxsize]
+    for segment in partition_truths(copy.log, copy.files)[key].segments:
+        name = segment.path.removesuffix(".log")
+        aborted = f"{name}.txnindex"
+        if f"{name}.index" not in copy.files or copy.files.get(aborted) != copy.log.files.get(aborted):
+            ends.append(segment.base_offset)
+        ends += [
+            _first_offset_before(copy.log, found.original)
+            for found in segment.known
+            if found.original is not None and found.shift
+        ]
+    return min(ends)
+
+
+def _first_offset_before(log: BaseLog, entry: Entry) -> int:
+    """Return the first offset of the entry before this one; 0 if it is the first of its partition."""
+    entries = (each for path in log.entries.values() for each in path)
+    return max(
+        (
+            each.first_offset
+            for each in entries
+            if each.topic_partition == entry.topic_partition and each.first_offset < entry.first_offset
+        ),
+        default=0,
+    )
+
+
+def _wrong_rows(kafka: KafkaLog, partition: PartitionReport, end: int, where: str) -> Iterator[str]:
+    """Compare our rows below an offset with those that Kafka reads of what it keeps if nothing vouches for any segment.
 
     They are compared up to where its log ends, or is not in order: it does not check the order.
     """
@@ -169,7 +207,8 @@ def _wrong_rows(kafka: KafkaLog, partition: PartitionReport, where: str) -> Iter
     loaded = kafka.load(path, NOW_MS, {}, is_clean=False, log_start_offset=log_start_offset)
     if loaded.refusal is not None:
         return
-    theirs, end = [], loaded.log_end_offset
+    theirs: list[KafkaRecord] = []
+    end = min(end, loaded.log_end_offset)
     for segment in sorted(path.glob("*.log")):
         found = kafka.records(segment.read_bytes())
         if isinstance(found, str):
