@@ -12,12 +12,11 @@ from tests.documented_commands import assert_prints, commands_of, shell_in
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "cli.md"
 PAGES = sorted(page for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if commands_of(page))
-QUICK = {"README.md", "values.md"}
 
 
 @pytest.mark.parametrize(
     "page",
-    [page if page.name in QUICK else pytest.param(page, marks=pytest.mark.thorough) for page in PAGES],
+    [page if page.name == "README.md" else pytest.param(page, marks=pytest.mark.thorough) for page in PAGES],
     ids=lambda page: Path(page).name,
 )
 def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path):

@@ -275,15 +275,15 @@ def check_threads(before: set[str]) -> None:
 
 @pytest.mark.thorough
 def test_reads_beside_faults(logs, small_server, tmp_path):
-    found = campaigns(range(40), logs, small_server, tmp_path)
+    found = campaigns(range(16), logs, small_server, tmp_path)
     # Most faults pass, some do not.
-    assert found.count("rows") >= 10
+    assert found.count("rows") >= 4
     assert len(set(found)) >= 3
 
 
 @pytest.mark.soak
 def test_many_reads_beside_faults(logs, small_server, tmp_path):
-    campaigns(range(40, 540), logs, small_server, tmp_path)
+    campaigns(range(16, 540), logs, small_server, tmp_path)
 
 
 def campaigns(seeds: range, logs: Mapping[str, Files], server: Any, folder: Path) -> list[str]:

@@ -85,6 +85,7 @@ def test_the_rows_of_read_table_in_the_same_order(log, threads, options):
     assert read_table(log, threads=threads, **options).equals(table)
 
 
+@pytest.mark.thorough
 def test_what_pyarrow_does_with_a_reader(log):
     table = read_table(log)
     assert read_batches(log).read_all().equals(table)

@@ -138,6 +138,7 @@ def base_offset(path):
     return int(path[-24:-4])
 
 
+@pytest.mark.thorough
 def test_a_plan_takes_less_than_two_hundred_bytes_a_segment(log_root, monkeypatch):
     """So a million segments fit in 200 MB. The number of segments held as objects is limited; here, to fewer."""
     monkeypatch.setattr(segments, "_MOST_OPENED", 100)

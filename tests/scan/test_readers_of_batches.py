@@ -137,7 +137,7 @@ def assert_read_in_little_memory(path, imports, body, expected, *options):
     assert int(memory_bytes) <= MOST_BYTES
 
 
-@pytest.mark.thorough
+@pytest.mark.cases(0, 6)
 @pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize("name", BODIES)
 def test_all_values_are_taken_as_they_come(large, name, threads):
@@ -156,7 +156,7 @@ def test_few_columns_of_all_rows_are_taken_at_once(large, name):
     assert_read_in_little_memory(large, *NARROW_BODIES[name], NARROW, "columns=partition,offset")
 
 
-@pytest.mark.thorough
+@pytest.mark.cases(0, 3)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("batches", "value_bytes"), [(40, 12 << 20), (5_000, 100)])
 def test_large_values_and_tiny_segments(tmp_path, threads, batches, value_bytes):

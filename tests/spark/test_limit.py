@@ -40,6 +40,7 @@ def root(tmp_path):
     return tmp_path / "logs"
 
 
+@pytest.mark.cases(0, 1)
 @pytest.mark.parametrize("is_unix_socket", ["true", "false"])
 def test_no_broken_pipe_is_printed(root, is_unix_socket):
     done = subprocess.run(

@@ -63,6 +63,7 @@ def test_the_source_is_found_without_registering_it(spark, load):
     assert load().columns == KAFKA_COLUMNS
 
 
+@pytest.mark.thorough
 def test_the_source_can_be_registered_in_a_session(spark, logs):
     session = spark.newSession()
     spark_segmentlog.register(session)

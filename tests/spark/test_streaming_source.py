@@ -151,6 +151,7 @@ def test_a_batch_that_is_repeated_has_the_same_rows(growing, run):
     assert running.new_batches() == [orders(0, 1, 2), orders(3, 4)]
 
 
+@pytest.mark.thorough
 @needs_admission_control
 def test_available_now_reads_many_batches_and_ends(growing, run):
     append(growing.create("orders"), 25)

@@ -169,11 +169,11 @@ def test_a_worker_freezes_what_it_has_loaded_unless_told_not_to(new_logs, record
 
 
 @pytest.mark.thorough
-def test_a_worker_that_is_reused_for_10_000_tasks_does_not_grow(new_logs, records_of):
+def test_a_worker_that_is_reused_for_5_000_tasks_does_not_grow(new_logs, records_of):
     new_logs.write("a", 0, records_of(3))
     _, others_once, _ = reused(new_logs, 100)
-    _, others, kibibytes = reused(new_logs, 10_000)
-    # Each leaked object of a task would count 10,000 times, and each leaked kilobyte take 9 MB.
+    _, others, kibibytes = reused(new_logs, 5_000)
+    # Each leaked object of a task would count 5,000 times, and each leaked kilobyte take 4.5 MB.
     assert others < others_once + 1_000
     assert kibibytes[-1] < kibibytes[0] + 4_096
 
