@@ -97,7 +97,7 @@ _THOROUGH = (
 )
 # How many cases of a parametrised test `make test` tries, and `make test-all`, where `@pytest.mark.cases` does not say it.
 _CASES = (4, 8)
-# How many ways of reading in a cell of the conformance matrix.
+# The same for the ways of reading in a cell of the conformance matrix.
 _WAYS = (1, 2)
 
 

@@ -305,11 +305,9 @@ def _dropped_from(log_file: ReadableFile, base_offset: int, scan: SegmentScan, s
     position_bytes = scan.end_position_bytes
     if scanner.is_blank(position_bytes):
         return []
-    lost: str | None
+    lost = scanner.lost_after(position_bytes, scan.next_offset)
     if scan.problem is not None and scanner.is_intact(position_bytes):
         lost = f"from a complete batch on that is rejected: {scan.problem.args[0]}"
-    else:
-        lost = scanner.lost_after(position_bytes, scan.next_offset)
     if lost is None:
         return []
     return [f"{log_file.path}: bytes {position_bytes} to {size_bytes - 1}, {lost}"]

@@ -4,8 +4,9 @@ A batch belongs to the log if it is whole, its CRC is right, and its offsets fol
 anything else the log goes on:
 
 1. at the end of the bad batch, if that is certain: its CRC is right, and only its offsets or its size are wrong;
-2. at the end that its header declares, if a batch of the log begins there, or headers lead from there to one. Batches
-   before that end count only if headers lead from them exactly to it: otherwise they are the value of a record;
+2. at the end that its header declares, if a batch of the log begins there, or headers lead from there to one, and far
+   from it if they pass a whole batch that does not fit. Batches before that end count only if headers lead from them
+   exactly to it: otherwise they are the value of a record;
 3. elsewhere at the next bytes that are a whole batch with a right CRC and offsets that fit.
 """
 
@@ -207,13 +208,13 @@ class DamageScanner:
         return next_offset
 
     def lost_after(self, position_bytes: int, next_offset: int) -> str | None:
-        """Describe the whole batches that follow the last valid one.
+        """Say from where on whole batches follow the last valid one, in words for an error message.
 
-        A whole batch is not torn, even if its offsets do not fit, nor is one after what torn ones may hold. If bytes that
-        look like batches are too many to be checked, one may be among them.
+        A whole batch is not torn: neither one directly after the last valid batch, even if its offsets do not fit, nor one
+        after the farthest end of the torn batches. If too many bytes look like batches to check them all, one may be whole.
 
         Returns:
-            From where on batches are lost; None if the end of the file is a torn append.
+            Such as "from a complete batch at byte 207 on"; None if the end of the file is a torn append.
         """
         found = self.next_log_batch(position_bytes, next_offset) or self._intact_batch_at(position_bytes)
         if found is None and not self.probe.is_exhausted:
@@ -397,7 +398,7 @@ class DamageScanner:
         """
         header = self.probe.read_at(HEADER_SIZE_BYTES, position_bytes)
         if len(header) < HEADER_SIZE_BYTES or not any(header):
-            # A page of zeros is no batch, and costs no proof.
+            # A header of zeros is no batch: to look for its end would use up the allowance for proofs.
             return None
         magic = header[MAGIC_POSITION]
         ends = (
@@ -430,7 +431,8 @@ class DamageScanner:
     def _batch_led_to(self, position_bytes: int, lowest_offset: int) -> BatchHeader | None:
         """Return the first valid batch that headers lead to from a position on, or None.
 
-        Several batches in a row may be damaged although the lengths in their headers are not.
+        Several batches in a row may be damaged although the lengths in their headers are not. After a whole batch that does
+        not fit, headers must also lead far from the batch found: they may have led into a stray copy.
         """
         is_stray = False
         for _ in range(_LONGEST_DAMAGED_RUN):
@@ -438,7 +440,7 @@ class DamageScanner:
             header = self.probe.header(position_bytes)
             if found is not None or header is None:
                 return None if is_stray and not self._leads_far(position_bytes) else found
-            # A whole batch that does not fit may be a stray copy, and lead to others.
+            # A whole batch here does not fit.
             is_stray |= self.probe.is_crc_right(header)
             position_bytes = header.end_position_bytes
         return None
@@ -538,11 +540,12 @@ class DamageScanner:
             if before == size_bytes.to_bytes(LENGTH_BYTES + 4, "big")[4:]:
                 return end_bytes
             length = varint_bytes(size_bytes)
-            # One byte may be the length by chance. In a record, headers follow a value: neither a batch begins nor the
-            # file ends where the value does.
-            is_followed = end_bytes == self.end_bytes or self.is_intact(end_bytes)
-            if before.endswith(length) and (len(length) > 1 or not is_followed):
-                return end_bytes
+            if before.endswith(length):
+                # One byte may be the length by chance. But headers follow a value in a record, so neither a batch begins
+                # nor the file ends where it does, unless an append was cut right there.
+                is_chance = len(length) == 1 and (end_bytes == self.end_bytes or self.is_intact(end_bytes))
+                if not is_chance:
+                    return end_bytes
         return None
 
     def _leads_to(self, position_bytes: int, goal_bytes: int, dead_ends: set[int]) -> bool:

@@ -22,15 +22,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.conformance
 
-# What `make test` reads in other ways than whole, and with Spark: a plain log, a compacted one, transactions, damage, an
-# old format, a torn tail.
+# From these cases `make test` draws what it reads in other ways than whole, and with Spark: a plain log, a compacted one,
+# transactions, damage, an old format, a torn tail.
 SAMPLE = frozenset({"compact-txn", "corrupt-middle", "magic1", "torn-tail", "txn", "v2-none"})
 
 
 def is_quick(way: Way, case_name: str) -> bool:
-    # Spark's copies of a log take seconds each.
-    is_sampled = case_name in SAMPLE and way.column != "restored"
-    return way.is_quick and (way in tables.WHOLE or is_sampled)
+    return way.is_quick and (way in tables.WHOLE or case_name in SAMPLE)
 
 
 def is_on_disk(way: Way) -> bool:

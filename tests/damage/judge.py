@@ -52,7 +52,7 @@ def judge(
         undamaged: Returns the result of the same read on the undamaged directory.
     """
     seen = [Observation(log, root, mutations, files, read, outcome) for root in log.roots]
-    # A root without log files is none of the copies.
+    # If no log file is left in a root, the reader has no copy there to choose.
     seen = [each for each in seen if each.truths] or seen
     # With several copies, the reader may choose any, and fill what it lacks from the others.
     verdicts = [_verdict(each, undamaged) for each in seen]

@@ -42,7 +42,7 @@ class PartitionJudge:
             if not (segment.astray or segment.surplus):
                 self._check_segment(segment, range(bounds[0], bounds[1]))
             elif not segment.astray and self._read.mode == "FAILFAST":
-                # It fails instead, if it meets the entry.
+                # A read that meets the entry fails, so one without an error has read all other rows.
                 self._check_standing(segment, range(bounds[0], bounds[1]))
 
     def _problem(self, text: str) -> None:

@@ -77,7 +77,6 @@ def test_a_bomb_is_an_error_that_names_it(root, measuring_process, bomb, name, m
     check_memory(measured)
 
 
-@pytest.mark.cases(4, 8)
 @cases
 def test_reading_continues_after_a_bomb(root, measuring_process, bomb, name, magic):
     start, end = write_around(root, bomb)

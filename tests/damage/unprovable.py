@@ -103,7 +103,7 @@ def _is_without_trace(segment: SegmentTruth, lost: Entry) -> bool:
 def _has_surplus_beside(seen: Observation, truth: PartitionTruth) -> bool:
     """Return whether batches out of order lie before or after the entries that a read by offsets needs."""
     bounds = seen.bounds(truth.topic_partition)
-    if bounds is None:
+    if bounds is None or not (seen.read.is_bounded or bounds[0] > truth.segments[0].base_offset):
         return False
     start_offset, end_offset = bounds
     entries = [(number, found) for number, segment in enumerate(truth.segments) for found in segment.entries]

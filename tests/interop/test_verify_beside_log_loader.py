@@ -1,7 +1,8 @@
 """`segmentlog verify` beside Kafka's own ``LogLoader``, on damaged copies of brokers' directories, in one JVM.
 
-What a broker notices is found, what it makes of a log is foretold, and no sound directory is called damaged. Up to where a
-broker cuts a log that it checks as a whole, or keeps a batch whose offset was changed, we read the rows that it serves. To repeat or to run more: SEGMENTLOG_VERIFY_FIRST and SEGMENTLOG_VERIFY_COPIES.
+What a broker notices is found, what it makes of a log is foretold, and no sound directory is called damaged. We read the
+rows that a broker serves if it checks a log as a whole, up to where it cuts the log or keeps a batch whose offset was
+changed. To repeat or to run more: SEGMENTLOG_VERIFY_FIRST and SEGMENTLOG_VERIFY_COPIES.
 """
 
 from __future__ import annotations
@@ -173,12 +174,13 @@ def _comparable_end(copy: DamagedCopy, partition: PartitionReport) -> int:
     for segment in partition_truths(copy.log, copy.files)[key].segments:
         name = segment.path.removesuffix(".log")
         aborted = f"{name}.txnindex"
-        if f"{name}.index" not in copy.files or copy.files.get(aborted) != copy.log.files.get(aborted):
+        is_changed = aborted in copy.files and copy.files[aborted] != copy.log.files.get(aborted)
+        if is_changed or f"{name}.index" not in copy.files:
             ends.append(segment.base_offset)
         ends += [
             _first_offset_before(copy.log, found.original)
             for found in segment.known
-            if found.original is not None and found.shift
+            if found.original is not None and found.original.topic_partition == key and found.shift
         ]
     return min(ends)
 

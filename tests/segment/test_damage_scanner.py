@@ -552,6 +552,19 @@ class TestLimits:
         assert [batch.base_offset for batch in batches] == [*range(1, 500)]
         assert filesystem.statistics.bytes_read < 20 * len(content)
 
+    def test_large_batches_after_damage_are_not_read_to_find_one(self, tmp_path, make_batch):
+        made = [bytearray(make_batch(offset, (1,), value=bytes(100_000))) for offset in range(40)]
+        made[1][:61] = bytes(61)
+        content = b"".join(made)
+        path = tmp_path / "0.log"
+        path.write_bytes(content)
+        filesystem = FileSystem()
+        with filesystem.open(str(path)) as log_file:
+            found = DamageScanner(log_file, 0, len(content), None, LIMIT).next_log_batch(len(made[0]), 1)
+        assert found is not None
+        assert found.base_offset == 2
+        assert filesystem.statistics.bytes_read < len(content) / 2
+
     def test_alternating_damage_is_found_without_reading_all_of_it_again_and_again(
         self, tmp_path, make_batch
     ):

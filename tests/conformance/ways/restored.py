@@ -58,6 +58,8 @@ WAYS = (
         f"{READ_COMMITTED}, as by default",
         partial(_restore, isolation_level=READ_COMMITTED, written_as={}),
         session="classic",
+        # A copy by Spark takes seconds.
+        is_quick=False,
     ),
     Way(
         "restored",
