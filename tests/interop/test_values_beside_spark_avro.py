@@ -133,13 +133,20 @@ def random_case(seed):
     if any(Peer(schema, schema).recursive for schema in (made.schema, reader)):
         return None
     values = [made.value(made.schema) for _ in range(_ROWS)]
-    return Case(str(seed), _comparable(made.schema), _comparable(reader), values, not is_evolved)
+    return Case(str(seed), *_without_outer_unions(made.schema, reader), values, not is_evolved)
 
 
-def _comparable(schema):
-    """Return a schema with the same bytes, of which Spark reads all: no times, and no union outside a record."""
-    schema = json.loads(json.dumps(schema).replace('"time-micros"', '"as it is"'))
-    return record(schema) if isinstance(schema, list) else schema
+def _without_outer_unions(*schemas):
+    """Return a writer's and a reader's schema with the same bytes, of which Spark reads all."""
+    schemas = [_without_times(schema) for schema in schemas]
+    # A later schema may have a union where the writer had one type. The record is then around both: only a record
+    # is read as a record.
+    has_union = any(isinstance(schema, list) for schema in schemas)
+    return [record(schema) if has_union else schema for schema in schemas]
+
+
+def _without_times(schema):
+    return json.loads(json.dumps(schema).replace('"time-micros"', '"as it is"'))
 
 
 def record(kind, name="R", **attributes):
@@ -171,7 +178,8 @@ def _is_nulls(value):
 @pytest.mark.parametrize("first", sample(range(0, 10 * _SCHEMAS, _SCHEMAS), 1))
 def test_random_values_of_random_schemas(spark_avro, first):
     cases = [case for seed in range(first, first + _SCHEMAS) if (case := random_case(seed)) is not None]
-    assert len(cases) > _SCHEMAS * 0.8
+    # About 18 of 100 are recursive. The share of 200 varies: it is 0.795 to 0.865 with these seeds.
+    assert len(cases) > _SCHEMAS * 0.7
     found = [text for read in spark_avro.read(cases) for text in differences(*read)]
     assert found == []
 
@@ -215,7 +223,7 @@ def _inlined(source):
         is_referred_to = isinstance(schema, str) and schema.rpartition(".")[2] in named
         return inline(named.pop(schema.rpartition(".")[2])) if is_referred_to else schema
 
-    return _comparable(inline(json.loads(source.text)))
+    return _without_times(inline(json.loads(source.text)))
 
 
 def test_topics_of_a_registry(spark_avro, logs):
@@ -278,8 +286,12 @@ def test_types_and_values_that_are_seldom(spark_avro):
         for kind, value, read_as in _CASES
     ]
     cases += [
-        Case(str(kind), kind, kind, [value])
-        for kind, value in [("null", b""), (["null", "int"], b"\x02\x02")]
+        Case(f"{kind} as {read_as}", kind, read_as, [value])
+        for kind, value, read_as in [
+            ("null", b"", "null"),
+            (["null", "int"], b"\x02\x02", ["null", "int"]),
+            ("int", b"\x02", ["null", "double"]),
+        ]
     ]
     assert [text for read in spark_avro.read(cases) for text in differences(*read)] == []
 
