@@ -76,6 +76,11 @@ class JoinedLog(PartitionLog):
         self.missing_from = last.log.missing_from
         return end_offset
 
+    def check_end(self) -> None:
+        """Check the end of each copy, as `PartitionLog.check_end` does."""
+        for log in self._logs:
+            log.check_end()
+
     @cached_property
     def high_watermark(self) -> int | None:
         """Return the highest high watermark of all copies."""

@@ -173,6 +173,8 @@ class PartitionLog:
         self._is_followed = False
         self.missing_from: int | None = None
         self._vouchers: Vouchers | None = None
+        # Once `log_end_offset` is known, the segment in which the log ends.
+        self._last_segment: SegmentReader | None = None
 
     @classmethod
     def load(
@@ -323,7 +325,7 @@ class PartitionLog:
             if vouched is not None:
                 self._report_no_segments(vouched.offset)
             return valid_end_offset
-        last_segment = self.segments[-1]
+        last_segment = self._last_segment = self.segments[-1]
         end = last_segment.end()
         if vouched is not None and end.position_bytes < last_segment.size_bytes:
             last_segment.end_at_file_end(vouched.offset)
@@ -350,6 +352,26 @@ class PartitionLog:
                 "%s-%d ends at offset %d, and a snapshot or an index in %s is of offset %d: the records between may be "
                 "lost. segmentlog verify tells more.",
                 *(self.topic, self.partition, end_offset, visible(self.path), later[0]),
+            )
+
+    def check_end(self) -> None:
+        """Check that the last segment still has all bytes up to the log end that was found.
+
+        A read that begins and ends within a truncation may otherwise miss markers that were there when the end was found.
+
+        Raises:
+            DataLossError: It was cut meanwhile.
+        """
+        last = self._last_segment
+        if last is None or last.traits.are_files_fixed:
+            return
+        status, end = self.filesystem.status(last.log_path), last.end()
+        if status is not None and status.size_bytes < end.position_bytes:
+            raise DataLossError(
+                f"Expected the segment to keep the {end.position_bytes} bytes that it had a moment ago, found "
+                f"{status.size_bytes}: the log is being truncated. Read again.",
+                path=last.log_path,
+                position_bytes=status.size_bytes,
             )
 
     def end_with_valid_batches(self) -> PartitionLog:

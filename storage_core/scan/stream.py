@@ -485,9 +485,14 @@ class MicroBatchPlanner:
             # Damage that reaches into this batch was described by the one that it began in.
             _warn_of_damage_before(wanted)
             wanted = dataclasses.replace(wanted, is_first=False)
-        if not self._has_planned and options.isolation_level == "read_committed":
+        if options.isolation_level == "read_committed" and self._may_be_unstable(directory):
             _require_stable(wanted.log, end_offset)
         return wanted
+
+    def _may_be_unstable(self, directory: PartitionDirectory) -> bool:
+        """Return True if the end of a batch may not be stable: an earlier run chose it, or markers were truncated since."""
+        known_bytes = self._monitor.partitions[directory.topic_partition].truncations_bytes
+        return not self._has_planned or known_bytes != directory.root.visibility.truncations_bytes
 
     def _resolved(self, log: PartitionLog, start_offset: int, end_offset: int) -> PartitionRange:
         return resolve_range(
@@ -587,13 +592,14 @@ def _warn_of_damage_before(wanted: PartitionRange) -> None:
 
 
 def _require_stable(log: PartitionLog, end_offset: int) -> None:
-    """Require that no transaction is open in a batch that an earlier run, perhaps with other options, decided on."""
+    """Require that no transaction is open in a batch whose end was decided earlier."""
     stable_offset = last_stable_offset(log)
     if stable_offset < end_offset:
         raise OptionError(
             f"Expected {log.topic}-{log.partition} to have no open transaction below offset {end_offset}, where the "
-            f"batch that is repeated ends, found one from offset {stable_offset} on. The batch was begun with "
-            "isolationLevel=read_uncommitted: finish it with that, or wait for the end of the transaction."
+            f"batch ends, found one from offset {stable_offset} on. The batch was begun with "
+            "isolationLevel=read_uncommitted, or the log was truncated since: wait for the end of the transaction, or finish "
+            "the batch with read_uncommitted."
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
+from functools import partial
 
 import pytest
 
@@ -17,6 +18,7 @@ from storage_core.checkpoint import (
 )
 from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE
 from storage_core.errors import (
+    DataLossError,
     LogTruncationError,
     OffsetOutOfRangeError,
     OptionError,
@@ -339,21 +341,27 @@ def test_while_a_log_begins_anew_a_checkpoint_tells_where(log, tmp_path, monkeyp
     assert seen == ["0\n1\norders 0 10\n", "0\n1\norders 0 1000\n"]
 
 
+def transact(log, *, rolls=True) -> None:
+    """Write an aborted and a committed transaction, whose markers have the offsets 8 and 9."""
+    append(log, 3)
+    aborted, committed = log.transaction(1), log.transaction(2)
+    aborted.append(table(value(3), value(4)))
+    committed.append(table(value(5), value(6)))
+    if rolls:
+        log.roll()
+    append(log)
+    aborted.abort()
+    committed.commit()
+
+
 class Undecided:
-    """A log with an aborted and a committed transaction, whose markers have the offsets 8 and 9."""
+    """A log with two transactions, and four rows after them."""
 
     def __init__(self, path, filesystem) -> None:
         self.filesystem = filesystem
         self.logs = open_directory(path, filesystem=filesystem)
         self.log = self.logs.create("orders")
-        append(self.log, 3)
-        aborted, committed = self.log.transaction(1), self.log.transaction(2)
-        aborted.append(table(value(3), value(4)))
-        committed.append(table(value(5), value(6)))
-        self.log.roll()
-        append(self.log)
-        aborted.abort()
-        committed.commit()
+        transact(self.log)
         self.log.roll()
         append(self.log, 4)
 
@@ -424,13 +432,13 @@ def test_a_truncation_that_failed_shows_no_transaction_whose_marker_went(tmp_pat
 class Stepwise:
     """A truncation in a thread, which stops in front of some of its calls until it is told to go on."""
 
-    def __init__(self, path, stops=()) -> None:
+    def __init__(self, path, write, target, stops=()) -> None:
         filesystem = ObservedFileSystem()
         self.logs = open_directory(path, filesystem=filesystem)
         self.log = self.logs.create("orders")
-        append(self.log, 35)
+        write(self.log)
         self.calls = []
-        self._stops = stops
+        self._target, self._stops = target, stops
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run)
         filesystem.tell = self._tell
@@ -449,7 +457,7 @@ class Stepwise:
         self.logs.close()
 
     def _run(self) -> None:
-        self.log.truncate_to(14)
+        self.log.truncate_to(self._target)
         self._stopped.release()
 
     def _tell(self, call) -> None:
@@ -460,18 +468,22 @@ class Stepwise:
                 self._go.acquire()
 
 
-def test_a_read_that_begins_and_ends_in_a_truncation_loses_nothing_before_what_it_gives(tmp_path):
-    """It is overtaken at each of its calls: later segments were there when it looked, then the one with the new end is cut."""
-    whole = Stepwise(tmp_path / "whole")
+def reads_within_a_truncation(path, write, target, **options):
+    """Yield what reads find that begin after a truncation has, and end before it has: each is overtaken by it at one call.
+
+    Yields:
+        The offsets, or None for an error that says that the log was truncated; and that call.
+    """
+    whole = Stepwise(path / "whole", write, target)
     notes = [number for number, call in enumerate(whole.calls) if call.endswith(TRUNCATIONS_FILE)]
     writes = [number for number, call in enumerate(whole.calls) if call.startswith("open_for_writing")]
     begin, end = notes[0] + 2, max(set(notes) & set(writes))
     whole.close()
-    at, is_done, outcomes = 0, False, set()
+    at, is_done = 0, False
     while not is_done:
         at += 1
-        root = tmp_path / str(at)
-        truncation = Stepwise(root, (begin, end))
+        root = path / str(at)
+        truncation = Stepwise(root, write, target, (begin, end))
         filesystem, calls = ObservedFileSystem(), []
 
         def overtake(call, calls=calls, at=at, truncation=truncation) -> None:
@@ -481,11 +493,45 @@ def test_a_read_that_begins_and_ends_in_a_truncation_loses_nothing_before_what_i
 
         filesystem.tell = overtake
         try:
-            found = read_table(root, filesystem=filesystem, columns=["offset"])["offset"].to_pylist()
-        except LogTruncationError:
+            found = read_table(root, filesystem=filesystem, columns=["offset"], **options)[
+                "offset"
+            ].to_pylist()
+        except DataLossError:
             found = None
         is_done = len(calls) < at
         truncation.close()
+        yield found, calls[min(at, len(calls)) - 1]
+
+
+def test_a_read_that_begins_and_ends_in_a_truncation_loses_nothing_before_what_it_gives(tmp_path):
+    """Later segments were there when it looked, then the one with the new end is cut."""
+    outcomes = set()
+    for found, call in reads_within_a_truncation(tmp_path, lambda log: append(log, 35), 14):
+        assert found is None or found == list(range(len(found))), call
         outcomes.add(None if found is None else len(found))
-        assert found is None or found == list(range(len(found))), calls[at - 1]
     assert {None, 14, 35} <= outcomes
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("target", "rolls", "mode"),
+    [
+        (8, False, "FAILFAST"),
+        (8, True, "FAILFAST"),
+        (9, True, "FAILFAST"),
+        (8, False, "PERMISSIVE"),
+        (8, True, "DROPMALFORMED"),
+    ],
+)
+def test_a_read_that_begins_and_ends_in_a_truncation_of_markers_returns_no_aborted_row(
+    tmp_path, target, rolls, mode
+):
+    """Both markers were there when it looked for the last stable offset; the abort marker may be gone afterwards."""
+    outcomes = []
+    write = partial(transact, rolls=rolls)
+    committed = {"isolation_level": "read_committed", "mode": mode}
+    for found, call in reads_within_a_truncation(tmp_path, write, target, **committed):
+        assert found in (None, [0, 1, 2], [0, 1, 2, 5, 6, 7]), call
+        outcomes.append(found)
+    assert [0, 1, 2] in outcomes
+    assert [0, 1, 2, 5, 6, 7] in outcomes

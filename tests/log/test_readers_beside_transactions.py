@@ -112,7 +112,7 @@ class Campaign:
 
     def _count(self, lines: list[str]) -> None:
         wrong = [line for line in lines if line.startswith("wrong")]
-        assert not wrong, wrong
+        assert not wrong, "\n".join(wrong)
         told = [line for line in lines if line.startswith(("truncated", "again"))]
         self.told += len(told)
         self.reads.update(line for line in lines if line not in told)

@@ -612,6 +612,24 @@ class TestDataLoss:
         append(log, 1)
         assert running.new_rows() == orders(5)
 
+    def test_a_truncation_that_took_the_marker_of_a_transaction_from_a_batch(self, logs, query):
+        log = logs.create("orders")
+        append(log, 1)
+        running = query(isolation_level="read_committed")
+        running.run()
+        transaction = log.transaction(7)
+        transaction.append(table("a", "b"))
+        transaction.abort()
+        append(log, 1)
+        assert running.plan_batch()
+        log.truncate_to(3)
+        append(log, 2)
+        with pytest.raises(OptionError, match=r"no open transaction below offset 5.*from offset 1 on"):
+            running.run_batch()
+        log.abort_transaction(7)
+        running.start()
+        assert running.rows == orders(0, 3, 4)
+
     def test_of_two_truncations_the_lower_one_counts(self, logs, query):
         log = logs.create("orders")
         append(log, 8)
