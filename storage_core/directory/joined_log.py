@@ -76,10 +76,10 @@ class JoinedLog(PartitionLog):
         self.missing_from = last.log.missing_from
         return end_offset
 
-    def check_end(self) -> None:
-        """Check the end of each copy, as `PartitionLog.check_end` does."""
+    def check_not_cut(self) -> None:
+        """Check the copies as `PartitionLog.check_not_cut` does: the last segment belongs to one of them."""
         for log in self._logs:
-            log.check_end()
+            log.check_not_cut()
 
     @cached_property
     def high_watermark(self) -> int | None:

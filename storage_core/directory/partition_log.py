@@ -173,7 +173,7 @@ class PartitionLog:
         self._is_followed = False
         self.missing_from: int | None = None
         self._vouchers: Vouchers | None = None
-        # Once `log_end_offset` is known, the segment in which the log ends.
+        # The reader that found the log end. `segments` may open the last segment anew, with another end.
         self._last_segment: SegmentReader | None = None
 
     @classmethod
@@ -354,24 +354,25 @@ class PartitionLog:
                 *(self.topic, self.partition, end_offset, visible(self.path), later[0]),
             )
 
-    def check_end(self) -> None:
-        """Check that the last segment still has all bytes up to the log end that was found.
+    def check_not_cut(self) -> None:
+        """Check that the last segment still reaches the log end that was found.
 
-        A read that begins and ends within a truncation may otherwise miss markers that were there when the end was found.
+        A read that begins and ends within a truncation does not notice it otherwise, and may miss markers that were
+        there when the end was found.
 
         Raises:
-            DataLossError: It was cut meanwhile.
+            DataLossError: The segment is shorter now.
         """
         last = self._last_segment
         if last is None or last.traits.are_files_fixed:
             return
-        status, end = self.filesystem.status(last.log_path), last.end()
-        if status is not None and status.size_bytes < end.position_bytes:
+        status, end_bytes = self.filesystem.status(last.log_path), last.end().position_bytes
+        # Before a truncation cuts a segment, it notes that it has removed the later ones: only a cut goes unnoticed.
+        if status is not None and status.size_bytes < end_bytes:
             raise DataLossError(
-                f"Expected the segment to keep the {end.position_bytes} bytes that it had a moment ago, found "
-                f"{status.size_bytes}: the log is being truncated. Read again.",
+                f"Expected a segment of at least {end_bytes} bytes, as when the log end was found, found "
+                f"{status.size_bytes} bytes: the log is being truncated. Read again.",
                 path=last.log_path,
-                position_bytes=status.size_bytes,
             )
 
     def end_with_valid_batches(self) -> PartitionLog:

@@ -428,7 +428,7 @@ def aborted_transactions(
 
     Raises:
         CorruptRecordError: A header or a control batch on the way is damaged.
-        DataLossError: The log was cut since its end was found.
+        DataLossError: A truncation has cut the log since its end was found.
     """
     if start_offset >= end_offset:
         return ()
@@ -436,8 +436,8 @@ def aborted_transactions(
     aborted = _collect(log, start_offset, end_offset, trust.is_trusted)
     if trust.has_changed():
         aborted = _collect(log, start_offset, end_offset, lambda _: False)
-    # Last: the range ends at a last stable offset that may rest on markers which a truncation has cut meanwhile.
-    log.check_end()
+    # Checked last: `end_offset` may be a last stable offset that was found by markers which are gone by now.
+    log.check_not_cut()
     return tuple(
         transaction
         for transaction in aborted

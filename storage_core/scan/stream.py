@@ -486,11 +486,14 @@ class MicroBatchPlanner:
             _warn_of_damage_before(wanted)
             wanted = dataclasses.replace(wanted, is_first=False)
         if options.isolation_level == "read_committed" and self._may_be_unstable(directory):
-            _require_stable(wanted.log, end_offset)
+            _require_stable(wanted)
         return wanted
 
     def _may_be_unstable(self, directory: PartitionDirectory) -> bool:
-        """Return True if the end of a batch may not be stable: an earlier run chose it, or markers were truncated since."""
+        """Return True if a transaction may be open below the end of a batch.
+
+        An earlier run, perhaps with other options, chose the end; or a log was truncated since it was chosen.
+        """
         known_bytes = self._monitor.partitions[directory.topic_partition].truncations_bytes
         return not self._has_planned or known_bytes != directory.root.visibility.truncations_bytes
 
@@ -591,15 +594,17 @@ def _warn_of_damage_before(wanted: PartitionRange) -> None:
     )
 
 
-def _require_stable(log: PartitionLog, end_offset: int) -> None:
-    """Require that no transaction is open in a batch whose end was decided earlier."""
+def _require_stable(wanted: PartitionRange) -> None:
+    """Require that no transaction is open in what is read of a batch whose end was chosen earlier."""
+    log, end_offset = wanted.log, wanted.end_offset
     stable_offset = last_stable_offset(log)
-    if stable_offset < end_offset:
+    if not wanted.is_empty and stable_offset < end_offset:
         raise OptionError(
             f"Expected {log.topic}-{log.partition} to have no open transaction below offset {end_offset}, where the "
-            f"batch ends, found one from offset {stable_offset} on. The batch was begun with "
-            "isolationLevel=read_uncommitted, or the log was truncated since: wait for the end of the transaction, or finish "
-            "the batch with read_uncommitted."
+            f"batch ends, found one from offset {stable_offset} on. Either the batch was begun with "
+            "isolationLevel=read_uncommitted, or a truncation has removed the transaction's marker. Commit or abort the "
+            "transaction (segmentlog transactions names it) and start the query again. Or finish the batch with "
+            "isolationLevel=read_uncommitted, which reads the transaction's records, too."
         )
 
 

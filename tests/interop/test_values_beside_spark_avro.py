@@ -133,14 +133,14 @@ def random_case(seed):
     if any(Peer(schema, schema).recursive for schema in (made.schema, reader)):
         return None
     values = [made.value(made.schema) for _ in range(_ROWS)]
-    return Case(str(seed), *_without_outer_unions(made.schema, reader), values, not is_evolved)
+    return Case(str(seed), *_comparable(made.schema, reader), values, not is_evolved)
 
 
-def _without_outer_unions(*schemas):
-    """Return a writer's and a reader's schema with the same bytes, of which Spark reads all."""
+def _comparable(*schemas):
+    """Return schemas of the same bytes that Spark can read: without times, and with no union outside a record."""
     schemas = [_without_times(schema) for schema in schemas]
-    # A later schema may have a union where the writer had one type. The record is then around both: only a record
-    # is read as a record.
+    # The reader's schema may have a union where the writer's has a single type. If either is a union, wrap both: a
+    # record does not resolve against another type.
     has_union = any(isinstance(schema, list) for schema in schemas)
     return [record(schema) if has_union else schema for schema in schemas]
 

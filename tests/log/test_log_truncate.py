@@ -469,10 +469,13 @@ class Stepwise:
 
 
 def reads_within_a_truncation(path, write, target, **options):
-    """Yield what reads find that begin after a truncation has, and end before it has: each is overtaken by it at one call.
+    """Read a log during a truncation that overtakes the read, once for each call that the read makes.
+
+    Each read begins after the truncation is announced. The truncation goes on at that call, up to just before it notes
+    its end.
 
     Yields:
-        The offsets, or None for an error that says that the log was truncated; and that call.
+        The offsets that were read, or None if the read failed with `DataLossError`; and the call.
     """
     whole = Stepwise(path / "whole", write, target)
     notes = [number for number, call in enumerate(whole.calls) if call.endswith(TRUNCATIONS_FILE)]
@@ -493,9 +496,8 @@ def reads_within_a_truncation(path, write, target, **options):
 
         filesystem.tell = overtake
         try:
-            found = read_table(root, filesystem=filesystem, columns=["offset"], **options)[
-                "offset"
-            ].to_pylist()
+            rows = read_table(root, filesystem=filesystem, columns=["offset"], **options)
+            found = rows["offset"].to_pylist()
         except DataLossError:
             found = None
         is_done = len(calls) < at
@@ -504,7 +506,7 @@ def reads_within_a_truncation(path, write, target, **options):
 
 
 def test_a_read_that_begins_and_ends_in_a_truncation_loses_nothing_before_what_it_gives(tmp_path):
-    """Later segments were there when it looked, then the one with the new end is cut."""
+    """The read sees later segments before they are deleted, and the segment with the new end after it is cut."""
     outcomes = set()
     for found, call in reads_within_a_truncation(tmp_path, lambda log: append(log, 35), 14):
         assert found is None or found == list(range(len(found))), call
@@ -526,11 +528,11 @@ def test_a_read_that_begins_and_ends_in_a_truncation_loses_nothing_before_what_i
 def test_a_read_that_begins_and_ends_in_a_truncation_of_markers_returns_no_aborted_row(
     tmp_path, target, rolls, mode
 ):
-    """Both markers were there when it looked for the last stable offset; the abort marker may be gone afterwards."""
+    """The read finds the last stable offset by both markers. The abort marker may be gone when it looks again."""
     outcomes = []
     write = partial(transact, rolls=rolls)
-    committed = {"isolation_level": "read_committed", "mode": mode}
-    for found, call in reads_within_a_truncation(tmp_path, write, target, **committed):
+    options = {"isolation_level": "read_committed", "mode": mode}
+    for found, call in reads_within_a_truncation(tmp_path, write, target, **options):
         assert found in (None, [0, 1, 2], [0, 1, 2, 5, 6, 7]), call
         outcomes.append(found)
     assert [0, 1, 2] in outcomes

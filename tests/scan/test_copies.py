@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -13,6 +14,7 @@ from storage_core.errors import CorruptRecordError, DataLossError
 from storage_core.filesystem import FileSystem
 from storage_core.options import options_of, parse_stream_options
 from storage_core.scan.explanation import explain_plan
+from storage_core.scan.isolation import aborted_transactions, last_stable_offset
 from storage_core.scan.plan import plan_scan
 from storage_core.scan.read import read_task
 from storage_core.scan.spans import project, record_schema
@@ -251,6 +253,19 @@ class TestUnion:
         (tmp_path / name / "orders-0" / f"{base_offset:020d}.log").unlink()
         with pytest.raises(DataLossError, match="Read again"):
             join_copies(filesystem, logs)
+
+    def test_a_copy_that_is_cut_before_its_transactions_are_looked_up(self, tmp_path):
+        write_copy(tmp_path / "a", {0: batches(0, 40)})
+        cut = write_copy(tmp_path / "b", {30: batches(30, 80)}) / f"{30:020d}.log"
+        filesystem = FileSystem()
+        (directory,) = find_partitions(filesystem, [str(tmp_path)])
+        log = join_copies(
+            filesystem, [PartitionLog.load(filesystem, each) for each in (directory, *directory.copies)]
+        )
+        assert last_stable_offset(log) == 80
+        os.truncate(cut, cut.stat().st_size // 5)
+        with pytest.raises(DataLossError, match=r"is being truncated. Read again. \[.*/b/orders-0/"):
+            aborted_transactions(log, 0, 80)
 
     def test_a_stream_goes_on_without_a_copy_that_has_gone(self, tmp_path):
         partition = write_copy(tmp_path / "roots" / "a", {0: batches(0, 50)})

@@ -630,6 +630,17 @@ class TestDataLoss:
         running.start()
         assert running.rows == orders(0, 3, 4)
 
+    def test_a_truncation_within_a_batch_without_transactions(self, logs, query):
+        log = logs.create("orders")
+        append(log, 1)
+        running = query(isolation_level="read_committed", fail_on_data_loss=False)
+        running.run()
+        append(log, 4)
+        assert running.plan_batch()
+        log.truncate_to(3)
+        running.run_batch()
+        assert running.rows == orders(0, 1, 2)
+
     def test_of_two_truncations_the_lower_one_counts(self, logs, query):
         log = logs.create("orders")
         append(log, 8)

@@ -169,9 +169,15 @@ def test_entries_of_a_map_are_in_the_order_of_the_wire_with_the_last_value_of_ea
         (b"\x0a\x07\x0a\x01a\x10\x01\x18\x05", {"a": "ONE"}),  # an unknown field after the value
         (b"\x0a\x07\x18\x05\x0a\x01a\x10\x01", {"a": "ONE"}),  # before the key
         (b"\x0a\x07\x0a\x01a\x10\x01\x1b\x1c", {"a": "ONE"}),  # an unknown group
-        (b"\x0a\x05\x0a\x01a\x08\x46\x0a\x05\x0a\x01b\x10\x01", {"a": "ZERO", "b": "ONE"}),  # a number as key
-        (b"\x0a\x06\x0a\x01a\x12\x01b", {"a": "ZERO"}),  # text as value
-        (b"\x0a\x05\x0a\x01a\x10\x01\x0a\x07\x0a\x01a\x10\x00\x18\x05", {"a": "ZERO"}),  # in the last one
+        (
+            b"\x0a\x05\x0a\x01a\x08\x46\x0a\x05\x0a\x01b\x10\x01",
+            {"a": "ZERO", "b": "ONE"},
+        ),  # a second key with the wire type of a number
+        (b"\x0a\x06\x0a\x01a\x12\x01b", {"a": "ZERO"}),  # a value with the wire type of a string
+        (
+            b"\x0a\x05\x0a\x01a\x10\x01\x0a\x07\x0a\x01a\x10\x00\x18\x05",
+            {"a": "ZERO"},
+        ),  # in the last of two entries
     ],
 )
 def test_an_entry_of_a_map_with_an_unknown_field_in_it_counts(entries, expected):
@@ -546,7 +552,11 @@ def expected_of(kind, value, *, is_refused):
 
 
 def without_unknown_fields(kind, value):
-    """Return the bytes of a message without the unknown fields in it, and in its maps' entries, by maps as lists."""
+    """Remove the unknown fields from the bytes of a message, also from the entries of its maps.
+
+    Python's parser drops such entries. So the message is parsed with lists of entries in place of maps: the bytes are the
+    same.
+    """
     file = FileDescriptorProto()
     kind.DESCRIPTOR.file.CopyToProto(file)
     for message in file.message_type:
@@ -557,7 +567,7 @@ def without_unknown_fields(kind, value):
 
 
 def make_maps_lists(message):
-    """Make a message's maps lists of their entries, which have the same bytes."""
+    """Turn the maps of a message type, and of those nested in it, into lists of entries."""
     message.options.ClearField("map_entry")
     for nested in message.nested_type:
         make_maps_lists(nested)
