@@ -14,10 +14,11 @@ from typing import Final
 
 import pyarrow as pa
 
+from storage_core.checkpoint.truncations_file import truncated_to
 from storage_core.directory import PartitionLog
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitMonitor
-from storage_core.errors import LogTruncationError, OptionError, SegmentLogError
+from storage_core.errors import DataLossError, LogTruncationError, OptionError, SegmentLogError
 from storage_core.filesystem import ReadableFileSystem
 from storage_core.log.leader_epoch_cache import end_offset_for, epoch_for_offset
 from storage_core.options import StreamOptions
@@ -184,6 +185,8 @@ class LogFollower:
             if self._formats_now is None:
                 self._formats_now = self._formats.plan_anew()
             plan = plan_ranges(self._filesystem, (wanted,), self._options, formats=self._formats_now)
+            if self._options.isolation_level == "read_committed":
+                self._require_untruncated(log)
             for task in plan.tasks:
                 for batch in read_task(self._filesystem, task, self._schema):
                     # Before it is handed on: what the caller has must not come again.
@@ -193,3 +196,13 @@ class LogFollower:
                     yield batch
             position.next_offset = end_offset
         position.epoch = epoch_for_offset(log.leader_epochs, position.next_offset - 1)
+
+    def _require_untruncated(self, log: PartitionLog) -> None:
+        """Require that a log was not truncated since its end was found: markers of transactions below it may be gone."""
+        root = log.directory.root
+        since_bytes = root.visibility.truncations_bytes
+        if truncated_to(self._filesystem, root.path, log.topic, log.partition, since_bytes) is not None:
+            raise DataLossError(
+                "Expected the log to stay as it was when its end was found, found it truncated since. Read again.",
+                path=log.path,
+            )

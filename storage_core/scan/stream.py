@@ -485,7 +485,9 @@ class MicroBatchPlanner:
             # Damage that reaches into this batch was described by the one that it began in.
             _warn_of_damage_before(wanted)
             wanted = dataclasses.replace(wanted, is_first=False)
-        if options.isolation_level == "read_committed" and self._may_be_unstable(directory):
+        # A log that is shorter than when the end was chosen is being truncated.
+        may_be_unstable = wanted.end_offset < end_offset or self._may_be_unstable(directory)
+        if options.isolation_level == "read_committed" and may_be_unstable:
             _require_stable(wanted)
         return wanted
 

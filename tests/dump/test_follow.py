@@ -233,6 +233,25 @@ class TestOtherChanges:
         (root / ".segmentlog-truncations").unlink()
         assert read_new() == {"orders-0": list(range(12, 20))}
 
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_truncated_after_its_end_was_found(self, logs, root, follow, fails):
+        """While the caller handles the rows of another log. The marker of an aborted transaction goes."""
+        clicks, orders = logs.create("clicks"), logs.create("orders")
+        transaction = orders.transaction(7)
+        transaction.append(table("a", "b"))
+        orders.roll()
+        append(orders, 1)
+        transaction.abort()
+        append(clicks, 1)
+        read_new = follow(isolation_level="read_committed", fail_on_data_loss=fails)
+        batches = read_new.follower.read_new()
+        assert next(batches)["topic"].to_pylist() == ["clicks"]
+        orders.truncate_to(3)
+        append(orders, 1)
+        assert list(batches) == []
+        orders.abort_transaction(7)
+        assert read_new() == {"orders-0": [2, 3]}
+
     def test_truncated_and_loss_is_an_error(self, logs, follow):
         log = logs.create("orders")
         append(log, 15)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core import ProducerSequence
+from storage_core.checkpoint.truncations_file import TRUNCATIONS_FILE
 from storage_core.errors import DataLossError, LogDirectoryError, OffsetOutOfRangeError, OptionError
 from storage_core.filesystem import FileStatus, FileSystem
 from storage_core.options import parse_stream_options
@@ -629,6 +630,21 @@ class TestDataLoss:
         log.abort_transaction(7)
         running.start()
         assert running.rows == orders(0, 3, 4)
+
+    def test_a_truncation_under_way_that_takes_the_marker_of_a_transaction(self, logs, query, root):
+        log = logs.create("orders")
+        append(log, 1)
+        running = query(isolation_level="read_committed", fail_on_data_loss=False)
+        running.run()
+        transaction = log.transaction(7)
+        transaction.append(table("a", "b"))
+        end_bytes = (root / "orders-0" / name(0)).stat().st_size
+        transaction.abort()
+        (root / TRUNCATIONS_FILE).write_text("begin orders 0 3\n")
+        assert running.plan_batch()
+        os.truncate(root / "orders-0" / name(0), end_bytes)
+        with pytest.raises(OptionError, match=r"below offset 3.*from offset 1 on"):
+            running.run_batch()
 
     def test_a_truncation_within_a_batch_without_transactions(self, logs, query):
         log = logs.create("orders")
