@@ -70,6 +70,9 @@ CHANGES = st.lists(
 )
 
 
+@example(
+    changes=[(15, 0.7717440009017197, 8), (16, 0.8940158636819905, 16)], is_clean=False
+)  # an offset 2^27 too large
 @given(changes=CHANGES, is_clean=st.booleans())
 @examples(150)
 def test_salvage_keeps_what_can_be_read(files, changes, is_clean):
@@ -81,12 +84,9 @@ def test_salvage_keeps_what_can_be_read(files, changes, is_clean):
     saved = read_table(TARGET, filesystem=filesystem)
     assert saved.equals(readable)
     assert sum(each.record_count for each in report.partitions) == saved.num_rows
-    lost = {
-        offset
-        for each in report.partitions[0].left_out
-        for offset in range(each.start_offset, each.end_offset)
-    }
-    assert lost.isdisjoint(saved["offset"].to_pylist())
+    # A damaged offset may be so large that millions of offsets are left out.
+    lost = [range(each.start_offset, each.end_offset) for each in report.partitions[0].left_out]
+    assert not [offset for offset in saved["offset"].to_pylist() if any(offset in each for each in lost)]
     with LogDirectory.open(TARGET, filesystem=filesystem, recovery="tail") as logs:
         assert logs.get("events").log_end_offset == report.partitions[0].log_end_offset
 
