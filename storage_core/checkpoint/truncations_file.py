@@ -11,9 +11,8 @@ log; if the size is the same afterwards, the log was not truncated in between.
 A read may begin and end within a truncation. It then sees the old history up to some offset, as segments are deleted
 from the end of the log. But a reader that checks a later segment before its deletion, and the one with the new end after
 it was truncated, would find a gap. So there is a second line ``begin`` between the two, also before a new first segment
-takes the name of a deleted one. A reader that looks at the
-segment with the new end both before and after it is cut sees no new line. So it finally checks that this segment is as
-long as before (`PartitionLog.check_not_cut`).
+takes the name of a deleted one. A reader that looks at the segment with the new end both before and after it is cut sees
+no new line. So it finally checks that this segment is as long as before (`PartitionLog.check_not_cut`).
 
 The file only grows, by about 50 bytes per line. After a megabyte of lines, a sparse file one byte larger replaces it:
 it takes no space, and its lines count as unknown. A crash leaves a ``begin`` without its ``end``, which the next process

@@ -14,7 +14,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from storage_core.checkpoint.truncations_file import truncated_to
 from storage_core.directory import PartitionLog
 from storage_core.directory.consistent import read_consistently
 from storage_core.directory.visibility import CommitMonitor
@@ -199,9 +198,7 @@ class LogFollower:
 
     def _require_untruncated(self, log: PartitionLog) -> None:
         """Require that a log was not truncated since its end was found: markers of transactions below it may be gone."""
-        root = log.directory.root
-        since_bytes = root.visibility.truncations_bytes
-        if truncated_to(self._filesystem, root.path, log.topic, log.partition, since_bytes) is not None:
+        if self._monitor.was_truncated(log.directory.topic_partition):
             raise DataLossError(
                 "Expected the log to stay as it was when its end was found, found it truncated since. Read again.",
                 path=log.path,

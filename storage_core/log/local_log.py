@@ -388,7 +388,7 @@ def _restart(state: LogState, offset: int, whole_log_start: int) -> None:
         state.checkpoint()
         _lower_cleaner_checkpoint(state, offset)
         _remove_from_the_end(state, -1)
-        # A reader that has read removed segments would otherwise take the new one for one of these.
+        # The new segment may have the name of a removed one, which a reader would take it for.
         _announce_truncation_again(state)
         create_segment(state, offset)
         flush_directory_if_changed(state)

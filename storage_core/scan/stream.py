@@ -496,8 +496,7 @@ class MicroBatchPlanner:
 
         An earlier run, perhaps with other options, chose the end; or a log was truncated since it was chosen.
         """
-        known_bytes = self._monitor.partitions[directory.topic_partition].truncations_bytes
-        return not self._has_planned or known_bytes != directory.root.visibility.truncations_bytes
+        return not self._has_planned or self._monitor.was_truncated(directory.topic_partition, directory.root)
 
     def _resolved(self, log: PartitionLog, start_offset: int, end_offset: int) -> PartitionRange:
         return resolve_range(

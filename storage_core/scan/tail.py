@@ -237,6 +237,14 @@ class PartitionMonitor:
             self._kept_files[path] = root
         return root
 
+    def was_truncated(self, key: TopicPartition, root: LogDirectoryFiles | None = None) -> bool:
+        """Return True if a log may have been truncated since its end was found, by now or by when ``root`` was looked at."""
+        tailed = self.partitions[key]
+        since_bytes = tailed.truncations_bytes
+        if root is not None and root.visibility.truncations_bytes == since_bytes:
+            return False
+        return truncated_to(self._filesystem, tailed.directory.root.path, *key, since_bytes) is not None
+
     def reported_of(self, path: str) -> set[tuple[str, int]]:
         """Return the logs of a log directory that were warned of because they end too early, as a set to add to."""
         return self._reported.setdefault(path, set())

@@ -235,7 +235,7 @@ class TestOtherChanges:
 
     @pytest.mark.parametrize("fails", [False, True])
     def test_truncated_after_its_end_was_found(self, logs, root, follow, fails):
-        """While the caller handles the rows of another log. The marker of an aborted transaction goes."""
+        """Remove the marker of an aborted transaction while the caller handles the rows of another log."""
         clicks, orders = logs.create("clicks"), logs.create("orders")
         transaction = orders.transaction(7)
         transaction.append(table("a", "b"))

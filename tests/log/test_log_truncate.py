@@ -376,7 +376,7 @@ AFTER = {5: [0, 1, 2], 8: [0, 1, 2], 9: [0, 1, 2], 12: [0, 1, 2, 5, 6, 7, 10, 11
 
 @pytest.mark.parametrize("target", AFTER)
 def test_a_reader_beside_a_truncation_meets_no_transaction_whose_marker_goes(tmp_path, target):
-    """It looks in front of each call of the truncation."""
+    """Look in front of each call of the truncation."""
     undecided = Undecided(tmp_path, ObservedFileSystem())
     assert undecided.committed == BEFORE
     calls, found = [], []
@@ -401,7 +401,7 @@ def test_a_reader_beside_a_truncation_meets_no_transaction_whose_marker_goes(tmp
 @pytest.mark.thorough
 @pytest.mark.parametrize("target", AFTER)
 def test_a_truncation_that_failed_shows_no_transaction_whose_marker_went(tmp_path, target):
-    """Each of its calls fails once."""
+    """Let each of its calls fail once."""
     at, is_done = 0, False
     while not is_done:
         at += 1
@@ -446,7 +446,7 @@ class Stepwise:
         self._stopped.acquire()
 
     def go_on(self) -> None:
-        """Until the next stop, or the end."""
+        """Let it run until its next stop, or its end."""
         self._go.release()
         self._stopped.acquire()
 
@@ -506,7 +506,7 @@ def reads_within_a_truncation(path, write, truncate, **options):
 
 
 def test_a_read_that_begins_and_ends_in_a_truncation_loses_nothing_before_what_it_gives(tmp_path):
-    """The read sees later segments before they are deleted, and the segment with the new end after it is cut."""
+    """See later segments before they are deleted, and the segment with the new end after it is cut."""
     outcomes = set()
     reads = reads_within_a_truncation(tmp_path, lambda log: append(log, 35), lambda log: log.truncate_to(14))
     for found, call in reads:
@@ -528,7 +528,7 @@ COMMITTED = {"isolation_level": "read_committed"}
     ],
 )
 def test_a_read_that_begins_and_ends_in_a_truncation_of_markers_returns_no_aborted_row(tmp_path, rolls, mode):
-    """The read finds the last stable offset by both markers. The abort marker may be gone when it looks again."""
+    """Find the last stable offset by both markers. The abort marker may be gone when the read looks again."""
     outcomes = []
     write = partial(transact, rolls=rolls)
     reads = reads_within_a_truncation(tmp_path, write, lambda log: log.truncate_to(8), mode=mode, **COMMITTED)
@@ -551,7 +551,7 @@ def test_a_read_that_begins_and_ends_in_a_truncation_of_markers_returns_no_abort
 def test_a_read_that_begins_and_ends_in_a_full_truncation_takes_no_new_segment_for_an_old_one(
     tmp_path, offset, options
 ):
-    """The only new segment has the name of one of the old ones, which the read still finds as deleted ones."""
+    """Give the only new segment the name of one of the old ones, which the read still finds as deleted ones."""
 
     def write(log) -> None:
         transact(log)

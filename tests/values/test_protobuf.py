@@ -169,15 +169,11 @@ def test_entries_of_a_map_are_in_the_order_of_the_wire_with_the_last_value_of_ea
         (b"\x0a\x07\x0a\x01a\x10\x01\x18\x05", {"a": "ONE"}),  # an unknown field after the value
         (b"\x0a\x07\x18\x05\x0a\x01a\x10\x01", {"a": "ONE"}),  # before the key
         (b"\x0a\x07\x0a\x01a\x10\x01\x1b\x1c", {"a": "ONE"}),  # an unknown group
-        (
-            b"\x0a\x05\x0a\x01a\x08\x46\x0a\x05\x0a\x01b\x10\x01",
-            {"a": "ZERO", "b": "ONE"},
-        ),  # a second key with the wire type of a number
+        # a second key with the wire type of a number
+        (b"\x0a\x05\x0a\x01a\x08\x46\x0a\x05\x0a\x01b\x10\x01", {"a": "ZERO", "b": "ONE"}),
         (b"\x0a\x06\x0a\x01a\x12\x01b", {"a": "ZERO"}),  # a value with the wire type of a string
-        (
-            b"\x0a\x05\x0a\x01a\x10\x01\x0a\x07\x0a\x01a\x10\x00\x18\x05",
-            {"a": "ZERO"},
-        ),  # in the last of two entries
+        # in the last of two entries
+        (b"\x0a\x05\x0a\x01a\x10\x01\x0a\x07\x0a\x01a\x10\x00\x18\x05", {"a": "ZERO"}),
     ],
 )
 def test_an_entry_of_a_map_with_an_unknown_field_in_it_counts(entries, expected):
