@@ -388,7 +388,7 @@ def _restart(state: LogState, offset: int, whole_log_start: int) -> None:
         state.checkpoint()
         _lower_cleaner_checkpoint(state, offset)
         _remove_from_the_end(state, -1)
-        # The new segment may have the name of a removed one, which a reader would take it for.
+        # A reader could take the new segment for a removed one of the same name.
         _announce_truncation_again(state)
         create_segment(state, offset)
         flush_directory_if_changed(state)

@@ -238,7 +238,10 @@ class PartitionMonitor:
         return root
 
     def was_truncated(self, key: TopicPartition, root: LogDirectoryFiles | None = None) -> bool:
-        """Return True if a log may have been truncated since its end was found, by now or by when ``root`` was looked at."""
+        """Return True if the preferred copy of a log may have been truncated since the log's end was found.
+
+        ``root``, if given, was looked at since then. If the list of truncations had not grown, no file is looked at now.
+        """
         tailed = self.partitions[key]
         since_bytes = tailed.truncations_bytes
         if root is not None and root.visibility.truncations_bytes == since_bytes:
